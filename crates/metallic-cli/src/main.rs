@@ -1,0 +1,2 @@
+//! The `metallic` command line.
+fn main() {}

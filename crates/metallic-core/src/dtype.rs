@@ -1,0 +1,220 @@
+//! Element types, the quantised GGUF formats among them.
+
+use std::fmt;
+
+/// The element type of a tensor. A quantised format is a dtype with a block layout.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum DType {
+    /// IEEE single precision.
+    F32,
+    /// IEEE half precision.
+    F16,
+    /// The upper half of an `F32`.
+    BF16,
+    /// Signed 32-bit integer.
+    I32,
+    /// Unsigned 32-bit integer.
+    U32,
+    /// 32 × 4 bit: `d * (q - 8)`.
+    Q4_0,
+    /// 32 × 4 bit: `d * q + m`.
+    Q4_1,
+    /// 32 × 5 bit: `d * (q - 16)`.
+    Q5_0,
+    /// 32 × 5 bit: `d * q + m`.
+    Q5_1,
+    /// 32 × 8 bit: `d * q`.
+    Q8_0,
+    /// 256 × 2 bit in 16 sub-blocks of 16: `d * sc * q - dmin * m`.
+    Q2K,
+    /// 256 × 3 bit in 16 sub-blocks of 16: `d * (sc - 32) * (q - 4)`.
+    Q3K,
+    /// 256 × 4 bit in 8 sub-blocks of 32: `d * sc * q - dmin * m`.
+    Q4K,
+    /// 256 × 5 bit in 8 sub-blocks of 32: `d * sc * q - dmin * m`.
+    Q5K,
+    /// 256 × 6 bit in 16 sub-blocks of 16: `d * sc * (q - 32)`.
+    Q6K,
+}
+
+/// One row of the layout table: name, id in GGUF files, elements and bytes of a block.
+struct Layout {
+    dtype: DType,
+    name: &'static str,
+    ggml_id: Option<u32>,
+    block_len: usize,
+    block_bytes: usize,
+}
+
+const fn layout(
+    dtype: DType,
+    name: &'static str,
+    ggml_id: Option<u32>,
+    block_len: usize,
+    block_bytes: usize,
+) -> Layout {
+    Layout { dtype, name, ggml_id, block_len, block_bytes }
+}
+
+const LAYOUTS: [Layout; 15] = [
+    layout(DType::F32, "F32", Some(0), 1, 4),
+    layout(DType::F16, "F16", Some(1), 1, 2),
+    layout(DType::BF16, "BF16", Some(30), 1, 2),
+    layout(DType::I32, "I32", Some(26), 1, 4),
+    layout(DType::U32, "U32", None, 1, 4),
+    layout(DType::Q4_0, "Q4_0", Some(2), 32, 18),
+    layout(DType::Q4_1, "Q4_1", Some(3), 32, 20),
+    layout(DType::Q5_0, "Q5_0", Some(6), 32, 22),
+    layout(DType::Q5_1, "Q5_1", Some(7), 32, 24),
+    layout(DType::Q8_0, "Q8_0", Some(8), 32, 34),
+    layout(DType::Q2K, "Q2_K", Some(10), 256, 84),
+    layout(DType::Q3K, "Q3_K", Some(11), 256, 110),
+    layout(DType::Q4K, "Q4_K", Some(12), 256, 144),
+    layout(DType::Q5K, "Q5_K", Some(13), 256, 176),
+    layout(DType::Q6K, "Q6_K", Some(14), 256, 210),
+];
+
+/// Names of the ggml types this engine does not run, so that a refusal can name what it found.
+const UNSUPPORTED: [(u32, &str); 19] = [
+    (9, "Q8_1"),
+    (15, "Q8_K"),
+    (16, "IQ2_XXS"),
+    (17, "IQ2_XS"),
+    (18, "IQ3_XXS"),
+    (19, "IQ1_S"),
+    (20, "IQ4_NL"),
+    (21, "IQ3_S"),
+    (22, "IQ2_S"),
+    (23, "IQ4_XS"),
+    (24, "I8"),
+    (25, "I16"),
+    (27, "I64"),
+    (28, "F64"),
+    (29, "IQ1_M"),
+    (34, "TQ1_0"),
+    (35, "TQ2_0"),
+    (39, "MXFP4"),
+    (40, "NVFP4"),
+];
+
+/// A type id found in a file that names no dtype of this engine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("type {name} (id {id}) is not supported; supported are {}", supported())]
+pub struct UnknownDType {
+    /// The id as found.
+    pub id: u32,
+    /// Its name, where it is a known ggml type.
+    pub name: &'static str,
+}
+
+fn supported() -> String {
+    let names: Vec<_> = LAYOUTS.iter().filter(|l| l.ggml_id.is_some()).map(|l| l.name).collect();
+    names.join(", ")
+}
+
+impl DType {
+    /// Every dtype, in the order of the declaration.
+    pub fn all() -> impl Iterator<Item = DType> {
+        LAYOUTS.iter().map(|l| l.dtype)
+    }
+
+    fn layout(self) -> &'static Layout {
+        // The table is in the order of the declaration; a test holds it there.
+        &LAYOUTS[self as usize]
+    }
+
+    /// The name users know: `F16`, `Q4_K`.
+    pub fn name(self) -> &'static str {
+        self.layout().name
+    }
+
+    /// Elements in a block; 1 for plain types.
+    pub fn block_len(self) -> usize {
+        self.layout().block_len
+    }
+
+    /// Bytes of a block.
+    pub fn block_bytes(self) -> usize {
+        self.layout().block_bytes
+    }
+
+    /// Whether elements come in blocks with scales.
+    pub fn is_quantized(self) -> bool {
+        self.block_len() > 1
+    }
+
+    /// Whether elements are floating-point numbers of their own.
+    pub fn is_float(self) -> bool {
+        matches!(self, DType::F32 | DType::F16 | DType::BF16)
+    }
+
+    /// Bytes of `elements` elements in a row; `None` where they do not fill blocks or overflow.
+    pub fn bytes_for(self, elements: usize) -> Option<usize> {
+        if !elements.is_multiple_of(self.block_len()) {
+            return None;
+        }
+        (elements / self.block_len()).checked_mul(self.block_bytes())
+    }
+
+    /// The id of this type in GGUF files, where it has one.
+    pub fn ggml_id(self) -> Option<u32> {
+        self.layout().ggml_id
+    }
+
+    /// The dtype with this id in GGUF files.
+    pub fn from_ggml(id: u32) -> Result<DType, UnknownDType> {
+        let name = || UNSUPPORTED.iter().find(|(i, _)| *i == id).map_or("unknown", |(_, n)| *n);
+        LAYOUTS
+            .iter()
+            .find(|l| l.ggml_id == Some(id))
+            .map(|l| l.dtype)
+            .ok_or_else(|| UnknownDType { id, name: name() })
+    }
+
+    /// The dtype with this name, in either case: `q4_k`, `F16`.
+    pub fn from_name(name: &str) -> Option<DType> {
+        LAYOUTS.iter().find(|l| l.name.eq_ignore_ascii_case(name)).map(|l| l.dtype)
+    }
+}
+
+impl fmt::Display for DType {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_layout_table_is_in_declaration_order() {
+        for (i, layout) in LAYOUTS.iter().enumerate() {
+            assert_eq!(layout.dtype as usize, i);
+        }
+    }
+
+    #[test]
+    fn ids_and_names_round_trip() {
+        for dtype in DType::all() {
+            assert_eq!(DType::from_name(dtype.name()), Some(dtype));
+            if let Some(id) = dtype.ggml_id() {
+                assert_eq!(DType::from_ggml(id), Ok(dtype));
+            }
+        }
+    }
+
+    #[test]
+    fn an_unknown_type_is_named() {
+        let error = DType::from_ggml(20).unwrap_err();
+        assert!(error.to_string().contains("IQ4_NL (id 20)"), "{error}");
+        assert_eq!(DType::from_ggml(9999).unwrap_err().name, "unknown");
+    }
+
+    #[test]
+    fn partial_blocks_and_overflow_have_no_size() {
+        assert_eq!(DType::Q4K.bytes_for(512), Some(288));
+        assert_eq!(DType::Q4K.bytes_for(16), None);
+        assert_eq!(DType::F32.bytes_for(usize::MAX), None);
+    }
+}

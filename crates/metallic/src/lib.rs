@@ -1,0 +1,2 @@
+//! Run language models on your own machine.
+pub mod text;

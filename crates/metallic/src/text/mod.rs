@@ -1,0 +1,1 @@
+//! Tokenizers, streaming detokenisation and chat templates.
