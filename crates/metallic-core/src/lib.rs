@@ -1,8 +1,21 @@
 //! What a computation is: element types, graphs of operations, their meaning, and the traits a backend implements.
 #![forbid(unsafe_code)]
 
+mod backend;
 mod bytes;
 mod dtype;
+mod graph;
+mod op;
+mod shape;
+mod typing;
 
+pub use backend::{
+    BLOCK_TOKENS, Backend, BackendError, DeviceInfo, KvLayout, Program, ProgramMemory, RunStats,
+    SequenceSpan, Step, StepError,
+};
 pub use bytes::Bytes;
 pub use dtype::{DType, UnknownDType};
+pub use graph::{Graph, GraphBuilder, GraphError, Node, NodeId, Var, Weight};
+pub use op::{Attention, Binary, Op, Project, ProjectInputs, Rope, RopePairs, Unary, WeightId};
+pub use shape::{Dim, MAX_RANK, Shape, Sizes, TensorType};
+pub use typing::TypeError;

@@ -1,0 +1,347 @@
+//! A computation as data: nodes of operations, built through `Var` handles.
+
+use std::cell::RefCell;
+use std::ops::{Add, Mul};
+use std::panic::Location;
+
+use crate::typing::infer;
+use crate::{Attention, Binary, Bytes, DType, Op, Rope, Shape, TensorType, TypeError, Unary, WeightId};
+
+/// Index of a node in its graph; inputs of a node have smaller indices than it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct NodeId(pub usize);
+
+/// One operation, its inputs and the type of its result.
+#[derive(Clone, Debug)]
+pub struct Node {
+    /// What it computes.
+    pub op: Op,
+    /// What it computes from.
+    pub inputs: Vec<NodeId>,
+    /// What comes out.
+    pub ty: TensorType,
+}
+
+/// A tensor that does not change between steps.
+#[derive(Clone, Debug)]
+pub struct Weight {
+    /// Its name in the file.
+    pub name: String,
+    /// Its type.
+    pub ty: TensorType,
+    /// Its bytes, row-major.
+    pub data: Bytes,
+}
+
+/// A mistake in a graph, with the line that made it.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+#[error("{site}: {error}")]
+pub struct GraphError {
+    /// The caller's line.
+    pub site: &'static Location<'static>,
+    /// What is wrong.
+    pub error: TypeError,
+}
+
+/// A finished computation.
+#[derive(Clone, Debug, Default)]
+pub struct Graph {
+    pub(crate) nodes: Vec<Node>,
+    pub(crate) weights: Vec<Weight>,
+    pub(crate) outputs: Vec<NodeId>,
+}
+
+impl Graph {
+    /// All nodes; every node comes after its inputs.
+    pub fn nodes(&self) -> &[Node] {
+        &self.nodes
+    }
+
+    /// The weights, by [`WeightId`].
+    pub fn weights(&self) -> &[Weight] {
+        &self.weights
+    }
+
+    /// The nodes whose values a program keeps for its caller.
+    pub fn outputs(&self) -> &[NodeId] {
+        &self.outputs
+    }
+
+    /// A node.
+    pub fn node(&self, id: NodeId) -> &Node {
+        &self.nodes[id.0]
+    }
+
+    /// The weight a node stands for, if it is one.
+    pub fn weight(&self, id: NodeId) -> Option<&Weight> {
+        match self.nodes[id.0].op {
+            Op::Weight(weight) => self.weights.get(weight.0),
+            _ => None,
+        }
+    }
+
+    /// Ids a token may have: the rows of the first embedding table.
+    pub fn vocab(&self) -> usize {
+        let table = self.nodes.iter().find(|n| n.op == Op::Embed && self.node(n.inputs[1]).op == Op::Tokens);
+        table.map_or(usize::MAX, |n| self.node(n.inputs[0]).ty.shape.rows(crate::Sizes::default()))
+    }
+
+    /// Appends a node after checking its types.
+    pub(crate) fn push(&mut self, op: Op, inputs: Vec<NodeId>) -> Result<NodeId, TypeError> {
+        let types: Vec<TensorType> = inputs.iter().map(|id| self.node(*id).ty).collect();
+        let weight = match op {
+            Op::Weight(id) => self.weights.get(id.0).map(|w| w.ty),
+            _ => None,
+        };
+        let ty = infer(&op, &types, weight)?;
+        self.nodes.push(Node { op, inputs, ty });
+        Ok(NodeId(self.nodes.len() - 1))
+    }
+}
+
+#[derive(Default)]
+struct Building {
+    graph: Graph,
+    error: Option<GraphError>,
+}
+
+/// Collects nodes. The first mistake is kept and reported by [`GraphBuilder::finish`].
+#[derive(Default)]
+pub struct GraphBuilder {
+    building: RefCell<Building>,
+}
+
+impl GraphBuilder {
+    /// An empty graph.
+    pub fn new() -> GraphBuilder {
+        GraphBuilder::default()
+    }
+
+    #[track_caller]
+    fn add(&self, op: Op, inputs: &[Var<'_>]) -> Var<'_> {
+        let site = Location::caller();
+        let mut building = self.building.borrow_mut();
+        let ids: Vec<NodeId> = inputs.iter().map(|v| v.id).collect();
+        let id = match building.graph.push(op, ids.clone()) {
+            Ok(id) => id,
+            Err(error) => {
+                building.error.get_or_insert(GraphError { site, error });
+                // Building goes on with a stand-in; `finish` reports the mistake.
+                let ty =
+                    ids.first().map_or(TensorType::f32(Shape::vector(0)), |id| building.graph.node(*id).ty);
+                building.graph.nodes.push(Node { op, inputs: ids, ty });
+                NodeId(building.graph.nodes.len() - 1)
+            }
+        };
+        Var { builder: self, id }
+    }
+
+    /// Finds an existing source node, or adds it.
+    #[track_caller]
+    fn source(&self, op: Op) -> Var<'_> {
+        let found = self.building.borrow().graph.nodes.iter().position(|n| n.op == op);
+        match found {
+            Some(index) => Var { builder: self, id: NodeId(index) },
+            None => self.add(op, &[]),
+        }
+    }
+
+    /// Token ids of the step: `U32 [tokens]`.
+    #[track_caller]
+    pub fn tokens(&self) -> Var<'_> {
+        self.source(Op::Tokens)
+    }
+
+    /// Position of each token: `U32 [tokens]`.
+    #[track_caller]
+    pub fn positions(&self) -> Var<'_> {
+        self.source(Op::Positions)
+    }
+
+    /// Rows whose result was asked for: `U32 [outputs]`.
+    #[track_caller]
+    pub fn output_rows(&self) -> Var<'_> {
+        self.source(Op::OutputRows)
+    }
+
+    /// A tensor that does not change between steps. The same name given again is the same weight.
+    #[track_caller]
+    pub fn weight(&self, weight: Weight) -> Var<'_> {
+        let known = self.building.borrow().graph.weights.iter().position(|w| w.name == weight.name);
+        let id = known.unwrap_or_else(|| {
+            let mut building = self.building.borrow_mut();
+            building.graph.weights.push(weight);
+            building.graph.weights.len() - 1
+        });
+        self.source(Op::Weight(WeightId(id)))
+    }
+
+    /// A constant vector of numbers.
+    #[track_caller]
+    pub fn constant(&self, name: &str, values: &[f32]) -> Var<'_> {
+        let data: Vec<u8> = values.iter().flat_map(|v| v.to_le_bytes()).collect();
+        let ty = TensorType::new(DType::F32, Shape::vector(values.len()));
+        self.weight(Weight { name: name.to_owned(), ty, data: data.into() })
+    }
+
+    /// The graph that computes `outputs`, or the first mistake made in building it.
+    pub fn finish(&self, outputs: &[Var<'_>]) -> Result<Graph, GraphError> {
+        let mut building = self.building.take();
+        match building.error.take() {
+            Some(error) => Err(error),
+            None => {
+                building.graph.outputs = outputs.iter().map(|v| v.id).collect();
+                Ok(building.graph)
+            }
+        }
+    }
+}
+
+/// A value in a graph that is being built: a small handle.
+#[derive(Clone, Copy)]
+pub struct Var<'g> {
+    builder: &'g GraphBuilder,
+    id: NodeId,
+}
+
+impl<'g> Var<'g> {
+    /// The node it stands for.
+    pub fn id(self) -> NodeId {
+        self.id
+    }
+
+    /// Its type.
+    pub fn ty(self) -> TensorType {
+        self.builder.building.borrow().graph.node(self.id).ty
+    }
+
+    /// The graph it belongs to.
+    pub fn graph(self) -> &'g GraphBuilder {
+        self.builder
+    }
+
+    #[track_caller]
+    fn then(self, op: Op, more: &[Var<'g>]) -> Var<'g> {
+        let inputs: Vec<Var<'g>> = std::iter::once(self).chain(more.iter().copied()).collect();
+        self.builder.add(op, &inputs)
+    }
+
+    /// Rows of this table: `[v, d]` with `ids [n]` gives `[n, d]`.
+    #[track_caller]
+    pub fn embed(self, ids: Var<'g>) -> Var<'g> {
+        self.then(Op::Embed, &[ids])
+    }
+
+    /// The rows named by `rows`.
+    #[track_caller]
+    pub fn select_rows(self, rows: Var<'g>) -> Var<'g> {
+        self.then(Op::SelectRows, &[rows])
+    }
+
+    /// Columns `start .. start + len`.
+    #[track_caller]
+    pub fn slice(self, start: usize, len: usize) -> Var<'g> {
+        self.then(Op::Slice { start, len }, &[])
+    }
+
+    /// A function of each element.
+    #[track_caller]
+    pub fn unary(self, f: Unary) -> Var<'g> {
+        self.then(Op::Unary(f), &[])
+    }
+
+    /// `x * factor`
+    #[track_caller]
+    pub fn scale(self, factor: f32) -> Var<'g> {
+        self.then(Op::Scale(factor), &[])
+    }
+
+    /// `cap * tanh(x / cap)`
+    #[track_caller]
+    pub fn softcap(self, cap: f32) -> Var<'g> {
+        self.then(Op::Softcap(cap), &[])
+    }
+
+    /// Softmax over the last axis.
+    #[track_caller]
+    pub fn softmax(self) -> Var<'g> {
+        self.then(Op::Softmax, &[])
+    }
+
+    /// `x / sqrt(mean(x²) + eps) * w`
+    #[track_caller]
+    pub fn rms_norm(self, w: Var<'g>, eps: f32) -> Var<'g> {
+        self.then(Op::RmsNorm { eps }, &[w])
+    }
+
+    /// `x · Wᵀ`
+    #[track_caller]
+    pub fn linear(self, w: Var<'g>) -> Var<'g> {
+        self.then(Op::Linear, &[w])
+    }
+
+    /// Rotary position embedding.
+    #[track_caller]
+    pub fn rope(self, rope: Rope, positions: Var<'g>, freqs: Var<'g>) -> Var<'g> {
+        self.then(Op::Rope(rope), &[positions, freqs])
+    }
+
+    /// Stores keys (this) and `values` in a layer's cache.
+    #[track_caller]
+    pub fn kv_write(self, values: Var<'g>, layer: usize) -> Var<'g> {
+        self.then(Op::KvWrite { layer }, &[values])
+    }
+
+    /// Attention of these queries over a layer's cache, after `receipt`'s write.
+    #[track_caller]
+    pub fn attention(self, receipt: Var<'g>, attention: Attention) -> Var<'g> {
+        self.then(Op::Attention(attention), &[receipt])
+    }
+}
+
+impl<'g> Add for Var<'g> {
+    type Output = Var<'g>;
+
+    #[track_caller]
+    fn add(self, other: Var<'g>) -> Var<'g> {
+        self.then(Op::Binary(Binary::Add), &[other])
+    }
+}
+
+impl<'g> Mul for Var<'g> {
+    type Output = Var<'g>;
+
+    #[track_caller]
+    fn mul(self, other: Var<'g>) -> Var<'g> {
+        self.then(Op::Binary(Binary::Mul), &[other])
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Dim;
+
+    #[test]
+    fn the_first_mistake_is_reported_with_its_line() {
+        let g = GraphBuilder::new();
+        let x = g.constant("x", &[1.0, 2.0]);
+        let w = g.constant("w", &[1.0, 2.0, 3.0]);
+        let line = line!() + 1;
+        let bad = x.rms_norm(w, 1e-5);
+        let error = g.finish(&[bad + w]).unwrap_err();
+        assert_eq!(error.site.line(), line);
+        assert!(error.to_string().contains("F32 [3]"), "{error}");
+        assert!(error.to_string().contains("[2]"), "{error}");
+    }
+
+    #[test]
+    fn the_same_weight_is_one_node() {
+        let g = GraphBuilder::new();
+        let a = g.constant("w", &[1.0]);
+        let b = g.constant("w", &[1.0]);
+        assert_eq!(a.id(), b.id());
+        assert_eq!(g.tokens().id(), g.tokens().id());
+        assert_eq!(g.tokens().ty().shape.leading(), Dim::Tokens);
+    }
+}
