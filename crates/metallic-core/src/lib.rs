@@ -6,6 +6,7 @@ mod bytes;
 mod dtype;
 mod graph;
 mod op;
+pub mod quant;
 mod shape;
 mod typing;
 

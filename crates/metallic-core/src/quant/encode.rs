@@ -1,0 +1,105 @@
+//! The plain encoders: one scale a block from its extreme values, each number to the nearest level.
+
+/// Encodes a type whose elements stand alone.
+pub(super) fn each<const N: usize>(values: &[f32], out: &mut [u8], encode: impl Fn(f32) -> [u8; N]) {
+    for (value, out) in values.iter().zip(out.as_chunks_mut().0) {
+        *out = encode(*value);
+    }
+}
+
+/// Encodes a type in blocks of `LEN` elements and `N` bytes.
+pub(super) fn blocks<const LEN: usize, const N: usize>(
+    values: &[f32],
+    out: &mut [u8],
+    encode: impl Fn(&[f32; LEN], &mut [u8; N]),
+) {
+    for (values, block) in values.as_chunks().0.iter().zip(out.as_chunks_mut().0) {
+        encode(values, block);
+    }
+}
+
+pub(super) fn f16(value: f32) -> [u8; 2] {
+    half::f16::from_f32(value).to_le_bytes()
+}
+
+pub(super) fn bf16(value: f32) -> [u8; 2] {
+    half::bf16::from_f32(value).to_le_bytes()
+}
+
+/// `1 / d`, and 0 for a block whose values are all the same as far as `d` can tell.
+fn inverse(d: f32) -> f32 {
+    if d == 0.0 { 0.0 } else { 1.0 / d }
+}
+
+/// The value of largest magnitude, with its sign; the first of equals.
+fn extreme(values: &[f32; 32]) -> f32 {
+    values.iter().fold(0.0, |most: f32, v| if v.abs() > most.abs() { *v } else { most })
+}
+
+fn range(values: &[f32; 32]) -> (f32, f32) {
+    values.iter().fold((f32::MAX, f32::MIN), |(low, high), v| {
+        (if *v < low { *v } else { low }, if *v > high { *v } else { high })
+    })
+}
+
+/// The extreme value becomes level 0 or its mirror, so `d` has its opposite sign.
+pub(super) fn q4_0(values: &[f32; 32], block: &mut [u8; 18]) {
+    let d = extreme(values) / -8.0;
+    let scale = inverse(d);
+    // Truncation after adding a half more than the offset rounds to the nearest level.
+    let level = |v: f32| ((v * scale + 8.5) as u8).min(15);
+    block[..2].copy_from_slice(&f16(d));
+    for (i, byte) in block[2..].iter_mut().enumerate() {
+        *byte = level(values[i]) | level(values[i + 16]) << 4;
+    }
+}
+
+pub(super) fn q4_1(values: &[f32; 32], block: &mut [u8; 20]) {
+    let (low, high) = range(values);
+    let d = (high - low) / 15.0;
+    let scale = inverse(d);
+    let level = |v: f32| (((v - low) * scale + 0.5) as u8).min(15);
+    block[..2].copy_from_slice(&f16(d));
+    block[2..4].copy_from_slice(&f16(low));
+    for (i, byte) in block[4..].iter_mut().enumerate() {
+        *byte = level(values[i]) | level(values[i + 16]) << 4;
+    }
+}
+
+pub(super) fn q5_0(values: &[f32; 32], block: &mut [u8; 22]) {
+    let d = extreme(values) / -16.0;
+    let scale = inverse(d);
+    let levels = values.map(|v| ((v * scale + 16.5) as u8).min(31));
+    block[..2].copy_from_slice(&f16(d));
+    let (high, low) = block[2..].split_at_mut(4);
+    five_bits(&levels, high, low);
+}
+
+pub(super) fn q5_1(values: &[f32; 32], block: &mut [u8; 24]) {
+    let (low, high) = range(values);
+    let d = (high - low) / 31.0;
+    let scale = inverse(d);
+    let levels = values.map(|v| (((v - low) * scale + 0.5) as u8).min(31));
+    block[..2].copy_from_slice(&f16(d));
+    block[2..4].copy_from_slice(&f16(low));
+    let (high, low) = block[4..].split_at_mut(4);
+    five_bits(&levels, high, low);
+}
+
+/// Fifth bits into a word, the other four into nibbles.
+fn five_bits(levels: &[u8; 32], high: &mut [u8], low: &mut [u8]) {
+    let word = levels.iter().enumerate().fold(0, |word, (i, level)| word | u32::from(level >> 4) << i);
+    high.copy_from_slice(&word.to_le_bytes());
+    for (i, byte) in low.iter_mut().enumerate() {
+        *byte = levels[i] & 15 | (levels[i + 16] & 15) << 4;
+    }
+}
+
+pub(super) fn q8_0(values: &[f32; 32], block: &mut [u8; 34]) {
+    let d = extreme(values).abs() / 127.0;
+    let scale = inverse(d);
+    block[..2].copy_from_slice(&f16(d));
+    for (value, byte) in values.iter().zip(&mut block[2..]) {
+        *byte = (value * scale).round() as i8 as u8;
+    }
+}

@@ -1,0 +1,113 @@
+//! GGUF, versions 2 and 3: header, metadata, tensor descriptions, padding, tensor data.
+
+mod cursor;
+mod read;
+mod write;
+
+use std::collections::HashMap;
+use std::fmt;
+use std::path::Path;
+
+use metallic_core::Bytes;
+
+use crate::error::shown;
+use crate::map::map;
+use crate::{FormatError, Metadata, Tensor};
+
+pub use write::GgufWriter;
+
+const MAGIC: [u8; 4] = *b"GGUF";
+const ALIGNMENT_KEY: &str = "general.alignment";
+const DEFAULT_ALIGNMENT: usize = 32;
+/// Far above any page size; a file that asks for more is broken.
+const MAX_ALIGNMENT: usize = 1 << 20;
+const MAX_DIMS: usize = 4;
+const MAX_KEY_LEN: usize = 65535;
+
+/// Ids of value types in the file.
+mod id {
+    pub(super) const U8: u32 = 0;
+    pub(super) const I8: u32 = 1;
+    pub(super) const U16: u32 = 2;
+    pub(super) const I16: u32 = 3;
+    pub(super) const U32: u32 = 4;
+    pub(super) const I32: u32 = 5;
+    pub(super) const F32: u32 = 6;
+    pub(super) const BOOL: u32 = 7;
+    pub(super) const STRING: u32 = 8;
+    pub(super) const ARRAY: u32 = 9;
+    pub(super) const U64: u32 = 10;
+    pub(super) const I64: u32 = 11;
+    pub(super) const F64: u32 = 12;
+}
+
+/// A GGUF file: metadata, and tensors whose data stays in the file.
+///
+/// Text in it must be UTF-8, vocabulary entries included: replacing bytes would make two tokens out of one,
+/// so such a file is refused with the index of the entry.
+pub struct Gguf {
+    /// Its keys and values, in the order of the file.
+    pub metadata: Metadata,
+    version: u32,
+    alignment: usize,
+    tensors: Vec<Tensor>,
+    index: HashMap<String, usize>,
+}
+
+impl Gguf {
+    /// Maps and checks the file at `path`.
+    pub fn open(path: &Path) -> Result<Gguf, FormatError> {
+        Gguf::parse(&path.display().to_string(), map(path)?)
+    }
+
+    /// Checks `bytes`, the contents of the file called `file_name` in errors.
+    #[allow(clippy::needless_pass_by_value, reason = "a handle, which callers make on the spot")]
+    pub fn parse(file_name: &str, bytes: Bytes) -> Result<Gguf, FormatError> {
+        read::parse(file_name, &bytes)
+    }
+
+    /// Every tensor, in the order of the file.
+    pub fn tensors(&self) -> impl Iterator<Item = &Tensor> {
+        self.tensors.iter()
+    }
+
+    /// The tensor of this name.
+    pub fn tensor(&self, name: &str) -> Option<&Tensor> {
+        self.index.get(name).map(|&i| &self.tensors[i])
+    }
+
+    /// The tensor of this name, or an error that names it.
+    pub fn require(&self, name: &str) -> Result<&Tensor, FormatError> {
+        self.tensor(name).ok_or_else(|| FormatError::MissingTensor {
+            file: self.metadata.file().into(),
+            tensor: shown(name),
+        })
+    }
+
+    /// The version of the format: 2 or 3.
+    pub fn version(&self) -> u32 {
+        self.version
+    }
+
+    /// Tensor data starts at multiples of this many bytes.
+    pub fn alignment(&self) -> usize {
+        self.alignment
+    }
+}
+
+impl fmt::Debug for Gguf {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (keys, tensors) = (self.metadata.len(), self.tensors.len());
+        write!(f, "Gguf(`{}`, v{}, {keys} keys, {tensors} tensors)", self.metadata.file(), self.version)
+    }
+}
+
+/// The alignment the metadata asks for: a power of two from 8 to 1 MiB, 32 where it says nothing.
+fn alignment(metadata: &Metadata) -> Result<usize, FormatError> {
+    let Some(value) = metadata.get(ALIGNMENT_KEY) else { return Ok(DEFAULT_ALIGNMENT) };
+    let fits = |n: &usize| n.is_power_of_two() && (8..=MAX_ALIGNMENT).contains(n);
+    value.integer().and_then(|n| usize::try_from(n).ok()).filter(fits).ok_or_else(|| {
+        let needed = format!("a power of two from 8 to {MAX_ALIGNMENT}");
+        FormatError::key(metadata.file(), ALIGNMENT_KEY, value, needed)
+    })
+}

@@ -1,0 +1,258 @@
+//! The GGUF reader.
+
+use std::collections::HashMap;
+
+use metallic_core::{Bytes, DType};
+
+use super::cursor::Cursor;
+use super::{Gguf, MAGIC, MAX_DIMS, MAX_KEY_LEN, alignment, id};
+use crate::error::shown;
+use crate::tensor::byte_len;
+use crate::{Array, FormatError, Metadata, Tensor, Value};
+
+/// Bytes of the shortest metadata entry: an empty key, a type, a value of one byte.
+const LEAST_ENTRY: u64 = 8 + 4 + 1;
+/// Bytes of the shortest tensor description: a name of one byte, one axis.
+const LEAST_INFO: u64 = 8 + 1 + 4 + 8 + 4 + 8;
+
+/// A tensor as described before the data section.
+struct Info {
+    name: String,
+    dtype: DType,
+    shape: Vec<usize>,
+    byte_len: usize,
+    /// From the start of the data section.
+    offset: usize,
+}
+
+pub(super) fn parse(file: &str, bytes: &Bytes) -> Result<Gguf, FormatError> {
+    let mut cursor = Cursor::new(file, bytes);
+    let version = version(&mut cursor)?;
+    let tensor_count = cursor.count(LEAST_INFO, &"the tensor count")?;
+    let key_count = cursor.count(LEAST_ENTRY, &"the metadata count")?;
+
+    let mut metadata = Metadata::empty(file);
+    for i in 0..key_count {
+        let (key, value) = entry(&mut cursor, i)?;
+        if metadata.get(key).is_some() {
+            return Err(duplicate(file, "metadata key", key));
+        }
+        metadata.insert(key, value);
+    }
+    let alignment = alignment(&metadata)?;
+
+    let mut infos = Vec::with_capacity(tensor_count);
+    let mut index = HashMap::with_capacity(tensor_count);
+    for i in 0..tensor_count {
+        let info = info(&mut cursor, i, alignment)?;
+        if index.insert(info.name.clone(), i).is_some() {
+            return Err(duplicate(file, "tensor", &info.name));
+        }
+        infos.push(info);
+    }
+    check_overlap(file, &infos)?;
+
+    // Cannot overflow: a position in memory plus at most 1 MiB, of which the sum is checked below.
+    let start = cursor.pos().next_multiple_of(alignment);
+    let tensors = infos.into_iter().map(|info| place(file, bytes, start, info)).collect::<Result<_, _>>()?;
+    Ok(Gguf { metadata, version, alignment, tensors, index })
+}
+
+fn duplicate(file: &str, kind: &'static str, name: &str) -> FormatError {
+    FormatError::Duplicate { file: file.into(), kind, name: shown(name) }
+}
+
+/// Magic and version; says so where the file is of the other byte order.
+fn version(cursor: &mut Cursor) -> Result<u32, FormatError> {
+    const NEEDED: &str = "2 or 3, little-endian";
+    let magic = cursor.take(4, &"the magic")?;
+    if magic.iter().rev().eq(&MAGIC) {
+        let found = "`FUGG`: big-endian, byte-swapped";
+        return Err(FormatError::header(cursor.file, "the magic", found, "`GGUF`, little-endian"));
+    }
+    if magic != MAGIC {
+        return Err(FormatError::NotThisFormat {
+            file: cursor.file.into(),
+            format: "GGUF",
+            found: format!("`{}`", magic.escape_ascii()),
+            needed: "`GGUF`",
+        });
+    }
+    let version = cursor.u32(&"the version")?;
+    let found = match version {
+        2 | 3 => return Ok(version),
+        1 => "1, an early form with 32-bit lengths".to_string(),
+        _ if (1..=3).contains(&version.swap_bytes()) => {
+            format!("{}, big-endian", version.swap_bytes())
+        }
+        _ => version.to_string(),
+    };
+    Err(FormatError::header(cursor.file, "the GGUF version", found, NEEDED))
+}
+
+fn entry<'a>(cursor: &mut Cursor<'a>, i: usize) -> Result<(&'a str, Value), FormatError> {
+    let key = cursor.string(&format_args!("metadata key number {i}"))?;
+    if key.len() > MAX_KEY_LEN {
+        let (what, needed) = (format!("the length of metadata key `{}`", shown(key)), "at most 65535");
+        return Err(FormatError::header(cursor.file, what, key.len(), needed));
+    }
+    let kind = cursor.u32(&format_args!("the type of metadata key `{}`", shown(key)))?;
+    Ok((key, value(cursor, key, kind)?))
+}
+
+fn value(cursor: &mut Cursor, key: &str, kind: u32) -> Result<Value, FormatError> {
+    let name = shown(key);
+    let what = &format_args!("metadata key `{name}`");
+    Ok(match kind {
+        id::U8 => Value::U8(cursor.u8(what)?),
+        id::I8 => Value::I8(cursor.i8(what)?),
+        id::U16 => Value::U16(cursor.u16(what)?),
+        id::I16 => Value::I16(cursor.i16(what)?),
+        id::U32 => Value::U32(cursor.u32(what)?),
+        id::I32 => Value::I32(cursor.i32(what)?),
+        id::F32 => Value::F32(cursor.f32(what)?),
+        id::BOOL => Value::Bool(truth(cursor.file, key, cursor.u8(what)?)?),
+        id::STRING => Value::String(cursor.string(what)?.to_string()),
+        id::ARRAY => Value::Array(array(cursor, key)?),
+        id::U64 => Value::U64(cursor.u64(what)?),
+        id::I64 => Value::I64(cursor.i64(what)?),
+        id::F64 => Value::F64(cursor.f64(what)?),
+        _ => {
+            return Err(FormatError::key(
+                cursor.file,
+                key,
+                format!("of type id {kind}"),
+                "a type id from 0 to 12",
+            ));
+        }
+    })
+}
+
+fn truth(file: &str, key: &str, byte: u8) -> Result<bool, FormatError> {
+    match byte {
+        0 => Ok(false),
+        1 => Ok(true),
+        _ => Err(FormatError::key(file, key, format!("a bool stored as {byte}"), "0 or 1")),
+    }
+}
+
+fn array(cursor: &mut Cursor, key: &str) -> Result<Array, FormatError> {
+    let name = shown(key);
+    let what = &format_args!("the array in metadata key `{name}`");
+    let kind = cursor.u32(what)?;
+    macro_rules! numbers {
+        ($variant:ident, $t:ty) => {{
+            const SIZE: usize = size_of::<$t>();
+            let count = cursor.count(SIZE as u64, &format_args!("the length of {what}"))?;
+            let (values, _) = cursor.take((count * SIZE) as u64, what)?.as_chunks::<SIZE>();
+            Array::$variant(values.iter().map(|bytes| <$t>::from_le_bytes(*bytes)).collect())
+        }};
+    }
+    Ok(match kind {
+        id::U8 => numbers!(U8, u8),
+        id::I8 => numbers!(I8, i8),
+        id::U16 => numbers!(U16, u16),
+        id::I16 => numbers!(I16, i16),
+        id::U32 => numbers!(U32, u32),
+        id::I32 => numbers!(I32, i32),
+        id::F32 => numbers!(F32, f32),
+        id::U64 => numbers!(U64, u64),
+        id::I64 => numbers!(I64, i64),
+        id::F64 => numbers!(F64, f64),
+        id::BOOL => {
+            let count = cursor.count(1, &format_args!("the length of {what}"))?;
+            let bytes = cursor.take(count as u64, what)?;
+            Array::Bool(bytes.iter().map(|byte| truth(cursor.file, key, *byte)).collect::<Result<_, _>>()?)
+        }
+        id::STRING => {
+            let count = cursor.count(8, &format_args!("the length of {what}"))?;
+            let strings =
+                (0..count).map(|i| cursor.string(&format_args!("entry {i} of {what}")).map(str::to_string));
+            Array::Strings(strings.collect::<Result<_, _>>()?)
+        }
+        id::ARRAY => {
+            return Err(FormatError::key(cursor.file, key, "an array of arrays", "an array of plain values"));
+        }
+        _ => {
+            let found = format!("an array of type id {kind}");
+            return Err(FormatError::key(cursor.file, key, found, "an element type id from 0 to 12"));
+        }
+    })
+}
+
+fn info(cursor: &mut Cursor, i: usize, alignment: usize) -> Result<Info, FormatError> {
+    let file = cursor.file;
+    let name = cursor.string(&format_args!("the name of tensor number {i}"))?;
+    if name.is_empty() {
+        return Err(FormatError::header(file, format!("the name of tensor number {i}"), "empty", "a name"));
+    }
+    let shown = shown(name);
+    let what = &format_args!("the description of tensor `{shown}`");
+
+    let axes = cursor.u32(what)?;
+    if !(1..=MAX_DIMS as u32).contains(&axes) {
+        return Err(FormatError::tensor(file, name, "the number of axes", axes, "1 to 4"));
+    }
+    let mut shape = Vec::with_capacity(axes as usize);
+    for _ in 0..axes {
+        let axis = cursor.u64(what)?;
+        let fits = usize::try_from(axis).ok().filter(|n| *n > 0);
+        shape.push(
+            fits.ok_or_else(|| FormatError::tensor(file, name, "an axis", axis, "1 or more, addressable"))?,
+        );
+    }
+    shape.reverse();
+
+    let dtype = DType::from_ggml(cursor.u32(what)?).map_err(|reason| FormatError::DType {
+        file: file.into(),
+        tensor: shown.clone(),
+        reason,
+    })?;
+    let row = shape.last().copied().unwrap_or(1);
+    if !row.is_multiple_of(dtype.block_len()) {
+        let needed = format!("a multiple of {}, as {dtype} comes in blocks", dtype.block_len());
+        return Err(FormatError::tensor(file, name, "the row length", row, needed));
+    }
+    let byte_len = byte_len(dtype, &shape).ok_or_else(|| {
+        FormatError::tensor(file, name, "the shape", format!("{shape:?}"), "a size that can be addressed")
+    })?;
+
+    let offset = cursor.u64(what)?;
+    if !offset.is_multiple_of(alignment as u64) {
+        let needed = format!("a multiple of the alignment {alignment}");
+        return Err(FormatError::tensor(file, name, "the offset", offset, needed));
+    }
+    let offset = usize::try_from(offset)
+        .map_err(|_| FormatError::tensor(file, name, "the offset", offset, "one that can be addressed"))?;
+    Ok(Info { name: name.to_string(), dtype, shape, byte_len, offset })
+}
+
+/// No two tensors share bytes.
+fn check_overlap(file: &str, infos: &[Info]) -> Result<(), FormatError> {
+    let mut order: Vec<_> = infos.iter().collect();
+    order.sort_by_key(|info| info.offset);
+    for pair in order.windows(2) {
+        let (before, after) = (pair[0], pair[1]);
+        let end = before.offset.saturating_add(before.byte_len);
+        if end > after.offset {
+            let needed = format!("{end} or more, where tensor `{}` ends", shown(&before.name));
+            return Err(FormatError::tensor(file, &after.name, "the offset", after.offset, needed));
+        }
+    }
+    Ok(())
+}
+
+/// The tensor with its window into the data section, which begins at `start`.
+fn place(file: &str, bytes: &Bytes, start: usize, info: Info) -> Result<Tensor, FormatError> {
+    let Info { name, dtype, shape, byte_len, offset } = info;
+    let range = start.checked_add(offset).and_then(|begin| Some(begin..begin.checked_add(byte_len)?));
+    let Some(data) = range.and_then(|range| bytes.slice(range)) else {
+        return Err(FormatError::Truncated {
+            file: file.into(),
+            what: format!("the data of tensor `{}`", shown(&name)),
+            needed: byte_len as u64,
+            left: (bytes.len() as u64).saturating_sub(start as u64).saturating_sub(offset as u64),
+        });
+    };
+    Ok(Tensor { name, dtype, shape, data })
+}

@@ -1,0 +1,222 @@
+//! safetensors: the length of a JSON header, the header, tensor data without holes.
+
+mod header;
+
+use std::collections::{BTreeSet, HashMap};
+use std::fmt;
+use std::path::Path;
+
+use metallic_core::{Bytes, DType};
+
+use self::header::{Entry, Header, Index};
+use crate::error::shown;
+use crate::map::map;
+use crate::tensor::byte_len;
+use crate::{FormatError, Metadata, Tensor};
+
+const SINGLE: &str = "model.safetensors";
+const INDEX: &str = "model.safetensors.index.json";
+
+/// The types a tensor may have here. Others are refused by name when the file is opened.
+const DTYPES: [DType; 5] = [DType::F32, DType::F16, DType::BF16, DType::I32, DType::U32];
+
+/// A safetensors model, from one file or from several with an index; tensor data stays in the files.
+///
+/// Tensors may begin at any byte: read them unaligned.
+pub struct SafeTensors {
+    metadata: Metadata,
+    tensors: Vec<Tensor>,
+    index: HashMap<String, usize>,
+}
+
+impl SafeTensors {
+    /// Maps and checks a file, an index file, or what a folder holds: `model.safetensors`, or else
+    /// `model.safetensors.index.json` with the files it names.
+    pub fn open(path: &Path) -> Result<SafeTensors, FormatError> {
+        if path.is_dir() {
+            let (single, index) = (path.join(SINGLE), path.join(INDEX));
+            if single.exists() {
+                return SafeTensors::open_file(&single);
+            }
+            if index.exists() {
+                return SafeTensors::open_index(&index);
+            }
+            let needed = format!("`{SINGLE}` or `{INDEX}` in this folder");
+            return Err(FormatError::header(&path.display().to_string(), "the model file", "absent", needed));
+        }
+        if path.to_string_lossy().ends_with(".index.json") {
+            return SafeTensors::open_index(path);
+        }
+        SafeTensors::open_file(path)
+    }
+
+    /// Checks `bytes`, the contents of the file called `file_name` in errors.
+    #[allow(clippy::needless_pass_by_value, reason = "a handle, which callers make on the spot")]
+    pub fn parse(file_name: &str, bytes: Bytes) -> Result<SafeTensors, FormatError> {
+        let mut model = SafeTensors::empty(file_name);
+        model.add_file(file_name, &bytes)?;
+        Ok(model)
+    }
+
+    /// Every tensor: by place in the file, file by file.
+    pub fn tensors(&self) -> impl Iterator<Item = &Tensor> {
+        self.tensors.iter()
+    }
+
+    /// The tensor of this name.
+    pub fn tensor(&self, name: &str) -> Option<&Tensor> {
+        self.index.get(name).map(|&i| &self.tensors[i])
+    }
+
+    /// The tensor of this name, or an error that names it.
+    pub fn require(&self, name: &str) -> Result<&Tensor, FormatError> {
+        self.tensor(name).ok_or_else(|| FormatError::MissingTensor {
+            file: self.metadata.file().into(),
+            tensor: shown(name),
+        })
+    }
+
+    /// The strings the header carries besides tensors.
+    pub fn metadata(&self) -> &Metadata {
+        &self.metadata
+    }
+
+    fn empty(file: &str) -> SafeTensors {
+        SafeTensors { metadata: Metadata::empty(file), tensors: Vec::new(), index: HashMap::new() }
+    }
+
+    fn open_file(path: &Path) -> Result<SafeTensors, FormatError> {
+        SafeTensors::parse(&path.display().to_string(), map(path)?)
+    }
+
+    fn open_index(path: &Path) -> Result<SafeTensors, FormatError> {
+        let file = path.display().to_string();
+        let text = map(path)?;
+        let index: Index = serde_json::from_slice(&text).map_err(|reason| FormatError::Json {
+            file: file.clone(),
+            what: "the index",
+            reason,
+        })?;
+
+        let mut model = SafeTensors::empty(&file);
+        let shards: BTreeSet<&str> = index.files.iter().map(|(_, shard)| shard.as_str()).collect();
+        for shard in shards {
+            check_shard_name(&file, shard)?;
+            let path = path.with_file_name(shard);
+            model.add_file(&path.display().to_string(), &map(&path)?)?;
+        }
+        match index.files.iter().find(|(name, _)| model.tensor(name).is_none()) {
+            None => Ok(model),
+            Some((name, shard)) => {
+                let needed = format!("in `{}`, where the index puts it", shown(shard));
+                Err(FormatError::tensor(&file, name, "the tensor", "absent", needed))
+            }
+        }
+    }
+
+    fn add_file(&mut self, file: &str, bytes: &Bytes) -> Result<(), FormatError> {
+        let (header, data) = split(file, bytes)?;
+        for (key, value) in header.metadata {
+            self.metadata.insert(key, value);
+        }
+        for tensor in place(file, &data, header.tensors)? {
+            if self.index.insert(tensor.name.clone(), self.tensors.len()).is_some() {
+                let name = shown(&tensor.name);
+                return Err(FormatError::Duplicate { file: file.into(), kind: "tensor", name });
+            }
+            self.tensors.push(tensor);
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Debug for SafeTensors {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "SafeTensors(`{}`, {} tensors)", self.metadata.file(), self.tensors.len())
+    }
+}
+
+/// An index may name files beside it only.
+fn check_shard_name(index: &str, shard: &str) -> Result<(), FormatError> {
+    let plain = !shard.is_empty() && shard != "." && shard != ".." && !shard.contains(['/', '\\', ':', '\0']);
+    if plain {
+        return Ok(());
+    }
+    let found = format!("`{}`", shown(shard));
+    Err(FormatError::header(index, "a file name", found, "the plain name of a file in the same folder"))
+}
+
+/// The header and the data behind it.
+fn split(file: &str, bytes: &Bytes) -> Result<(Header, Bytes), FormatError> {
+    let truncated = |what: &str, needed: u64, left: usize| FormatError::Truncated {
+        file: file.into(),
+        what: what.into(),
+        needed,
+        left: left as u64,
+    };
+    if bytes.starts_with(b"GGUF") {
+        let (found, needed) = ("`GGUF`".into(), "the length of a JSON header");
+        return Err(FormatError::NotThisFormat { file: file.into(), format: "safetensors", found, needed });
+    }
+    let len = bytes.first_chunk().ok_or_else(|| truncated("the header length", 8, bytes.len()))?;
+    let len = u64::from_le_bytes(*len);
+    let end = usize::try_from(len).ok().and_then(|len| len.checked_add(8));
+    let left = bytes.len() - 8;
+    let text = end.and_then(|end| bytes.get(8..end)).ok_or_else(|| truncated("the header", len, left))?;
+    let data = bytes.slice(8 + text.len()..bytes.len()).ok_or_else(|| truncated("the header", len, left))?;
+
+    let text = str::from_utf8(text).map_err(|error| {
+        let found = format!("not UTF-8 at its byte {}", error.valid_up_to());
+        FormatError::header(file, "the header", found, "JSON in UTF-8")
+    })?;
+    let header = serde_json::from_str(text).map_err(|reason| FormatError::Json {
+        file: file.into(),
+        what: "the header",
+        reason,
+    })?;
+    Ok((header, data))
+}
+
+/// Tensors with their windows into `data`, by place. As the format demands they cover it without overlap,
+/// hole or rest, so a tensor cannot be read with another's bytes.
+fn place(file: &str, data: &Bytes, mut entries: Vec<(String, Entry)>) -> Result<Vec<Tensor>, FormatError> {
+    entries.sort_by_key(|(_, entry)| entry.offsets);
+    let mut covered = 0;
+    let mut tensors = Vec::with_capacity(entries.len());
+    for (name, entry) in entries {
+        let Entry { dtype, shape, offsets: (begin, end) } = entry;
+        let fail =
+            |what, found: String, needed: String| Err(FormatError::tensor(file, &name, what, found, needed));
+        let Some(dtype) = DTYPES.into_iter().find(|known| known.name() == dtype) else {
+            let needed = format!("one of {}", DTYPES.map(DType::name).join(", "));
+            return fail("the dtype", shown(&dtype), needed);
+        };
+        let Some(len) = byte_len(dtype, &shape) else {
+            return fail("the shape", format!("{shape:?}"), "a size that can be addressed".into());
+        };
+        let found = format!("[{begin}, {end}]");
+        if begin > end {
+            return fail("data_offsets", found, "a begin before the end".into());
+        }
+        if end - begin != len {
+            return fail("data_offsets", found, format!("{len} bytes for {dtype} {shape:?}"));
+        }
+        let Some(window) = data.slice(begin..end) else {
+            return fail("data_offsets", found, format!("an end within the {} bytes of data", data.len()));
+        };
+        if begin != covered {
+            return fail(
+                "data_offsets",
+                found,
+                format!("a begin at {covered}, where the tensor before it ends"),
+            );
+        }
+        covered = end;
+        tensors.push(Tensor { name, dtype, shape, data: window });
+    }
+    if covered == data.len() {
+        return Ok(tensors);
+    }
+    let found = format!("{} bytes", data.len());
+    Err(FormatError::header(file, "the data", found, format!("{covered} bytes, where the last tensor ends")))
+}
