@@ -7,6 +7,9 @@ mod dtype;
 mod graph;
 mod op;
 pub mod quant;
+pub mod reference;
+pub mod rewrite;
+mod schedule;
 mod shape;
 mod typing;
 
@@ -18,5 +21,6 @@ pub use bytes::Bytes;
 pub use dtype::{DType, UnknownDType};
 pub use graph::{Graph, GraphBuilder, GraphError, Node, NodeId, Var, Weight};
 pub use op::{Attention, Binary, Op, Project, ProjectInputs, Rope, RopePairs, Unary, WeightId};
+pub use schedule::Schedule;
 pub use shape::{Dim, MAX_RANK, Shape, Sizes, TensorType};
 pub use typing::TypeError;

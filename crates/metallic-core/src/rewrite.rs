@@ -1,0 +1,265 @@
+//! Fusion: patterns of operations become single operations with a meaning of their own.
+//!
+//! Every fused operation has a formula in the reference like any other, so a rewritten graph is checked against the
+//! graph it came from.
+
+use crate::{Binary, Graph, NodeId, Op, Project, Rope, TypeError, Unary};
+
+/// The same computation in fewer, larger operations; what nobody reads is dropped.
+pub fn fuse(graph: &Graph) -> Result<Graph, TypeError> {
+    let found = Finder::new(graph).run();
+    let mut out = Graph { weights: graph.weights.clone(), ..Graph::default() };
+    let mut map: Vec<Option<NodeId>> = vec![None; graph.nodes.len()];
+    let live = reachable(graph, &found);
+    for (index, node) in graph.nodes.iter().enumerate() {
+        if !live[index] {
+            continue;
+        }
+        let new = |id: &NodeId| map[id.0].unwrap_or(*id);
+        let id = match &found[index] {
+            None => out.push(node.op, node.inputs.iter().map(new).collect())?,
+            Some(Fusion::One { op, inputs }) => out.push(*op, inputs.iter().map(new).collect())?,
+            Some(Fusion::SelfAttention { project, inputs, rope, positions, freqs }) => {
+                let Op::Attention(a) = node.op else { continue };
+                let qkv = out.push(Op::Project(*project), inputs.iter().map(new).collect())?;
+                let op =
+                    Op::RopeKvWrite { rope: *rope, layer: a.layer, heads: a.heads, kv_heads: a.kv_heads };
+                let q = out.push(op, vec![qkv, new(positions), new(freqs)])?;
+                // The rotated queries exist only after the write, so they are its receipt too.
+                out.push(node.op, vec![q, q])?
+            }
+        };
+        map[index] = Some(id);
+    }
+    out.outputs = graph.outputs.iter().map(|id| map[id.0].unwrap_or(*id)).collect();
+    Ok(out)
+}
+
+/// What stands in a node's place in the new graph; inputs are nodes of the old one.
+enum Fusion {
+    One { op: Op, inputs: Vec<NodeId> },
+    SelfAttention { project: Project, inputs: Vec<NodeId>, rope: Rope, positions: NodeId, freqs: NodeId },
+}
+
+impl Fusion {
+    fn inputs(&self) -> Vec<NodeId> {
+        match self {
+            Fusion::One { inputs, .. } => inputs.clone(),
+            Fusion::SelfAttention { inputs, positions, freqs, .. } => {
+                inputs.iter().copied().chain([*positions, *freqs]).collect()
+            }
+        }
+    }
+}
+
+/// Nodes the outputs and effects need once the fusions stand in for their patterns.
+fn reachable(graph: &Graph, found: &[Option<Fusion>]) -> Vec<bool> {
+    let mut live = vec![false; graph.nodes.len()];
+    let unread_effect =
+        |id: &NodeId| graph.node(*id).op.has_effect() && !graph.nodes.iter().any(|n| n.inputs.contains(id));
+    let effects = (0..graph.nodes.len()).map(NodeId).filter(unread_effect);
+    let mut stack: Vec<NodeId> = graph.outputs.iter().copied().chain(effects).collect();
+    while let Some(id) = stack.pop() {
+        if !std::mem::replace(&mut live[id.0], true) {
+            match &found[id.0] {
+                Some(fusion) => stack.extend(fusion.inputs()),
+                None => stack.extend(&graph.node(id).inputs),
+            }
+        }
+    }
+    live
+}
+
+/// `W · x` with an optional bias, seen from its last node.
+struct Linear {
+    x: NodeId,
+    weight: NodeId,
+    bias: Option<NodeId>,
+}
+
+struct Finder<'a> {
+    graph: &'a Graph,
+    uses: Vec<usize>,
+    found: Vec<Option<Fusion>>,
+    /// Nodes that are part of a fusion already.
+    taken: Vec<bool>,
+}
+
+impl<'a> Finder<'a> {
+    fn new(graph: &'a Graph) -> Finder<'a> {
+        let mut uses = vec![0; graph.nodes.len()];
+        for id in graph.nodes.iter().flat_map(|n| &n.inputs).chain(&graph.outputs) {
+            uses[id.0] += 1;
+        }
+        let found = graph.nodes.iter().map(|_| None).collect();
+        Finder { graph, uses, found, taken: vec![false; graph.nodes.len()] }
+    }
+
+    /// Large patterns first: they take their parts away from the small ones.
+    fn run(mut self) -> Vec<Option<Fusion>> {
+        let ids = || (0..self.graph.nodes.len()).map(NodeId);
+        for (id, matcher) in ids()
+            .map(|id| {
+                (id, Finder::self_attention as fn(&Finder<'a>, NodeId) -> Option<(Fusion, Vec<NodeId>)>)
+            })
+            .chain(ids().map(|id| (id, Finder::gated as _)))
+            .chain(ids().map(|id| (id, Finder::residual as _)))
+            .chain(ids().rev().map(|id| (id, Finder::projection as _)))
+            .collect::<Vec<_>>()
+        {
+            if self.taken[id.0] {
+                continue;
+            }
+            let Some((fusion, parts)) = matcher(&self, id) else { continue };
+            if parts.iter().any(|p| self.taken[p.0]) {
+                continue;
+            }
+            for part in parts.iter().chain([&id]) {
+                self.taken[part.0] = true;
+            }
+            self.found[id.0] = Some(fusion);
+        }
+        self.found
+    }
+
+    fn op(&self, id: NodeId) -> &Op {
+        &self.graph.node(id).op
+    }
+
+    fn input(&self, id: NodeId, index: usize) -> NodeId {
+        self.graph.node(id).inputs[index]
+    }
+
+    fn once(&self, id: NodeId) -> bool {
+        self.uses[id.0] == 1
+    }
+
+    fn is_weight(&self, id: NodeId) -> bool {
+        matches!(self.op(id), Op::Weight(_))
+    }
+
+    /// A linear that ends at `id`; `parts` collects its nodes.
+    fn linear(&self, id: NodeId, parts: &mut Vec<NodeId>) -> Option<Linear> {
+        match self.op(id) {
+            Op::Linear => {
+                parts.push(id);
+                Some(Linear { x: self.input(id, 0), weight: self.input(id, 1), bias: None })
+            }
+            Op::Binary(Binary::Add) => {
+                let (inner, bias) = (self.input(id, 0), self.input(id, 1));
+                if *self.op(inner) != Op::Linear || !self.once(inner) || !self.is_weight(bias) {
+                    return None;
+                }
+                parts.extend([id, inner]);
+                Some(Linear { x: self.input(inner, 0), weight: self.input(inner, 1), bias: Some(bias) })
+            }
+            _ => None,
+        }
+    }
+
+    /// `(x, epsilon, weight)` where `id` is a norm read by exactly `readers` nodes.
+    fn norm(&self, id: NodeId, readers: usize) -> Option<(NodeId, f32, NodeId)> {
+        match self.op(id) {
+            Op::RmsNorm { eps } if self.uses[id.0] == readers => {
+                Some((self.input(id, 0), *eps, self.input(id, 1)))
+            }
+            _ => None,
+        }
+    }
+
+    /// A projection by these linears, which all read the same node.
+    fn project(&self, linears: &[Linear], parts: &mut Vec<NodeId>) -> Option<(Project, Vec<NodeId>)> {
+        let x = linears.first()?.x;
+        let bias = linears.first()?.bias.is_some();
+        if linears.iter().any(|l| l.x != x || l.bias.is_some() != bias) {
+            return None;
+        }
+        let norm = self.norm(x, linears.len());
+        let mut inputs = match norm {
+            Some((inner, _, w)) => {
+                parts.push(x);
+                vec![inner, w]
+            }
+            None => vec![x],
+        };
+        inputs.extend(linears.iter().map(|l| l.weight));
+        inputs.extend(linears.iter().filter_map(|l| l.bias));
+        let norm = norm.map(|(_, eps, _)| eps);
+        Some((Project { norm, parts: linears.len(), bias, residual: false }, inputs))
+    }
+
+    /// `attention(rope(Wq·x), write(rope(Wk·x), Wv·x))`
+    fn self_attention(&self, id: NodeId) -> Option<(Fusion, Vec<NodeId>)> {
+        let Op::Attention(attention) = *self.op(id) else { return None };
+        let (q, write) = (self.input(id, 0), self.input(id, 1));
+        if *self.op(write) != (Op::KvWrite { layer: attention.layer }) || !self.once(write) {
+            return None;
+        }
+        let (k, v) = (self.input(write, 0), self.input(write, 1));
+        let (Op::Rope(rope), Op::Rope(rope_k)) = (self.op(q), self.op(k)) else { return None };
+        let (positions, freqs) = (self.input(q, 1), self.input(q, 2));
+        let same_rope = rope == rope_k && positions == self.input(k, 1) && freqs == self.input(k, 2);
+        let (from_q, from_k) = (self.input(q, 0), self.input(k, 0));
+        if !same_rope || ![q, k, v, from_q, from_k].iter().all(|n| self.once(*n)) {
+            return None;
+        }
+        let mut parts = vec![q, k, write];
+        let linears =
+            [self.linear(from_q, &mut parts)?, self.linear(from_k, &mut parts)?, self.linear(v, &mut parts)?];
+        let (project, inputs) = self.project(&linears, &mut parts)?;
+        Some((Fusion::SelfAttention { project, inputs, rope: *rope, positions, freqs }, parts))
+    }
+
+    /// `act(G·x) * (U·x)`
+    fn gated(&self, id: NodeId) -> Option<(Fusion, Vec<NodeId>)> {
+        if *self.op(id) != Op::Binary(Binary::Mul) {
+            return None;
+        }
+        let (gate, up) = (self.input(id, 0), self.input(id, 1));
+        let Op::Unary(act @ (Unary::Silu | Unary::Gelu | Unary::GeluTanh | Unary::Relu | Unary::Sigmoid)) =
+            *self.op(gate)
+        else {
+            return None;
+        };
+        let inner = self.input(gate, 0);
+        if ![gate, up, inner].iter().all(|n| self.once(*n)) {
+            return None;
+        }
+        let mut parts = vec![gate];
+        let linears = [self.linear(inner, &mut parts)?, self.linear(up, &mut parts)?];
+        let (project, inputs) = self.project(&linears, &mut parts)?;
+        let op = Op::GatedProject { norm: project.norm, act };
+        (!project.bias).then_some((Fusion::One { op, inputs }, parts))
+    }
+
+    /// `r + W·x`, either way round.
+    fn residual(&self, id: NodeId) -> Option<(Fusion, Vec<NodeId>)> {
+        if *self.op(id) != Op::Binary(Binary::Add) {
+            return None;
+        }
+        let (a, b) = (self.input(id, 0), self.input(id, 1));
+        for (linear, residual) in [(b, a), (a, b)] {
+            let mut parts = Vec::new();
+            if !self.once(linear) || self.is_weight(residual) {
+                continue;
+            }
+            let Some(linear) = self.linear(linear, &mut parts) else { continue };
+            let (project, mut inputs) = self.project(&[linear], &mut parts)?;
+            // A norm of the residual itself may be fused; the residual stays an input of its own.
+            inputs.push(residual);
+            let op = Op::Project(Project { residual: true, ..project });
+            return Some((Fusion::One { op, inputs }, parts));
+        }
+        None
+    }
+
+    /// `W · norm(x) + b`, where at least one of norm and bias is there.
+    fn projection(&self, id: NodeId) -> Option<(Fusion, Vec<NodeId>)> {
+        let mut parts = Vec::new();
+        let linear = self.linear(id, &mut parts)?;
+        let (project, inputs) = self.project(&[linear], &mut parts)?;
+        parts.retain(|p| *p != id);
+        let worth = project.norm.is_some() || project.bias;
+        worth.then_some((Fusion::One { op: Op::Project(project), inputs }, parts))
+    }
+}
