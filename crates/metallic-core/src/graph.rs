@@ -187,18 +187,17 @@ impl GraphBuilder {
     /// The graph that computes `outputs`, or the first mistake made in building it.
     pub fn finish(&self, outputs: &[Var<'_>]) -> Result<Graph, GraphError> {
         let mut building = self.building.take();
-        match building.error.take() {
-            Some(error) => Err(error),
-            None => {
-                building.graph.outputs = outputs.iter().map(|v| v.id).collect();
-                Ok(building.graph)
-            }
+        if let Some(error) = building.error.take() {
+            return Err(error);
         }
+        building.graph.outputs = outputs.iter().map(|v| v.id).collect();
+        Ok(building.graph)
     }
 }
 
 /// A value in a graph that is being built: a small handle.
 #[derive(Clone, Copy)]
+#[must_use]
 pub struct Var<'g> {
     builder: &'g GraphBuilder,
     id: NodeId,

@@ -98,8 +98,7 @@ impl Shape {
 
     /// Product of all axes but the innermost, in a step of these sizes.
     pub fn rows(&self, sizes: Sizes) -> usize {
-        let cols = self.cols();
-        if cols == 0 { 0 } else { self.elements(sizes) / cols }
+        self.elements(sizes).checked_div(self.cols()).unwrap_or(0)
     }
 
     /// Number of elements in a step of these sizes.

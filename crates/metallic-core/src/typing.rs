@@ -25,7 +25,7 @@ pub enum TypeError {
         /// Which input.
         index: usize,
         /// Its type.
-        found: TensorType,
+        found: Box<TensorType>,
         /// What would fit.
         needed: String,
     },
@@ -52,7 +52,7 @@ impl Rule<'_> {
     }
 
     fn wrong(&self, index: usize, needed: impl Into<String>) -> TypeError {
-        TypeError::Input { op: self.op, index, found: self.inputs[index], needed: needed.into() }
+        TypeError::Input { op: self.op, index, found: Box::new(self.inputs[index]), needed: needed.into() }
     }
 
     /// An activation: `F32` rows.
