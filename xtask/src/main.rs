@@ -1,2 +1,62 @@
-//! Chores.
-fn main() {}
+//! Chores of the repository, run as `cargo xtask NAME`.
+
+mod bench;
+mod checks;
+mod macos;
+mod models;
+mod process;
+mod test;
+mod tidy;
+
+use std::process::ExitCode;
+
+const HELP: &str = "\
+cargo xtask NAME [OPTIONS]
+
+  test         fetch what the tests need and run every test
+                 --all-models   the optional models must be there too
+                 --quick        do not fetch the optional models
+                 --offline      fetch nothing; use what is there
+                 other options go to the test runner: cargo xtask test -p metallic-core
+  fmt          check the formatting
+  lint         clippy on every target, warnings denied
+  docs         build the documentation, warnings denied
+  tidy         check the house rules that no compiler knows
+  check-macos  type-check, lint and link for Apple Silicon, on Linux or on a Mac
+                 --if-possible  succeed with a notice where the tools cannot be had
+  bench        measure tokens per second
+                 --peers        against llama.cpp, built here, in turns
+                 --models F...  these files (default: SmolLM2 in Q4_0, Q4_1 and Q8_0)
+                 --threads N, --rounds R, --json
+  setup        fetch the test models and stop
+
+Environment: METALLIC_TEST_MODELS (folder of the test models, default target/test-models),
+METALLIC_SHARED (folder of larger test data, default ../shared, not needed)";
+
+fn main() -> ExitCode {
+    let mut args = std::env::args().skip(1);
+    let name = args.next().unwrap_or_default();
+    let rest: Vec<String> = args.collect();
+    let result = match name.as_str() {
+        "test" => test::run(&rest),
+        "setup" => test::setup(&rest),
+        "fmt" => checks::fmt(),
+        "lint" => checks::lint(),
+        "docs" => checks::docs(),
+        "tidy" => tidy::run(),
+        "check-macos" => macos::run(&rest),
+        "bench" => bench::run(&rest),
+        "" | "help" | "-h" | "--help" => {
+            println!("{HELP}");
+            return ExitCode::SUCCESS;
+        }
+        other => Err(anyhow::anyhow!("no chore is called `{other}`; see `cargo xtask help`")),
+    };
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("xtask {name}: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}

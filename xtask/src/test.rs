@@ -1,0 +1,166 @@
+//! `cargo xtask test`: everything a test needs, then every test.
+
+use std::path::PathBuf;
+use std::process::Command;
+
+use anyhow::{Result, bail};
+
+use crate::models::{self, QWEN, SMOLLM2};
+use crate::process::{cargo, root, works};
+
+/// How long the optional model may take to arrive before the tests go on without it.
+const OPTIONAL_LIMIT_S: u32 = 150;
+const LIMIT_S: u32 = 1800;
+
+#[derive(Clone, Copy, PartialEq, Debug)]
+enum Fetch {
+    /// Every model must be there at the end.
+    All,
+    /// The optional model is fetched if that is quick.
+    Usual,
+    /// Only what the tests cannot do without.
+    Needed,
+    Nothing,
+}
+
+/// Runs every test, or those that `args` choose.
+pub(crate) fn run(args: &[String]) -> Result<()> {
+    let (fetch, rest) = parse(args);
+    let notes = prepare(fetch)?;
+
+    // Doc tests first, so that the closing lines of the main run are the last ones.
+    let docs = if rest.is_empty() {
+        run_tests(cargo().args(["test", "--workspace", "--doc", "--quiet"]))
+    } else {
+        Ok(())
+    };
+    let nextest = works("cargo-nextest", &["nextest", "--version"]);
+    let tests = if nextest {
+        run_tests(cargo().args(["nextest", "run", "--no-fail-fast"]).args(scope(&rest)).args(&rest))
+    } else {
+        run_tests(
+            cargo().args(["test", "--no-fail-fast"]).args(targets(&rest)).args(scope(&rest)).args(&rest),
+        )
+    };
+
+    for note in &notes {
+        eprintln!("xtask test: {note}");
+    }
+    match (docs, tests) {
+        (Ok(()), Ok(())) => Ok(()),
+        (Err(docs), Err(tests)) => bail!("{docs}; {tests}"),
+        (Err(error), _) | (_, Err(error)) => Err(error),
+    }
+}
+
+/// Fetches what the tests need and stops.
+pub(crate) fn setup(args: &[String]) -> Result<()> {
+    let (fetch, rest) = parse(args);
+    if let Some(option) = rest.first() {
+        bail!("setup does not know `{option}`");
+    }
+    for note in prepare(fetch)? {
+        eprintln!("xtask setup: {note}");
+    }
+    Ok(())
+}
+
+/// Our own options, and what goes to the test runner.
+fn parse(args: &[String]) -> (Fetch, Vec<String>) {
+    let mut fetch = Fetch::Usual;
+    let mut rest = args.to_vec();
+    rest.retain(|arg| {
+        fetch = match arg.as_str() {
+            "--all-models" => Fetch::All,
+            "--quick" => Fetch::Needed,
+            "--offline" => Fetch::Nothing,
+            _ => return true,
+        };
+        false
+    });
+    (fetch, rest)
+}
+
+/// Fetches the models. Returns what is missing and what that means.
+fn prepare(fetch: Fetch) -> Result<Vec<String>> {
+    if fetch != Fetch::Nothing {
+        let python = models::python()?;
+        eprintln!("test models: {}", models::folder().display());
+        SMOLLM2.fetch(&python, LIMIT_S)?;
+        match fetch {
+            Fetch::All => QWEN.fetch(&python, LIMIT_S)?,
+            Fetch::Usual => {
+                if let Err(error) = QWEN.fetch(&python, OPTIONAL_LIMIT_S) {
+                    eprintln!("going on without the optional model: {error:#}");
+                }
+            }
+            Fetch::Needed | Fetch::Nothing => {}
+        }
+    }
+    let mut notes = Vec::new();
+    for model in [&SMOLLM2, &QWEN] {
+        if !model.path().exists() {
+            notes.push(format!("NOT THERE: {}. The tests that need this model did not run.", model.file));
+        }
+    }
+    match shared() {
+        Some(folder) => notes.push(format!("larger test data: {}", folder.display())),
+        None => notes.push(
+            "NOT THERE: the larger test data (METALLIC_SHARED). The tests that need it did not run.".into(),
+        ),
+    }
+    Ok(notes)
+}
+
+/// The folder of larger test data, where there is one.
+fn shared() -> Option<PathBuf> {
+    let folder = match std::env::var_os("METALLIC_SHARED") {
+        Some(folder) if !folder.is_empty() => root().join(folder),
+        _ => root().join("..").join("shared"),
+    };
+    folder.is_dir().then(|| folder.canonicalize().unwrap_or(folder))
+}
+
+fn run_tests(command: &mut Command) -> Result<()> {
+    command.env("METALLIC_TEST_MODELS", models::folder());
+    match shared() {
+        Some(folder) => command.env("METALLIC_SHARED", folder),
+        None => command.env_remove("METALLIC_SHARED"),
+    };
+    crate::process::run(command)
+}
+
+/// `--workspace`, unless the caller chose packages.
+fn scope(rest: &[String]) -> &'static [&'static str] {
+    let chosen = rest.iter().any(|arg| arg == "-p" || arg.starts_with("--package") || arg == "--workspace");
+    if chosen { &[] } else { &["--workspace"] }
+}
+
+/// `cargo test` would run the doc tests again; with options of the caller's it shall do as it is told.
+fn targets(rest: &[String]) -> &'static [&'static str] {
+    if rest.is_empty() { &["--all-targets"] } else { &[] }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn words(line: &str) -> Vec<String> {
+        line.split_whitespace().map(String::from).collect()
+    }
+
+    #[test]
+    fn our_options_are_taken_and_the_others_reach_the_runner_in_order() {
+        assert_eq!(parse(&[]), (Fetch::Usual, vec![]));
+        assert_eq!(parse(&words("-p metallic --all-models name")), (Fetch::All, words("-p metallic name")));
+        assert_eq!(parse(&words("--offline")), (Fetch::Nothing, vec![]));
+        assert_eq!(parse(&words("--quick --no-capture")), (Fetch::Needed, words("--no-capture")));
+    }
+
+    #[test]
+    fn the_whole_workspace_is_tested_unless_packages_are_named() {
+        assert_eq!(scope(&words("some_test")), ["--workspace"]);
+        assert!(scope(&words("-p metallic-core")).is_empty());
+        assert!(scope(&words("--package=metallic-core")).is_empty());
+    }
+}
