@@ -34,7 +34,7 @@ pub enum FormatError {
         needed: &'static str,
     },
     /// The file ends too early.
-    #[error("`{file}` ends inside {what}: {needed} bytes needed, {left} left (is it a partial download?)")]
+    #[error("`{file}` ends inside {what}: {needed} bytes needed, {left} left; it is cut short or damaged")]
     Truncated {
         /// The file.
         file: String,

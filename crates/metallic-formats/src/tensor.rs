@@ -18,20 +18,19 @@ pub struct Tensor {
 impl Tensor {
     /// How many elements it has.
     pub fn elements(&self) -> usize {
-        self.shape.iter().product()
+        if self.shape.contains(&0) { 0 } else { self.shape.iter().fold(1, |n, axis| n.saturating_mul(*axis)) }
     }
 }
 
-/// Bytes of a tensor; `None` where its rows do not fill blocks or a product overflows.
+/// Bytes of a tensor; `None` where its rows do not fill blocks or a product of axes overflows, in whatever
+/// order it is taken: an axis of 0 does not excuse the others.
 pub(crate) fn byte_len(dtype: DType, shape: &[usize]) -> Option<usize> {
     let (row, outer) = match shape.split_last() {
         Some((row, outer)) => (*row, outer),
         None => (1, shape),
     };
-    // With an axis of 0 there is nothing to overflow, however long the other axes claim to be.
-    if shape.contains(&0) {
-        return dtype.bytes_for(row).map(|_| 0);
-    }
-    let rows = outer.iter().try_fold(1_usize, |n, axis| n.checked_mul(*axis))?;
-    dtype.bytes_for(row)?.checked_mul(rows)
+    let rows = outer.iter().try_fold(1_usize, |n, axis| n.checked_mul((*axis).max(1)))?;
+    let full = dtype.bytes_for(row.max(dtype.block_len()))?.checked_mul(rows)?;
+    dtype.bytes_for(row)?;
+    Some(if shape.contains(&0) { 0 } else { full })
 }

@@ -3,7 +3,6 @@
 use std::fmt;
 
 use crate::FormatError;
-use crate::error::shown;
 
 /// A position in a file. Every read is checked against what is left before anything is allocated.
 pub(super) struct Cursor<'a> {
@@ -77,11 +76,9 @@ impl<'a> Cursor<'a> {
         let len = self.u64(what)?;
         let bytes = self.take(len, what)?;
         str::from_utf8(bytes).map_err(|error| {
-            let found = format!(
-                "`{}`, which is not UTF-8 at byte {}",
-                shown(&String::from_utf8_lossy(bytes)),
-                error.valid_up_to()
-            );
+            let begin = error.valid_up_to();
+            let bad = bytes[begin..][..8.min(bytes.len() - begin)].escape_ascii();
+            let found = format!("not UTF-8 at its byte {begin} (`{bad}`)");
             FormatError::header(self.file, what.to_string(), found, "UTF-8 text")
         })
     }

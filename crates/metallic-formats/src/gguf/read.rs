@@ -249,7 +249,7 @@ fn place(file: &str, bytes: &Bytes, start: usize, info: Info) -> Result<Tensor, 
     let Some(data) = range.and_then(|range| bytes.slice(range)) else {
         return Err(FormatError::Truncated {
             file: file.into(),
-            what: format!("the data of tensor `{}`", shown(&name)),
+            what: format!("the data of tensor `{}` at offset {offset}", shown(&name)),
             needed: byte_len as u64,
             left: (bytes.len() as u64).saturating_sub(start as u64).saturating_sub(offset as u64),
         });

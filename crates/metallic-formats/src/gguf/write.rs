@@ -1,6 +1,7 @@
 //! The GGUF writer.
 
 use std::collections::HashSet;
+use std::ffi::{OsStr, OsString};
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
@@ -93,7 +94,10 @@ impl GgufWriter {
     pub fn write(&self, path: &Path) -> Result<(), FormatError> {
         let fail = |reason| FormatError::io(path, "write", reason);
         let head = self.head()?;
-        let temporary = Temporary::beside(path);
+        let Some(name) = path.file_name() else {
+            return Err(fail(io::Error::new(io::ErrorKind::InvalidInput, "this path has no file name")));
+        };
+        let temporary = Temporary::beside(path, name);
         let file = OpenOptions::new().write(true).create_new(true).open(&temporary.0).map_err(fail)?;
         let mut out = BufWriter::with_capacity(1 << 20, file);
         let finish =
@@ -171,13 +175,13 @@ struct Head {
 struct Temporary(PathBuf);
 
 impl Temporary {
-    fn beside(path: &Path) -> Temporary {
+    fn beside(path: &Path, name: &OsStr) -> Temporary {
         static COUNT: AtomicU64 = AtomicU64::new(0);
         let count = COUNT.fetch_add(1, Ordering::Relaxed);
-        let mut name = std::ffi::OsString::from(".");
-        name.push(path.file_name().unwrap_or_default());
-        name.push(format!(".{}-{count}.part", std::process::id()));
-        Temporary(path.with_file_name(name))
+        let mut hidden = OsString::from(".");
+        hidden.push(name);
+        hidden.push(format!(".{}-{count}.part", std::process::id()));
+        Temporary(path.with_file_name(hidden))
     }
 }
 

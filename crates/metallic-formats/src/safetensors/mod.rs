@@ -35,10 +35,11 @@ impl SafeTensors {
     pub fn open(path: &Path) -> Result<SafeTensors, FormatError> {
         if path.is_dir() {
             let (single, index) = (path.join(SINGLE), path.join(INDEX));
-            if single.exists() {
+            // A link to a missing file counts as there, so that the error names it.
+            if single.symlink_metadata().is_ok() {
                 return SafeTensors::open_file(&single);
             }
-            if index.exists() {
+            if index.symlink_metadata().is_ok() {
                 return SafeTensors::open_index(&index);
             }
             let needed = format!("`{SINGLE}` or `{INDEX}` in this folder");
@@ -179,44 +180,52 @@ fn split(file: &str, bytes: &Bytes) -> Result<(Header, Bytes), FormatError> {
 
 /// Tensors with their windows into `data`, by place. As the format demands they cover it without overlap,
 /// hole or rest, so a tensor cannot be read with another's bytes.
-fn place(file: &str, data: &Bytes, mut entries: Vec<(String, Entry)>) -> Result<Vec<Tensor>, FormatError> {
-    entries.sort_by_key(|(_, entry)| entry.offsets);
-    let mut covered = 0;
+fn place(file: &str, data: &Bytes, entries: Vec<(String, Entry)>) -> Result<Vec<Tensor>, FormatError> {
     let mut tensors = Vec::with_capacity(entries.len());
     for (name, entry) in entries {
-        let Entry { dtype, shape, offsets: (begin, end) } = entry;
-        let fail =
-            |what, found: String, needed: String| Err(FormatError::tensor(file, &name, what, found, needed));
-        let Some(dtype) = DTYPES.into_iter().find(|known| known.name() == dtype) else {
-            let needed = format!("one of {}", DTYPES.map(DType::name).join(", "));
-            return fail("the dtype", shown(&dtype), needed);
-        };
-        let Some(len) = byte_len(dtype, &shape) else {
-            return fail("the shape", format!("{shape:?}"), "a size that can be addressed".into());
-        };
-        let found = format!("[{begin}, {end}]");
-        if begin > end {
-            return fail("data_offsets", found, "a begin before the end".into());
-        }
-        if end - begin != len {
-            return fail("data_offsets", found, format!("{len} bytes for {dtype} {shape:?}"));
-        }
-        let Some(window) = data.slice(begin..end) else {
-            return fail("data_offsets", found, format!("an end within the {} bytes of data", data.len()));
-        };
-        if begin != covered {
-            return fail(
-                "data_offsets",
-                found,
-                format!("a begin at {covered}, where the tensor before it ends"),
-            );
-        }
-        covered = end;
-        tensors.push(Tensor { name, dtype, shape, data: window });
+        let begin = entry.offsets.0;
+        tensors.push((begin, tensor(file, data, name, entry)?));
     }
-    if covered == data.len() {
-        return Ok(tensors);
+    tensors.sort_by_key(|(begin, tensor)| (*begin, tensor.data.len()));
+
+    let mut covered = 0;
+    for (begin, Tensor { name, data, .. }) in &tensors {
+        if *begin != covered {
+            let needed = format!("{covered}, where the tensor before it ends");
+            return Err(FormatError::tensor(file, name, "the begin of the data", begin, needed));
+        }
+        covered += data.len();
     }
-    let found = format!("{} bytes", data.len());
-    Err(FormatError::header(file, "the data", found, format!("{covered} bytes, where the last tensor ends")))
+    if covered != data.len() {
+        let (found, needed) = (format!("{} bytes", data.len()), "bytes, where the last tensor ends");
+        return Err(FormatError::header(file, "the data", found, format!("{covered} {needed}")));
+    }
+    Ok(tensors.into_iter().map(|(_, tensor)| tensor).collect())
+}
+
+fn tensor(file: &str, data: &Bytes, name: String, entry: Entry) -> Result<Tensor, FormatError> {
+    let Entry { dtype, shape, offsets: (begin, end) } = entry;
+    let fail =
+        |what, found: String, needed: String| Err(FormatError::tensor(file, &name, what, found, needed));
+    let Some(dtype) = DTYPES.into_iter().find(|known| known.name() == dtype) else {
+        return fail("the dtype", shown(&dtype), format!("one of {}", DTYPES.map(DType::name).join(", ")));
+    };
+    let Some(len) = byte_len(dtype, &shape) else {
+        return fail("the shape", shown(&format!("{shape:?}")), "a size that can be addressed".into());
+    };
+    let found = format!("[{begin}, {end}]");
+    if begin > end {
+        return fail("data_offsets", found, "a begin before the end".into());
+    }
+    if end - begin != len {
+        return fail(
+            "data_offsets",
+            found,
+            format!("{len} bytes for {dtype} {}", shown(&format!("{shape:?}"))),
+        );
+    }
+    match data.slice(begin..end) {
+        Some(data) => Ok(Tensor { name, dtype, shape, data }),
+        None => fail("data_offsets", found, format!("an end within the {} bytes of data", data.len())),
+    }
 }
