@@ -1,0 +1,65 @@
+//! The commands: each file holds its arguments and what it does with them.
+
+pub(crate) mod completions;
+pub(crate) mod list;
+pub(crate) mod pull;
+pub(crate) mod rm;
+
+use clap::{Parser, Subcommand};
+
+/// Runs language models on your own machine.
+#[derive(Debug, Parser)]
+#[command(name = "metallic", version, propagate_version = true, after_help = EXAMPLES)]
+pub(crate) struct Cli {
+    /// No notes and no progress on stderr; errors still show
+    #[arg(short, long, global = true)]
+    pub(crate) quiet: bool,
+
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Fetch a model into the cache
+    Pull(pull::PullArgs),
+    /// List the models in the cache
+    #[command(visible_alias = "ls")]
+    List(list::ListArgs),
+    /// Remove a model from the cache
+    Rm(rm::RmArgs),
+    /// Print a completion script for a shell
+    Completions(completions::CompletionsArgs),
+}
+
+/// What may stand for MODEL; part of each help text that takes one.
+pub(crate) const MODEL_HELP: &str = "\
+MODEL is one of
+  smollm2                    an alias (`metallic list --aliases` shows all)
+  OWNER/REPO                 a Hugging Face repository: its GGUF file, or its safetensors
+  OWNER/REPO:Q4_K_M          the GGUF file of that quantisation
+  OWNER/REPO:FILE.gguf       that very file
+  OWNER/REPO:safetensors     its safetensors weights, even where there are GGUF files
+  ./FILE.gguf, ./FOLDER      a file, or a folder with config.json and safetensors
+
+Environment
+  METALLIC_HOME              the cache folder (default: the cache folder of the platform)
+  HF_ENDPOINT, HF_TOKEN      another hub; the token for gated or private models";
+
+const EXAMPLES: &str = "\
+Examples:
+  metallic pull                                          fetch the default model (SmolLM2-135M)
+  metallic pull qwen2.5-0.5b                             fetch a model by its alias
+  metallic pull bartowski/Llama-3.2-1B-Instruct-GGUF:Q8_0
+  metallic list                                          show what is in the cache";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    #[test]
+    fn the_argument_definitions_are_consistent() {
+        Cli::command().debug_assert();
+    }
+}

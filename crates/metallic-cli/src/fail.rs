@@ -1,0 +1,121 @@
+//! How a failure reaches the user: one line of reason, one line of hint, an exit code.
+
+use std::{
+    fmt,
+    io::{self, Write},
+    panic,
+    process::ExitCode,
+};
+
+use crate::{hub::HubError, interrupt::Interrupted, term};
+
+/// Exit code after Ctrl-C, as shells expect it: 128 + SIGINT.
+pub(crate) const INTERRUPTED: u8 = 130;
+
+/// A reason with the next step the user can take.
+#[derive(Debug)]
+pub(crate) struct Failure {
+    reason: String,
+    hint: String,
+}
+
+impl Failure {
+    pub(crate) fn new(reason: impl Into<String>, hint: impl Into<String>) -> Self {
+        Self { reason: reason.into(), hint: hint.into() }
+    }
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.reason)
+    }
+}
+
+impl std::error::Error for Failure {}
+
+/// Prints `error: …` and, where one is known, `hint: …`; gives the exit code.
+pub(crate) fn report(error: &anyhow::Error) -> ExitCode {
+    if is_broken_pipe(error) {
+        // The reader (`head`, a closed pager) has all it wanted.
+        return ExitCode::SUCCESS;
+    }
+    let reason = one_line(&format!("{error:#}"));
+    let mut err = io::stderr().lock();
+    let _ = writeln!(err, "{} {reason}", term::paint_error("error:"));
+    if let Some(hint) = hint(error) {
+        let _ = writeln!(err, "{} {}", term::paint_hint("hint:"), one_line(&hint));
+    }
+    if is_interrupted(error) { ExitCode::from(INTERRUPTED) } else { ExitCode::FAILURE }
+}
+
+/// Prints clap's message (help and version go to stdout); gives 2 for wrong usage.
+pub(crate) fn report_usage(error: &clap::Error) -> ExitCode {
+    let _ = error.print();
+    ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(2))
+}
+
+/// A panic is a bug: says so in two lines. `RUST_BACKTRACE=1` adds the usual trace.
+pub(crate) fn install_panic_hook() {
+    let default = panic::take_hook();
+    panic::set_hook(Box::new(move |info| {
+        let payload = info.payload();
+        let text = payload.downcast_ref::<&str>().copied();
+        let message =
+            text.or_else(|| payload.downcast_ref::<String>().map(String::as_str)).unwrap_or_default();
+        let place = info.location().map(|at| format!(" ({}:{})", at.file(), at.line()));
+        let text = format!(
+            "error: this is a bug in metallic {}: {}{}\nhint: please report this line together with the command you ran\n",
+            env!("CARGO_PKG_VERSION"),
+            one_line(message),
+            place.unwrap_or_default(),
+        );
+        let _ = io::stderr().write_all(text.as_bytes());
+        if std::env::var_os("RUST_BACKTRACE").is_some() {
+            default(info);
+        }
+    }));
+}
+
+fn hint(error: &anyhow::Error) -> Option<String> {
+    error.chain().find_map(|cause| {
+        let failure = cause.downcast_ref::<Failure>().map(|failure| failure.hint.clone());
+        failure.or_else(|| cause.downcast_ref::<HubError>().and_then(HubError::hint))
+    })
+}
+
+fn is_interrupted(error: &anyhow::Error) -> bool {
+    error.chain().any(|cause| {
+        cause.is::<Interrupted>()
+            || matches!(cause.downcast_ref::<HubError>(), Some(HubError::Interrupted { .. }))
+    })
+}
+
+fn is_broken_pipe(error: &anyhow::Error) -> bool {
+    error
+        .chain()
+        .filter_map(|cause| cause.downcast_ref::<io::Error>())
+        .any(|cause| cause.kind() == io::ErrorKind::BrokenPipe)
+}
+
+fn one_line(text: &str) -> String {
+    text.lines().map(str::trim).filter(|line| !line.is_empty()).collect::<Vec<_>>().join(" ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use anyhow::Context;
+
+    #[test]
+    fn a_hint_is_found_below_added_context() {
+        let error =
+            Err::<(), _>(Failure::new("no such file", "check the path")).context("cannot open").unwrap_err();
+        assert_eq!(hint(&error).as_deref(), Some("check the path"));
+        assert_eq!(format!("{error:#}"), "cannot open: no such file");
+    }
+
+    #[test]
+    fn a_reason_of_several_lines_becomes_one() {
+        assert_eq!(one_line("a\n\n  b\nc"), "a b c");
+    }
+}

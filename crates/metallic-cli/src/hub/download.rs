@@ -1,0 +1,250 @@
+//! One file from the hub to the disk: resumed where it stopped, verified, renamed when it is whole.
+
+use std::{
+    fs::{self, File, OpenOptions},
+    io::{self, Read, Seek, Write},
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+use sha2::{Digest, Sha256};
+
+use super::{
+    HubError,
+    client::{Answer, Client, RemoteFile},
+    name::Repo,
+};
+use crate::{
+    interrupt,
+    term::{Bar, Ui},
+};
+
+/// How often in a row a transfer may break without bringing a single byte.
+const FRUITLESS_TRIES: u32 = 4;
+
+/// Where a file comes from.
+pub(super) struct Source<'a> {
+    pub(super) client: &'a Client,
+    pub(super) repo: &'a Repo,
+    pub(super) commit: &'a str,
+    pub(super) file: &'a RemoteFile,
+}
+
+/// Downloads to `to`. Until the file is whole and verified it is `to.part`, with the tag of its
+/// contents in `to.part.tag`.
+pub(super) fn fetch(source: &Source<'_>, to: &Path, ui: Ui) -> Result<(), HubError> {
+    let part = PartFile::new(to);
+    let name = to.file_name().unwrap_or_default().to_string_lossy();
+    let bar = ui.bar(&name, source.file.bytes);
+    let mut tries = 0;
+    loop {
+        let before = part.bytes();
+        let trouble = match attempt(source, &part, &bar) {
+            Ok(expected) => {
+                bar.set(part.bytes());
+                return part.finish(&source.file.path, expected.as_deref(), source.file.bytes);
+            }
+            Err(Stop::Broken(trouble)) => trouble,
+            Err(Stop::Error(error)) => return Err(resumable(error, &part)),
+        };
+        let after = part.bytes();
+        tries = if after > before { 1 } else { tries + 1 };
+        if tries >= FRUITLESS_TRIES {
+            let (what, reason) = (source.file.path.clone(), trouble);
+            return Err(HubError::Dropped { what, tries, got: after, reason });
+        }
+        bar.say(ui, &format!("note: the connection broke ({trouble}); trying again"));
+        interrupt::sleep(Duration::from_millis(500) * (1 << (tries - 1)))
+            .map_err(|stop| resumable(stop.into(), &part))?;
+    }
+}
+
+enum Stop {
+    /// Worth going on from here.
+    Broken(String),
+    Error(HubError),
+}
+
+impl<E: Into<HubError>> From<E> for Stop {
+    fn from(error: E) -> Self {
+        Self::Error(error.into())
+    }
+}
+
+/// One request; on success the part file is complete. Gives the sha256 that it must have.
+fn attempt(source: &Source<'_>, part: &PartFile, bar: &Bar) -> Result<Option<String>, Stop> {
+    let Source { client, repo, commit, file } = source;
+    let mut answer = client.open(repo, commit, &file.path, part.resumable_bytes())?;
+    let whole = answer.status == 416 && Some(part.bytes()) == file.bytes;
+    let continues = answer.status == 206
+        && answer.range.is_some_and(|(first, _)| first == part.bytes())
+        && part.tag() == identity(&answer, file);
+    if part.bytes() > 0 && !continues && !whole {
+        // Other contents than those we have a part of, or a server without ranges.
+        part.clear()?;
+        if answer.status != 200 {
+            answer = client.open(repo, commit, &file.path, 0)?;
+        }
+    }
+    let expected = file.sha256.clone().or_else(|| answer.sha256());
+    if whole {
+        return Ok(expected);
+    }
+    let have = part.bytes();
+    let total = answer.range.and_then(|(_, total)| total).or(answer.length.map(|rest| have + rest));
+    if let (Some(total), Some(listed)) = (total, file.bytes)
+        && total != listed
+    {
+        let problem = format!("{total} bytes where the listing has {listed}");
+        return Err(client.bad_answer(&file.path, problem).into());
+    }
+    part.set_tag(identity(&answer, file).as_deref())?;
+    bar.set(have);
+    let mut out = part.append()?;
+    let mut chunks = answer.into_chunks();
+    let mut got = have;
+    while let Some(chunk) = chunks.next()? {
+        let chunk = chunk.map_err(|error| Stop::Broken(error.to_string()))?;
+        out.write_all(&chunk).map_err(HubError::disk("write", &part.path))?;
+        got += chunk.len() as u64;
+        bar.advance(chunk.len() as u64);
+    }
+    match total.or(file.bytes) {
+        Some(total) if got < total => Err(Stop::Broken(format!("{got} of {total} bytes came"))),
+        _ => Ok(expected),
+    }
+}
+
+fn identity(answer: &Answer, file: &RemoteFile) -> Option<String> {
+    answer.tag.clone().or_else(|| file.sha256.clone())
+}
+
+fn resumable(error: HubError, part: &PartFile) -> HubError {
+    match error {
+        HubError::Interrupted { .. } => HubError::Interrupted { resumable: part.bytes() > 0 },
+        other => other,
+    }
+}
+
+/// A file that is not whole yet.
+pub(super) struct PartFile {
+    /// `NAME.part`
+    pub(super) path: PathBuf,
+    /// `NAME.part.tag`: what the part is a part of.
+    tag: PathBuf,
+    whole: PathBuf,
+}
+
+impl PartFile {
+    pub(super) fn new(whole: &Path) -> Self {
+        let with = |suffix: &str| {
+            let mut name = whole.as_os_str().to_owned();
+            name.push(suffix);
+            PathBuf::from(name)
+        };
+        Self { path: with(".part"), tag: with(".part.tag"), whole: whole.to_owned() }
+    }
+
+    fn bytes(&self) -> u64 {
+        fs::metadata(&self.path).map_or(0, |data| data.len())
+    }
+
+    /// Without its tag a part could belong to anything.
+    fn resumable_bytes(&self) -> u64 {
+        if self.tag().is_some() { self.bytes() } else { 0 }
+    }
+
+    fn tag(&self) -> Option<String> {
+        fs::read_to_string(&self.tag).ok().filter(|tag| !tag.is_empty())
+    }
+
+    fn set_tag(&self, tag: Option<&str>) -> Result<(), HubError> {
+        fs::write(&self.tag, tag.unwrap_or_default()).map_err(HubError::disk("write", &self.tag))
+    }
+
+    pub(super) fn append(&self) -> Result<File, HubError> {
+        OpenOptions::new()
+            .create(true)
+            .append(true)
+            .open(&self.path)
+            .map_err(HubError::disk("write", &self.path))
+    }
+
+    /// Forgets what has come so far.
+    pub(super) fn clear(&self) -> Result<(), HubError> {
+        for path in [&self.path, &self.tag] {
+            match fs::remove_file(path) {
+                Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                    return Err(HubError::disk("remove", path)(error));
+                }
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+
+    /// Verifies size and checksum, makes the bytes durable and gives the file its name.
+    pub(super) fn finish(
+        &self,
+        what: &str,
+        sha256: Option<&str>,
+        bytes: Option<u64>,
+    ) -> Result<(), HubError> {
+        let read = |error| HubError::disk("read", &self.path)(error);
+        // An empty file has had no byte to create it.
+        let mut file = self.append().and_then(|_| File::open(&self.path).map_err(read))?;
+        if let Some(expected) = sha256 {
+            let found = hash(&mut file).map_err(|stop| match stop {
+                HashStop::Io(error) => read(error),
+                HashStop::Interrupted => HubError::Interrupted { resumable: true },
+            })?;
+            if found != expected {
+                self.clear()?;
+                let (what, expected) = (what.to_owned(), expected.to_owned());
+                return Err(HubError::Checksum { what, expected, found });
+            }
+        }
+        let found = self.bytes();
+        if let Some(expected) = bytes.filter(|expected| *expected != found) {
+            self.clear()?;
+            let problem = format!("it has {found} bytes and should have {expected}");
+            return Err(HubError::Disk {
+                action: "accept",
+                path: self.path.clone(),
+                source: io::Error::other(problem),
+            });
+        }
+        let write = |error| HubError::disk("write", &self.path)(error);
+        file.sync_all().map_err(write)?;
+        fs::rename(&self.path, &self.whole).map_err(HubError::disk("write", &self.whole))?;
+        sync_folder(&self.whole);
+        let _ = fs::remove_file(&self.tag);
+        Ok(())
+    }
+}
+
+/// Makes the new name itself durable. Where folders cannot be opened this is not needed.
+fn sync_folder(file: &Path) {
+    if let Some(folder) = file.parent().and_then(|folder| File::open(folder).ok()) {
+        let _ = folder.sync_all();
+    }
+}
+
+enum HashStop {
+    Io(io::Error),
+    Interrupted,
+}
+
+fn hash(file: &mut File) -> Result<String, HashStop> {
+    file.rewind().map_err(HashStop::Io)?;
+    let mut sha = Sha256::new();
+    let mut buffer = vec![0; 1 << 20];
+    loop {
+        interrupt::check().map_err(|_| HashStop::Interrupted)?;
+        match file.read(&mut buffer).map_err(HashStop::Io)? {
+            0 => break,
+            read => sha.update(&buffer[..read]),
+        }
+    }
+    Ok(format!("{:x}", sha.finalize()))
+}

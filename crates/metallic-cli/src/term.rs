@@ -1,0 +1,133 @@
+//! The terminal: notes and progress on stderr, results on stdout, colours only where they can be seen.
+
+use std::{
+    env,
+    io::{self, IsTerminal, Write},
+    time::Duration,
+};
+
+use indicatif::{ProgressBar, ProgressStyle};
+use serde::Serialize;
+
+/// What a command says besides its result.
+#[derive(Clone, Copy)]
+pub(crate) struct Ui {
+    quiet: bool,
+}
+
+impl Ui {
+    pub(crate) fn new(quiet: bool) -> Self {
+        Self { quiet }
+    }
+
+    /// One line on stderr, unless `--quiet`.
+    pub(crate) fn note(self, text: &str) {
+        if !self.quiet {
+            let _ = writeln!(io::stderr(), "{text}");
+        }
+    }
+
+    /// A progress bar over `total` bytes; off a terminal a single line says what is going on.
+    pub(crate) fn bar(self, what: &str, total: Option<u64>) -> Bar {
+        if self.quiet {
+            return Bar(ProgressBar::hidden());
+        }
+        if !io::stderr().is_terminal() {
+            let size = total.map(|bytes| format!(" ({})", size(bytes))).unwrap_or_default();
+            self.note(&format!("{what}{size}"));
+            return Bar(ProgressBar::hidden());
+        }
+        let template = match total {
+            Some(_) => "{msg} [{bar:24}] {decimal_bytes}/{decimal_total_bytes} {decimal_bytes_per_sec} {eta}",
+            None => "{msg} {spinner} {decimal_bytes} {decimal_bytes_per_sec}",
+        };
+        let style = ProgressStyle::with_template(template)
+            .map_or_else(|_| ProgressStyle::default_bar(), |style| style.progress_chars("=> "));
+        let bar = match total {
+            Some(bytes) => ProgressBar::new(bytes),
+            None => ProgressBar::new_spinner(),
+        };
+        bar.set_style(style);
+        bar.set_message(what.to_owned());
+        bar.enable_steady_tick(Duration::from_millis(200));
+        Bar(bar)
+    }
+}
+
+/// A progress bar; it leaves the terminal when dropped.
+pub(crate) struct Bar(ProgressBar);
+
+impl Bar {
+    pub(crate) fn set(&self, bytes: u64) {
+        self.0.set_position(bytes);
+    }
+
+    pub(crate) fn advance(&self, bytes: u64) {
+        self.0.inc(bytes);
+    }
+
+    /// Prints a line without tearing the bar.
+    pub(crate) fn say(&self, ui: Ui, text: &str) {
+        self.0.suspend(|| ui.note(text));
+    }
+}
+
+impl Drop for Bar {
+    fn drop(&mut self) {
+        self.0.finish_and_clear();
+    }
+}
+
+/// Writes a result to stdout.
+pub(crate) fn print(text: &str) -> io::Result<()> {
+    let mut out = io::stdout().lock();
+    out.write_all(text.as_bytes())?;
+    out.flush()
+}
+
+/// Writes `value` to stdout as one line of JSON.
+pub(crate) fn print_json(value: &impl Serialize) -> anyhow::Result<()> {
+    let mut text = serde_json::to_string(value)?;
+    text.push('\n');
+    Ok(print(&text)?)
+}
+
+pub(crate) fn paint_error(text: &str) -> String {
+    paint(text, "1;31")
+}
+
+pub(crate) fn paint_hint(text: &str) -> String {
+    paint(text, "1;36")
+}
+
+fn paint(text: &str, code: &str) -> String {
+    let plain = env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty())
+        || env::var_os("TERM").is_some_and(|term| term == "dumb")
+        || !io::stderr().is_terminal();
+    if plain { text.to_owned() } else { format!("\x1b[{code}m{text}\x1b[0m") }
+}
+
+/// `98.4 MB`: decimal units, as download sizes are given.
+pub(crate) fn size(bytes: u64) -> String {
+    const UNITS: [&str; 5] = ["B", "kB", "MB", "GB", "TB"];
+    let mut value = bytes as f64;
+    let mut unit = 0;
+    while value >= 999.95 && unit + 1 < UNITS.len() {
+        value /= 1000.0;
+        unit += 1;
+    }
+    if unit == 0 { format!("{bytes} B") } else { format!("{value:.1} {}", UNITS[unit]) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::size;
+
+    #[test]
+    fn sizes_are_decimal_and_never_show_a_thousand_of_a_unit() {
+        let cases = [(0, "0 B"), (999, "999 B"), (98_362_432, "98.4 MB"), (999_990, "1.0 MB")];
+        for (bytes, text) in cases {
+            assert_eq!(size(bytes), text);
+        }
+    }
+}
