@@ -1,1 +1,67 @@
-//! Part of the Metallic inference engine.
+//! The CPU backend: weights repacked for the instruction set at hand, activations in 8 bits where weights are
+//! quantised, a team of threads that takes every operation together. `unsafe` lives in `simd` alone.
+#![deny(unsafe_code)]
+
+mod attention;
+mod cache;
+mod ops;
+mod program;
+#[doc(hidden)]
+pub mod simd;
+mod weights;
+
+use std::sync::Arc;
+
+use metallic_core::{Backend, BackendError, DeviceInfo, Graph, KvLayout, Program, rewrite};
+
+use simd::{Isa, Team};
+
+const DEVICE: &str = "cpu";
+
+/// How the CPU is used.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct CpuOptions {
+    /// Threads that compute; 0: one for each core this process may use.
+    pub threads: usize,
+    /// Measure the time of every kind of operation.
+    pub profile: bool,
+}
+
+/// The processor of this machine.
+pub struct Cpu {
+    info: DeviceInfo,
+    team: Arc<Team>,
+    isa: Isa,
+    profile: bool,
+}
+
+impl Cpu {
+    /// Starts the threads and picks the instruction set.
+    pub fn new(options: CpuOptions) -> Result<Cpu, BackendError> {
+        let threads = match options.threads {
+            0 => std::thread::available_parallelism().map_or(1, usize::from),
+            n => n,
+        };
+        let team = Team::new(threads)
+            .map_err(|e| BackendError::Failed { device: DEVICE, reason: format!("{threads} threads: {e}") })?;
+        let isa = Isa::detect();
+        let name = format!("{} threads, {}", team.threads(), isa.name());
+        let info = DeviceInfo { kind: DEVICE, name, units: team.threads(), memory_bytes: None };
+        Ok(Cpu { info, team: Arc::new(team), isa, profile: options.profile })
+    }
+}
+
+impl Backend for Cpu {
+    fn info(&self) -> &DeviceInfo {
+        &self.info
+    }
+
+    fn compile(&self, graph: &Graph, kv: KvLayout) -> Result<Box<dyn Program>, BackendError> {
+        let fused = rewrite::fuse(graph).map_err(|error| BackendError::Unsupported {
+            device: DEVICE,
+            op: "rewrite",
+            reason: error.to_string(),
+        })?;
+        Ok(Box::new(program::CpuProgram::new(fused, kv, Arc::clone(&self.team), self.isa, self.profile)?))
+    }
+}

@@ -1,0 +1,161 @@
+//! The right-hand side of a matrix product: rows of f32, or rows quantised to 8 bits.
+
+use super::isa::{Isa, dispatch};
+use super::lanes::Lanes;
+use super::math::ROUND;
+use super::team::Team;
+
+/// Groups of a task; below this a fork costs more than it saves.
+const PART: usize = 512;
+
+/// Values that share one activation scale.
+pub const GROUP: usize = 32;
+
+/// 32 values of a row: `scale * values[i]`. One record, so that a kernel follows one pointer a row.
+#[derive(Clone, Copy, Debug)]
+#[repr(C, align(16))]
+pub(super) struct QGroup {
+    pub(super) values: [i8; GROUP],
+    /// absmax / 127; NaN where a value was NaN or infinite, so that it reaches the output.
+    pub(super) scale: f32,
+    /// Sums of the values of each half.
+    pub(super) sums: [i16; 2],
+    /// `scale * (sums[0] + sums[1])`.
+    pub(super) scaled_sum: f32,
+}
+
+impl QGroup {
+    const ZERO: QGroup = QGroup { values: [0; GROUP], scale: 0.0, sums: [0; 2], scaled_sum: 0.0 };
+}
+
+/// Rows of activations in 8 bits, in a buffer that is kept between steps.
+#[derive(Debug, Default)]
+pub struct QuantizedRows {
+    rows: usize,
+    cols: usize,
+    /// `[rows, cols / 32]`.
+    groups: Vec<QGroup>,
+}
+
+impl QuantizedRows {
+    /// An empty buffer; it grows on use.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// A buffer that holds `rows × cols` values without growing.
+    pub fn with_capacity(rows: usize, cols: usize) -> Self {
+        Self { rows: 0, cols: 0, groups: Vec::with_capacity(rows * cols.div_ceil(GROUP)) }
+    }
+
+    /// Rows held.
+    pub fn rows(&self) -> usize {
+        self.rows
+    }
+
+    /// Values of a row.
+    pub fn cols(&self) -> usize {
+        self.cols
+    }
+
+    /// Quantises `x` (`[rows, cols]`), replacing what was held. Does not allocate within the capacity.
+    ///
+    /// # Panics
+    /// Where `cols` is no multiple of 32 or `x` does not fill its rows.
+    pub fn quantize(&mut self, isa: Isa, team: &Team, x: &[f32], cols: usize) {
+        assert!(cols > 0 && cols.is_multiple_of(GROUP), "{cols} columns do not fill groups of {GROUP}");
+        assert!(x.len().is_multiple_of(cols), "{} values do not fill rows of {cols}", x.len());
+        self.rows = x.len() / cols;
+        self.cols = cols;
+        let count = x.len() / GROUP;
+        self.groups.truncate(count);
+        self.groups.resize(count, QGroup::ZERO);
+        if count <= PART {
+            quantize_groups(isa, x, &mut self.groups);
+        } else {
+            team.for_chunks(&mut self.groups, PART, |i, groups| {
+                let x = &x[i * PART * GROUP..];
+                quantize_groups(isa, &x[..groups.len() * GROUP], groups);
+            });
+        }
+    }
+
+    /// The value at `(row, col)` as the kernels see it.
+    pub fn value(&self, row: usize, col: usize) -> f32 {
+        let group = &self.groups[row * (self.cols / GROUP) + col / GROUP];
+        group.scale * f32::from(group.values[col % GROUP])
+    }
+
+    pub(super) fn groups(&self) -> &[QGroup] {
+        &self.groups
+    }
+}
+
+/// The right-hand side of a matrix product, `[rows, cols]`.
+#[derive(Clone, Copy, Debug)]
+pub enum Activations<'a> {
+    /// For F32, F16 and BF16 weights.
+    F32 {
+        /// `[rows, cols]`.
+        values: &'a [f32],
+        /// Values of a row.
+        cols: usize,
+    },
+    /// For quantised weights.
+    Q8(&'a QuantizedRows),
+}
+
+impl Activations<'_> {
+    /// Rows (tokens).
+    pub fn rows(&self) -> usize {
+        match self {
+            Activations::F32 { values, cols } => values.len().checked_div(*cols).unwrap_or(0),
+            Activations::Q8(rows) => rows.rows(),
+        }
+    }
+
+    /// Values of a row.
+    pub fn cols(&self) -> usize {
+        match self {
+            Activations::F32 { cols, .. } => *cols,
+            Activations::Q8(rows) => rows.cols(),
+        }
+    }
+}
+
+fn quantize_groups(isa: Isa, x: &[f32], groups: &mut [QGroup]) {
+    dispatch!(isa, quantize_body(x: &[f32], groups: &mut [QGroup]));
+}
+
+/// # Safety
+/// The caller has the features of `L`.
+#[inline(always)]
+unsafe fn quantize_body<L: Lanes>(x: &[f32], groups: &mut [QGroup]) {
+    for (x, group) in x.as_chunks::<GROUP>().0.iter().zip(groups) {
+        // As integers, magnitudes order the same way, with infinities and NaNs above all numbers.
+        let mut top = 0u32;
+        for v in x {
+            top = top.max(v.to_bits() & 0x7fff_ffff);
+        }
+        let absmax = f32::from_bits(top);
+        // Below this 127 / absmax overflows: such a group is zero.
+        let (scale, inverse) = if !absmax.is_finite() {
+            (f32::NAN, 0.0)
+        } else if absmax < 128.0 * f32::MIN_POSITIVE {
+            (0.0, 0.0)
+        } else {
+            (absmax / 127.0, 127.0 / absmax)
+        };
+        let mut sums = [0i32; 2];
+        for half in 0..2 {
+            for i in half * 16..half * 16 + 16 {
+                let q = ((x[i] * inverse + ROUND).to_bits() as i32 - ROUND.to_bits() as i32) as i8;
+                group.values[i] = q;
+                sums[half] += i32::from(q);
+            }
+        }
+        group.scale = scale;
+        group.sums = [sums[0] as i16, sums[1] as i16];
+        group.scaled_sum = scale * (sums[0] + sums[1]) as f32;
+    }
+}

@@ -1,0 +1,59 @@
+//! What tells the packed integer formats apart, as constants the kernels are compiled for.
+
+/// One packed integer format. A group is 32 consecutive k of 16 rows; its values are
+/// `scale * (q - OFFSET) + min`, with one or two scales a row.
+pub(super) trait Format {
+    /// Bits of an unsigned value `q`: 4, 5, 6 or 8. A group takes `BITS * 64` bytes.
+    const BITS: usize;
+    /// Subtracted from `q`.
+    const OFFSET: i16;
+    /// Whether scales are `f16 × i8` over 256 k rather than one `f16`.
+    const SUPER: bool;
+    /// Whether there is a minimum beside each scale.
+    const MIN: bool;
+    /// Scales in a group: 1 of 32 k, or 2 of 16 k.
+    const HALVES: usize;
+
+    /// Bytes of values in a group of 16 rows.
+    const GROUP_BYTES: usize = Self::BITS * 64;
+    /// Groups that share one block of scales.
+    const SPAN: usize = if Self::SUPER { 8 } else { 1 };
+    /// Bytes of a block of scales: `[d f16×16][dmin f16×16]?[scale i8×16]*[min i8×16]*`.
+    const SCALE_BYTES: usize = {
+        let parts = if Self::MIN { 2 } else { 1 };
+        let subs = if Self::SUPER { 16 * 8 * Self::HALVES } else { 0 };
+        parts * (32 + subs)
+    };
+    /// Where the scales of sub-blocks begin in a block of scales.
+    const SUBS_AT: usize = if Self::MIN { 64 } else { 32 };
+    /// Where the minima of sub-blocks begin.
+    const MINS_AT: usize = Self::SUBS_AT + 16 * 8 * Self::HALVES;
+}
+
+macro_rules! formats {
+    ($($name:ident: $bits:literal bits, offset $offset:literal, super $sup:literal, min $min:literal, halves $halves:literal;)*) => {
+        $(
+            pub(super) struct $name;
+            impl Format for $name {
+                const BITS: usize = $bits;
+                const OFFSET: i16 = $offset;
+                const SUPER: bool = $sup;
+                const MIN: bool = $min;
+                const HALVES: usize = $halves;
+            }
+        )*
+    };
+}
+
+formats! {
+    Q4_0: 4 bits, offset 8, super false, min false, halves 1;
+    Q4_1: 4 bits, offset 0, super false, min true, halves 1;
+    Q5_0: 5 bits, offset 16, super false, min false, halves 1;
+    Q5_1: 5 bits, offset 0, super false, min true, halves 1;
+    Q8_0: 8 bits, offset 128, super false, min false, halves 1;
+    Q2K: 4 bits, offset 0, super true, min true, halves 2;
+    Q3K: 4 bits, offset 4, super true, min false, halves 2;
+    Q4K: 4 bits, offset 0, super true, min true, halves 1;
+    Q5K: 5 bits, offset 0, super true, min true, halves 1;
+    Q6K: 6 bits, offset 32, super true, min false, halves 2;
+}

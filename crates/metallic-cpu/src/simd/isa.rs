@@ -1,0 +1,131 @@
+//! Which vector instructions to use: found once at run time, never assumed.
+
+use std::sync::OnceLock;
+
+/// An instruction set the kernels are written for, from the plainest to the fastest.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Isa {
+    /// Plain Rust that the compiler vectorises for the build's target.
+    Portable,
+    /// x86-64 with AVX2, FMA and F16C.
+    Avx2,
+    /// x86-64 with AVX-512 F, BW, VL, DQ and VNNI.
+    Avx512Vnni,
+}
+
+impl Isa {
+    /// Every instruction set, plainest first.
+    pub const ALL: [Isa; 3] = [Isa::Portable, Isa::Avx2, Isa::Avx512Vnni];
+
+    /// The best this processor has, or a lower one named by `METALLIC_CPU_ISA` (`portable`, `avx2`, `avx512`).
+    ///
+    /// A name that is unknown, or better than the processor, is ignored: kernels never run what is not there.
+    pub fn detect() -> Isa {
+        static DETECTED: OnceLock<Isa> = OnceLock::new();
+        *DETECTED.get_or_init(|| {
+            let asked = std::env::var("METALLIC_CPU_ISA").ok().and_then(|name| Isa::from_name(&name));
+            asked.map_or(Isa::best(), Isa::usable)
+        })
+    }
+
+    /// The best this processor has.
+    pub fn best() -> Isa {
+        static BEST: OnceLock<Isa> = OnceLock::new();
+        *BEST.get_or_init(probe)
+    }
+
+    /// Those this processor has, plainest first.
+    pub fn available() -> impl Iterator<Item = Isa> {
+        Isa::ALL.into_iter().filter(|isa| *isa <= Isa::best())
+    }
+
+    /// This one, or the best the processor has where this is beyond it.
+    pub fn usable(self) -> Isa {
+        self.min(Isa::best())
+    }
+
+    /// The name `METALLIC_CPU_ISA` takes.
+    pub fn name(self) -> &'static str {
+        match self {
+            Isa::Portable => "portable",
+            Isa::Avx2 => "avx2",
+            Isa::Avx512Vnni => "avx512",
+        }
+    }
+
+    /// The instruction set with this name.
+    pub fn from_name(name: &str) -> Option<Isa> {
+        Isa::ALL.into_iter().find(|isa| isa.name().eq_ignore_ascii_case(name))
+    }
+}
+
+#[cfg(target_arch = "x86_64")]
+fn probe() -> Isa {
+    let avx2 = is_x86_feature_detected!("avx2")
+        && is_x86_feature_detected!("fma")
+        && is_x86_feature_detected!("f16c");
+    let avx512 = is_x86_feature_detected!("avx512f")
+        && is_x86_feature_detected!("avx512bw")
+        && is_x86_feature_detected!("avx512vl")
+        && is_x86_feature_detected!("avx512dq")
+        && is_x86_feature_detected!("avx512vnni");
+    match (avx2, avx512) {
+        (true, true) => Isa::Avx512Vnni,
+        (true, false) => Isa::Avx2,
+        (false, _) => Isa::Portable,
+    }
+}
+
+#[cfg(not(target_arch = "x86_64"))]
+fn probe() -> Isa {
+    Isa::Portable
+}
+
+/// Runs a generic body `f::<Lanes>(args)` compiled for the given instruction set.
+///
+/// The body must be `#[inline(always)]`: it takes on the target features of the function it lands in.
+macro_rules! dispatch {
+    ($isa:expr, $body:ident $(::<$($g:ty),*>)? ($($arg:ident: $ty:ty),*) $(-> $ret:ty)?) => {{
+        #[cfg(target_arch = "x86_64")]
+        #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,avx2,fma,f16c")]
+        fn avx512($($arg: $ty),*) $(-> $ret)? {
+            // SAFETY: this function has the features `Avx512` asks for.
+            unsafe { $body::<$crate::simd::lanes::Avx512 $($(, $g)*)?>($($arg),*) }
+        }
+        #[cfg(target_arch = "x86_64")]
+        #[target_feature(enable = "avx2,fma,f16c")]
+        fn avx2($($arg: $ty),*) $(-> $ret)? {
+            // SAFETY: this function has the features `Avx2` asks for.
+            unsafe { $body::<$crate::simd::lanes::Avx2 $($(, $g)*)?>($($arg),*) }
+        }
+        fn portable($($arg: $ty),*) $(-> $ret)? {
+            // SAFETY: `Portable` asks for no feature.
+            unsafe { $body::<$crate::simd::lanes::Portable $($(, $g)*)?>($($arg),*) }
+        }
+        match $isa.usable() {
+            // SAFETY: `usable` names only what this processor has.
+            #[cfg(target_arch = "x86_64")]
+            $crate::simd::Isa::Avx512Vnni => unsafe { avx512($($arg),*) },
+            // SAFETY: as above.
+            #[cfg(target_arch = "x86_64")]
+            $crate::simd::Isa::Avx2 => unsafe { avx2($($arg),*) },
+            _ => portable($($arg),*),
+        }
+    }};
+}
+pub(super) use dispatch;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_instruction_set_beyond_the_processor_is_never_used() {
+        for isa in Isa::ALL {
+            assert!(isa.usable() <= Isa::best());
+            assert_eq!(Isa::from_name(isa.name()), Some(isa));
+        }
+        assert!(Isa::detect() <= Isa::best());
+        assert_eq!(Isa::from_name("mmx"), None);
+    }
+}

@@ -1,0 +1,320 @@
+//! The inner loops: one tile of 16 rows against up to eight tokens.
+
+use metallic_core::DType;
+
+use super::activations::{Activations, GROUP, QGroup};
+use super::format::Format;
+use super::isa::Isa;
+#[cfg(target_arch = "x86_64")]
+use super::lanes::{Avx2, Avx512};
+use super::lanes::{Lanes, Portable};
+use super::pack::{PackedMatrix, TILE};
+
+/// The most tokens any instruction set computes together.
+pub(super) const MAX_BLOCK: usize = 8;
+
+/// Products of a tile: `[tokens, 16]`.
+pub(super) type Block = [[f32; TILE]; MAX_BLOCK];
+
+/// A tile of quantised weights.
+struct IntTile<'a> {
+    values: &'a [u8],
+    scales: &'a [u8],
+    groups: usize,
+}
+
+type IntFn = unsafe fn(&IntTile<'_>, &[QGroup], usize, &mut Block);
+type FloatFn = unsafe fn(&[u8], &[f32], usize, &mut Block);
+
+#[derive(Clone, Copy)]
+enum Body {
+    /// Tile, rows of groups, tokens, products.
+    Int(IntFn),
+    /// Tile `[k][16]`, rows of values, tokens, products.
+    Float(FloatFn),
+}
+
+/// A kernel chosen for an instruction set and a type.
+#[derive(Clone, Copy)]
+pub(super) struct Kernel {
+    dtype: DType,
+    body: Body,
+    block: usize,
+}
+
+impl Kernel {
+    /// The kernel for weights of `dtype`, a float or quantised type.
+    pub(super) fn of(isa: Isa, dtype: DType) -> Kernel {
+        let (body, block) = match isa.usable() {
+            #[cfg(target_arch = "x86_64")]
+            Isa::Avx512Vnni => choose::<Avx512>(dtype),
+            #[cfg(target_arch = "x86_64")]
+            Isa::Avx2 => choose::<Avx2>(dtype),
+            _ => choose::<Portable>(dtype),
+        };
+        Kernel { dtype, body, block }
+    }
+
+    /// How many of `left` tokens (at least 1) one call takes.
+    pub(super) fn fitting(&self, left: usize) -> usize {
+        if left >= self.block {
+            self.block
+        } else if matches!(self.body, Body::Float(_)) {
+            1
+        } else {
+            1 << left.ilog2()
+        }
+    }
+
+    /// Products of tile `tile` of `w` with `count` tokens from `token` on; `count` is what `fitting` said.
+    ///
+    /// # Panics
+    /// Where `w` or `x` are of another kind or shape.
+    pub(super) fn run(
+        &self,
+        w: &PackedMatrix,
+        tile: usize,
+        x: &Activations<'_>,
+        (token, count): (usize, usize),
+        y: &mut Block,
+    ) {
+        assert!(w.dtype() == self.dtype && w.cols() == x.cols());
+        assert!((1..=self.block).contains(&count) && token + count <= x.rows());
+        let values = w.tile_values(tile);
+        match (self.body, x) {
+            (Body::Int(body), Activations::Q8(rows)) => {
+                let groups = w.cols() / GROUP;
+                let x = &rows.groups()[token * groups..(token + count) * groups];
+                let tile = IntTile { values, scales: w.tile_scales(tile), groups };
+                // SAFETY: the processor has the instructions (`of`); the tile has `groups` groups of this
+                // type, and `x` has `count` rows of them.
+                unsafe { body(&tile, x, count, y) }
+            }
+            (Body::Float(body), Activations::F32 { values: x, cols }) => {
+                let x = &x[token * cols..(token + count) * cols];
+                // SAFETY: as above, with `cols` columns.
+                unsafe { body(values, x, count, y) }
+            }
+            _ => panic!("activations of the wrong kind for {w:?}"),
+        }
+    }
+}
+
+/// What an instruction set calls its entry points.
+trait Entry: Lanes {
+    fn int<Q: Format>() -> IntFn;
+    fn float<D: Element>() -> FloatFn;
+}
+
+macro_rules! entry {
+    ($lanes:ident $(, $features:literal)?) => {
+        impl Entry for $lanes {
+            fn int<Q: Format>() -> IntFn {
+                $(#[target_feature(enable = $features)])?
+                unsafe fn body<Q: Format>(w: &IntTile<'_>, x: &[QGroup], count: usize, y: &mut Block) {
+                    // SAFETY: this function has the features; the rest by the caller.
+                    unsafe { int_body::<$lanes, Q>(w, x, count, y) }
+                }
+                body::<Q>
+            }
+
+            fn float<D: Element>() -> FloatFn {
+                $(#[target_feature(enable = $features)])?
+                unsafe fn body<D: Element>(w: &[u8], x: &[f32], count: usize, y: &mut Block) {
+                    // SAFETY: this function has the features; the rest by the caller.
+                    unsafe { float_body::<$lanes, D>(w, x, count, y) }
+                }
+                body::<D>
+            }
+        }
+    };
+}
+
+#[cfg(target_arch = "x86_64")]
+entry!(Avx512, "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,avx2,fma,f16c");
+#[cfg(target_arch = "x86_64")]
+entry!(Avx2, "avx2,fma,f16c");
+entry!(Portable);
+
+fn choose<L: Entry>(dtype: DType) -> (Body, usize) {
+    fn int<L: Entry, Q: Format>() -> (Body, usize) {
+        (Body::Int(L::int::<Q>()), L::INT_BLOCK)
+    }
+    macro_rules! pick {
+        ($($name:ident)*) => {
+            match dtype {
+                $(DType::$name => int::<L, super::format::$name>(),)*
+                DType::F16 => (Body::Float(L::float::<F16>()), L::FLOAT_BLOCK),
+                DType::BF16 => (Body::Float(L::float::<BF16>()), L::FLOAT_BLOCK),
+                // Packing refuses integers.
+                DType::F32 | DType::I32 | DType::U32 => (Body::Float(L::float::<F32>()), L::FLOAT_BLOCK),
+            }
+        };
+    }
+    pick!(Q4_0 Q4_1 Q5_0 Q5_1 Q8_0 Q2K Q3K Q4K Q5K Q6K)
+}
+
+/// # Safety
+/// The caller has the features of `L`; the tile is of format `Q`; `x` is `[count, groups]`.
+#[inline(always)]
+unsafe fn int_body<L: Lanes, Q: Format>(w: &IntTile<'_>, x: &[QGroup], count: usize, y: &mut Block) {
+    // SAFETY: all by the caller.
+    unsafe {
+        match count {
+            8 if L::INT_BLOCK >= 8 => int_block::<L, Q, 8>(w, x, y),
+            4 if L::INT_BLOCK >= 4 => int_block::<L, Q, 4>(w, x, y),
+            2 if L::INT_BLOCK >= 2 => int_block::<L, Q, 2>(w, x, y),
+            _ => int_block::<L, Q, 1>(w, x, y),
+        }
+    }
+}
+
+/// # Safety
+/// As [`int_body`], with `T` tokens.
+#[inline(always)]
+unsafe fn int_block<L: Lanes, Q: Format, const T: usize>(w: &IntTile<'_>, x: &[QGroup], y: &mut Block) {
+    debug_assert!(w.values.len() >= w.groups * Q::GROUP_BYTES && x.len() == T * w.groups);
+    debug_assert!(w.scales.len() >= w.groups / Q::SPAN * Q::SCALE_BYTES);
+    // SAFETY: groups, blocks of scales and records are visited in order, each within its length (above).
+    unsafe {
+        let mut values = w.values.as_ptr();
+        let mut scales = w.scales.as_ptr();
+        let mut rows = [x.as_ptr(); T];
+        for t in 0..T {
+            rows[t] = rows[t].add(t * w.groups);
+        }
+        let mut total = [L::splat(0.0); T];
+        for _ in 0..w.groups / Q::SPAN {
+            let d = L::load_f16(scales);
+            let dmin = if Q::MIN { L::load_f16(scales.add(32)) } else { d };
+            for g in 0..Q::SPAN {
+                let dots = L::dot::<Q, T>(values, &rows);
+                for h in 0..Q::HALVES {
+                    let sub = 16 * (g * Q::HALVES + h);
+                    let scale =
+                        if Q::SUPER { L::mul(d, L::load_i8(scales.add(Q::SUBS_AT + sub))) } else { d };
+                    for t in 0..T {
+                        let product = L::mul(L::to_float(dots[t][h]), scale);
+                        total[t] = L::fma(product, L::splat((*rows[t]).scale), total[t]);
+                    }
+                    if Q::MIN {
+                        let min = if Q::SUPER {
+                            L::mul(dmin, L::load_i8(scales.add(Q::MINS_AT + sub)))
+                        } else {
+                            dmin
+                        };
+                        for t in 0..T {
+                            let sum = if Q::HALVES == 1 {
+                                (*rows[t]).scaled_sum
+                            } else {
+                                (*rows[t]).scale * f32::from((*rows[t]).sums[h])
+                            };
+                            total[t] = L::fma(min, L::splat(sum), total[t]);
+                        }
+                    }
+                }
+                values = values.add(Q::GROUP_BYTES);
+                for t in 0..T {
+                    rows[t] = rows[t].add(1);
+                }
+            }
+            scales = scales.add(Q::SCALE_BYTES);
+        }
+        for t in 0..T {
+            L::store(total[t], y[t].as_mut_ptr());
+        }
+    }
+}
+
+/// A float type of weights.
+trait Element {
+    /// Bytes of an element.
+    const SIZE: usize;
+    /// # Safety
+    /// The caller has the features of `L`; 16 elements can be read at `p`.
+    unsafe fn load<L: Lanes>(p: *const u8) -> L::F;
+}
+
+struct F32;
+struct F16;
+struct BF16;
+
+impl Element for F32 {
+    const SIZE: usize = 4;
+    #[inline(always)]
+    unsafe fn load<L: Lanes>(p: *const u8) -> L::F {
+        // SAFETY: by the caller.
+        unsafe { L::load(p.cast()) }
+    }
+}
+
+impl Element for F16 {
+    const SIZE: usize = 2;
+    #[inline(always)]
+    unsafe fn load<L: Lanes>(p: *const u8) -> L::F {
+        // SAFETY: by the caller.
+        unsafe { L::load_f16(p) }
+    }
+}
+
+impl Element for BF16 {
+    const SIZE: usize = 2;
+    #[inline(always)]
+    unsafe fn load<L: Lanes>(p: *const u8) -> L::F {
+        // SAFETY: by the caller.
+        unsafe { L::load_bf16(p) }
+    }
+}
+
+/// # Safety
+/// The caller has the features of `L`; `x` is `[count, k]`, the tile `[k][16]`.
+#[inline(always)]
+unsafe fn float_body<L: Lanes, D: Element>(w: &[u8], x: &[f32], count: usize, y: &mut Block) {
+    // SAFETY: all by the caller.
+    unsafe {
+        if count == 4 && L::FLOAT_BLOCK >= 4 {
+            float_block::<L, D, 4>(w, x, y);
+        } else {
+            float_block::<L, D, 1>(w, x, y);
+        }
+    }
+}
+
+/// Sums over k in four interleaved chains, then `(0 + 1) + (2 + 3)`.
+///
+/// # Safety
+/// As [`float_body`], with `T` tokens.
+#[inline(always)]
+unsafe fn float_block<L: Lanes, D: Element, const T: usize>(w: &[u8], x: &[f32], y: &mut Block) {
+    const CHAINS: usize = 4;
+    let cols = x.len() / T;
+    debug_assert!(w.len() >= cols * TILE * D::SIZE);
+    // SAFETY: every k is less than `cols`, for which tile and rows have room (caller).
+    unsafe {
+        let (w, x) = (w.as_ptr(), x.as_ptr());
+        let mut total = [[L::splat(0.0); CHAINS]; T];
+        let whole = cols / CHAINS * CHAINS;
+        let mut k = 0;
+        while k < whole {
+            for c in 0..CHAINS {
+                let v = D::load::<L>(w.add((k + c) * TILE * D::SIZE));
+                for t in 0..T {
+                    total[t][c] = L::fma(v, L::splat(*x.add(t * cols + k + c)), total[t][c]);
+                }
+            }
+            k += CHAINS;
+        }
+        // The rest is added to the first chain, in order.
+        while k < cols {
+            let v = D::load::<L>(w.add(k * TILE * D::SIZE));
+            for t in 0..T {
+                total[t][0] = L::fma(v, L::splat(*x.add(t * cols + k)), total[t][0]);
+            }
+            k += 1;
+        }
+        for t in 0..T {
+            let sum = L::add(L::add(total[t][0], total[t][1]), L::add(total[t][2], total[t][3]));
+            L::store(sum, y[t].as_mut_ptr());
+        }
+    }
+}

@@ -1,0 +1,209 @@
+//! AVX2 with FMA and F16C: sixteen lanes are two registers.
+
+#[allow(clippy::wildcard_imports, reason = "intrinsics carry their own prefix")]
+use std::arch::x86_64::*;
+
+use super::{Lanes, quad, sums};
+use crate::simd::activations::QGroup;
+use crate::simd::format::Format;
+
+pub(in crate::simd) struct Avx2;
+
+/// Half `h` of vector `j` of a group: 8 rows × 4 k as unsigned bytes.
+///
+/// # Safety
+/// AVX2; `w` is valid for `Q::GROUP_BYTES`; `j < 8`, `h < 2`.
+#[inline(always)]
+unsafe fn unpack<Q: Format>(w: *const u8, j: usize, h: usize) -> __m256i {
+    // SAFETY: every offset below is less than `GROUP_BYTES` for its `BITS` (caller).
+    unsafe {
+        if Q::BITS == 8 {
+            return _mm256_loadu_si256(w.add(64 * j + 32 * h).cast());
+        }
+        let nibbles = _mm256_loadu_si256(w.add(64 * (j / 2) + 32 * h).cast());
+        let nibbles = if j.is_multiple_of(2) { nibbles } else { _mm256_srli_epi16::<4>(nibbles) };
+        let low = _mm256_and_si256(nibbles, _mm256_set1_epi8(15));
+        if Q::BITS == 4 {
+            return low;
+        }
+        // Plane bytes hold bit `j` of 8 vectors, or bits `2c, 2c + 1` of 4 vectors; bring them to bit 4.
+        let (plane, from, mask) = if Q::BITS == 5 { (0, j, 0x10) } else { (j / 4, j % 4 * 2, 0x30) };
+        let high = _mm256_loadu_si256(w.add(256 + 64 * plane + 32 * h).cast());
+        let high = match from {
+            0 => _mm256_slli_epi16::<4>(high),
+            1 => _mm256_slli_epi16::<3>(high),
+            2 => _mm256_slli_epi16::<2>(high),
+            3 => _mm256_slli_epi16::<1>(high),
+            4 => high,
+            5 => _mm256_srli_epi16::<1>(high),
+            6 => _mm256_srli_epi16::<2>(high),
+            _ => _mm256_srli_epi16::<3>(high),
+        };
+        _mm256_or_si256(_mm256_and_si256(high, _mm256_set1_epi8(mask)), low)
+    }
+}
+
+impl Lanes for Avx2 {
+    type F = [__m256; 2];
+    type I = [__m256i; 2];
+    const INT_BLOCK: usize = 2;
+    const FLOAT_BLOCK: usize = 1;
+    const FMA: bool = true;
+
+    #[inline(always)]
+    unsafe fn splat(x: f32) -> Self::F {
+        // SAFETY: features by the caller.
+        unsafe { [_mm256_set1_ps(x); 2] }
+    }
+
+    #[inline(always)]
+    unsafe fn load(p: *const f32) -> Self::F {
+        // SAFETY: features and 16 readable f32 by the caller.
+        unsafe { [_mm256_loadu_ps(p), _mm256_loadu_ps(p.add(8))] }
+    }
+
+    #[inline(always)]
+    unsafe fn load_f16(p: *const u8) -> Self::F {
+        // SAFETY: features and 32 readable bytes by the caller.
+        unsafe {
+            [_mm256_cvtph_ps(_mm_loadu_si128(p.cast())), _mm256_cvtph_ps(_mm_loadu_si128(p.add(16).cast()))]
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn load_bf16(p: *const u8) -> Self::F {
+        // SAFETY: features and 32 readable bytes by the caller.
+        unsafe {
+            let low = _mm256_cvtepu16_epi32(_mm_loadu_si128(p.cast()));
+            let high = _mm256_cvtepu16_epi32(_mm_loadu_si128(p.add(16).cast()));
+            [
+                _mm256_castsi256_ps(_mm256_slli_epi32::<16>(low)),
+                _mm256_castsi256_ps(_mm256_slli_epi32::<16>(high)),
+            ]
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn load_i8(p: *const u8) -> Self::F {
+        // SAFETY: features and 16 readable bytes by the caller.
+        unsafe {
+            let bytes = _mm_loadu_si128(p.cast());
+            [
+                _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(bytes)),
+                _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_srli_si128::<8>(bytes))),
+            ]
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn store(x: Self::F, p: *mut f32) {
+        // SAFETY: features and 16 writable f32 by the caller.
+        unsafe {
+            _mm256_storeu_ps(p, x[0]);
+            _mm256_storeu_ps(p.add(8), x[1]);
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn store_f16(x: Self::F, p: *mut u8) {
+        // SAFETY: features and 32 writable bytes by the caller.
+        unsafe {
+            _mm_storeu_si128(p.cast(), _mm256_cvtps_ph::<_MM_FROUND_TO_NEAREST_INT>(x[0]));
+            _mm_storeu_si128(p.add(16).cast(), _mm256_cvtps_ph::<_MM_FROUND_TO_NEAREST_INT>(x[1]));
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn add(a: Self::F, b: Self::F) -> Self::F {
+        // SAFETY: features by the caller.
+        unsafe { [_mm256_add_ps(a[0], b[0]), _mm256_add_ps(a[1], b[1])] }
+    }
+
+    #[inline(always)]
+    unsafe fn mul(a: Self::F, b: Self::F) -> Self::F {
+        // SAFETY: features by the caller.
+        unsafe { [_mm256_mul_ps(a[0], b[0]), _mm256_mul_ps(a[1], b[1])] }
+    }
+
+    #[inline(always)]
+    unsafe fn fma(a: Self::F, b: Self::F, c: Self::F) -> Self::F {
+        // SAFETY: features by the caller.
+        unsafe { [_mm256_fmadd_ps(a[0], b[0], c[0]), _mm256_fmadd_ps(a[1], b[1], c[1])] }
+    }
+
+    #[inline(always)]
+    unsafe fn sum(x: Self::F) -> f32 {
+        // SAFETY: features by the caller.
+        unsafe {
+            let eight = _mm256_add_ps(x[0], x[1]);
+            let four = _mm_add_ps(_mm256_castps256_ps128(eight), _mm256_extractf128_ps::<1>(eight));
+            let two = _mm_add_ps(four, _mm_movehl_ps(four, four));
+            _mm_cvtss_f32(_mm_add_ss(two, _mm_shuffle_ps::<1>(two, two)))
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn to_float(x: Self::I) -> Self::F {
+        // SAFETY: features by the caller.
+        unsafe { [_mm256_cvtepi32_ps(x[0]), _mm256_cvtepi32_ps(x[1])] }
+    }
+
+    #[inline(always)]
+    unsafe fn dot<Q: Format, const T: usize>(w: *const u8, x: &[*const QGroup; T]) -> [[Self::I; 2]; T] {
+        // SAFETY: features and pointers by the caller.
+        unsafe {
+            let zero = _mm256_setzero_si256();
+            let ones = _mm256_set1_epi16(1);
+            let mut acc = [[[zero; 2]; 2]; T];
+            // 8-bit values are taken as signed below, which is their offset of 128.
+            if Q::OFFSET != 0 && Q::BITS != 8 {
+                let (low, high) = (i32::from(-Q::OFFSET) & 0xffff, i32::from(-Q::OFFSET) << 16);
+                for t in 0..T {
+                    let sums = _mm256_set1_epi32(sums(x[t]));
+                    if Q::HALVES == 1 {
+                        acc[t][0] = [_mm256_madd_epi16(_mm256_set1_epi32(low | high), sums); 2];
+                    } else {
+                        acc[t][0] = [_mm256_madd_epi16(_mm256_set1_epi32(low), sums); 2];
+                        acc[t][1] = [_mm256_madd_epi16(_mm256_set1_epi32(high), sums); 2];
+                    }
+                }
+            }
+            // How many products of pairs fit in 16 bits: 2 · 127 · (2^BITS - 1) each.
+            let run = match Q::BITS {
+                4 if Q::HALVES == 1 => 8,
+                4 | 5 => 4,
+                6 => 2,
+                _ => 1,
+            };
+            let mut pairs = [[zero; 2]; T];
+            macro_rules! step {
+                ($($j:literal)*) => {$(
+                    for h in 0..2 {
+                        let v = unpack::<Q>(w, $j, h);
+                        for t in 0..T {
+                            let quad = _mm256_set1_epi32(quad(x[t], $j));
+                            let product = if Q::BITS == 8 {
+                                let v = _mm256_xor_si256(v, _mm256_set1_epi8(-128));
+                                _mm256_maddubs_epi16(_mm256_abs_epi8(v), _mm256_sign_epi8(quad, v))
+                            } else {
+                                _mm256_maddubs_epi16(v, quad)
+                            };
+                            pairs[t][h] = if $j % run == 0 {
+                                product
+                            } else {
+                                _mm256_add_epi16(pairs[t][h], product)
+                            };
+                            if $j % run == run - 1 {
+                                let half = if Q::HALVES == 2 { $j / 4 } else { 0 };
+                                let wide = _mm256_madd_epi16(pairs[t][h], ones);
+                                acc[t][half][h] = _mm256_add_epi32(acc[t][half][h], wide);
+                            }
+                        }
+                    }
+                )*};
+            }
+            step!(0 1 2 3 4 5 6 7);
+            acc
+        }
+    }
+}

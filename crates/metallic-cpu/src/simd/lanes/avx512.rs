@@ -1,0 +1,166 @@
+//! AVX-512 with VNNI: sixteen lanes are one register.
+
+#[allow(clippy::wildcard_imports, reason = "intrinsics carry their own prefix")]
+use std::arch::x86_64::*;
+
+use super::{Lanes, quad, sums};
+use crate::simd::activations::QGroup;
+use crate::simd::format::Format;
+
+pub(in crate::simd) struct Avx512;
+
+/// Vector `j` (of 8) of a group: 16 rows × 4 k as unsigned bytes.
+///
+/// # Safety
+/// AVX-512 BW; `w` is valid for `Q::GROUP_BYTES`; `j < 8`.
+#[inline(always)]
+unsafe fn unpack<Q: Format>(w: *const u8, j: usize) -> __m512i {
+    // SAFETY: every offset below is less than `GROUP_BYTES` for its `BITS` (caller).
+    unsafe {
+        if Q::BITS == 8 {
+            return _mm512_loadu_si512(w.add(64 * j).cast());
+        }
+        let nibbles = _mm512_loadu_si512(w.add(64 * (j / 2)).cast());
+        let nibbles = if j.is_multiple_of(2) { nibbles } else { _mm512_srli_epi16::<4>(nibbles) };
+        let low = _mm512_and_si512(nibbles, _mm512_set1_epi8(15));
+        if Q::BITS == 4 {
+            return low;
+        }
+        // Plane bytes hold bit `j` of 8 vectors, or bits `2c, 2c + 1` of 4 vectors; bring them to bit 4.
+        let (plane, from, mask) = if Q::BITS == 5 { (0, j, 0x10) } else { (j / 4, j % 4 * 2, 0x30) };
+        let high = _mm512_loadu_si512(w.add(256 + 64 * plane).cast());
+        let high = match from {
+            0 => _mm512_slli_epi16::<4>(high),
+            1 => _mm512_slli_epi16::<3>(high),
+            2 => _mm512_slli_epi16::<2>(high),
+            3 => _mm512_slli_epi16::<1>(high),
+            4 => high,
+            5 => _mm512_srli_epi16::<1>(high),
+            6 => _mm512_srli_epi16::<2>(high),
+            _ => _mm512_srli_epi16::<3>(high),
+        };
+        // (high & mask) | low
+        _mm512_ternarylogic_epi32::<0xEA>(high, _mm512_set1_epi8(mask), low)
+    }
+}
+
+// SAFETY notes below: the caller has AVX-512 F, BW, VL, DQ and VNNI, and pointers are valid for what the
+// trait says they are read or written for.
+impl Lanes for Avx512 {
+    type F = __m512;
+    type I = __m512i;
+    const INT_BLOCK: usize = 8;
+    const FLOAT_BLOCK: usize = 4;
+    const FMA: bool = true;
+
+    #[inline(always)]
+    unsafe fn splat(x: f32) -> __m512 {
+        // SAFETY: features by the caller.
+        unsafe { _mm512_set1_ps(x) }
+    }
+
+    #[inline(always)]
+    unsafe fn load(p: *const f32) -> __m512 {
+        // SAFETY: features and 16 readable f32 by the caller.
+        unsafe { _mm512_loadu_ps(p) }
+    }
+
+    #[inline(always)]
+    unsafe fn load_f16(p: *const u8) -> __m512 {
+        // SAFETY: features and 32 readable bytes by the caller.
+        unsafe { _mm512_cvtph_ps(_mm256_loadu_si256(p.cast())) }
+    }
+
+    #[inline(always)]
+    unsafe fn load_bf16(p: *const u8) -> __m512 {
+        // SAFETY: features and 32 readable bytes by the caller.
+        unsafe {
+            let wide = _mm512_cvtepu16_epi32(_mm256_loadu_si256(p.cast()));
+            _mm512_castsi512_ps(_mm512_slli_epi32::<16>(wide))
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn load_i8(p: *const u8) -> __m512 {
+        // SAFETY: features and 16 readable bytes by the caller.
+        unsafe { _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128(p.cast()))) }
+    }
+
+    #[inline(always)]
+    unsafe fn store(x: __m512, p: *mut f32) {
+        // SAFETY: features and 16 writable f32 by the caller.
+        unsafe { _mm512_storeu_ps(p, x) }
+    }
+
+    #[inline(always)]
+    unsafe fn store_f16(x: __m512, p: *mut u8) {
+        // SAFETY: features and 32 writable bytes by the caller.
+        unsafe {
+            _mm256_storeu_si256(p.cast(), _mm512_cvtps_ph::<_MM_FROUND_TO_NEAREST_INT>(x));
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn add(a: __m512, b: __m512) -> __m512 {
+        // SAFETY: features by the caller.
+        unsafe { _mm512_add_ps(a, b) }
+    }
+
+    #[inline(always)]
+    unsafe fn mul(a: __m512, b: __m512) -> __m512 {
+        // SAFETY: features by the caller.
+        unsafe { _mm512_mul_ps(a, b) }
+    }
+
+    #[inline(always)]
+    unsafe fn fma(a: __m512, b: __m512, c: __m512) -> __m512 {
+        // SAFETY: features by the caller.
+        unsafe { _mm512_fmadd_ps(a, b, c) }
+    }
+
+    #[inline(always)]
+    unsafe fn sum(x: __m512) -> f32 {
+        // SAFETY: features by the caller.
+        unsafe { _mm512_reduce_add_ps(x) }
+    }
+
+    #[inline(always)]
+    unsafe fn to_float(x: __m512i) -> __m512 {
+        // SAFETY: features by the caller.
+        unsafe { _mm512_cvtepi32_ps(x) }
+    }
+
+    #[inline(always)]
+    unsafe fn dot<Q: Format, const T: usize>(w: *const u8, x: &[*const QGroup; T]) -> [[__m512i; 2]; T] {
+        // SAFETY: features and pointers by the caller.
+        unsafe {
+            let zero = _mm512_setzero_si512();
+            let mut acc = [[zero; 2]; T];
+            if Q::OFFSET != 0 {
+                // -OFFSET times the sum of the group (both 16-bit halves) or of each half.
+                let (low, high) = (i32::from(-Q::OFFSET) & 0xffff, i32::from(-Q::OFFSET) << 16);
+                for t in 0..T {
+                    let sums = _mm512_set1_epi32(sums(x[t]));
+                    if Q::HALVES == 1 {
+                        acc[t][0] = _mm512_dpwssd_epi32(zero, _mm512_set1_epi32(low | high), sums);
+                    } else {
+                        acc[t][0] = _mm512_dpwssd_epi32(zero, _mm512_set1_epi32(low), sums);
+                        acc[t][1] = _mm512_dpwssd_epi32(zero, _mm512_set1_epi32(high), sums);
+                    }
+                }
+            }
+            macro_rules! step {
+                ($($j:literal)*) => {$(
+                    let v = unpack::<Q>(w, $j);
+                    for t in 0..T {
+                        let half = if Q::HALVES == 2 { $j / 4 } else { 0 };
+                        let quad = _mm512_set1_epi32(quad(x[t], $j));
+                        acc[t][half] = _mm512_dpbusd_epi32(acc[t][half], v, quad);
+                    }
+                )*};
+            }
+            step!(0 1 2 3 4 5 6 7);
+            acc
+        }
+    }
+}

@@ -1,0 +1,82 @@
+//! Sixteen lanes of f32 and i32: the little machine every kernel is written for, once per instruction set.
+
+use super::activations::QGroup;
+use super::format::Format;
+
+#[cfg(target_arch = "x86_64")]
+mod avx2;
+#[cfg(target_arch = "x86_64")]
+mod avx512;
+mod portable;
+
+#[cfg(target_arch = "x86_64")]
+pub(super) use avx2::Avx2;
+#[cfg(target_arch = "x86_64")]
+pub(super) use avx512::Avx512;
+pub(super) use portable::{Portable, widen};
+
+/// Sixteen lanes; a lane is a row of a weight tile or an element of a vector.
+///
+/// # Safety
+/// Every function must be called from code compiled with the instruction set's target features, and
+/// is `#[inline(always)]` so that it becomes part of that code. Pointers need no alignment; what each
+/// one must be valid for is said at the function.
+pub(super) trait Lanes {
+    /// 16 × f32.
+    type F: Copy;
+    /// 16 × i32.
+    type I: Copy;
+    /// Tokens computed together by the integer kernels: what the registers hold.
+    const INT_BLOCK: usize;
+    /// Tokens computed together by the float kernels.
+    const FLOAT_BLOCK: usize;
+    /// Whether `fma` rounds once.
+    const FMA: bool;
+
+    unsafe fn splat(x: f32) -> Self::F;
+    /// Reads 16 f32.
+    unsafe fn load(p: *const f32) -> Self::F;
+    /// Reads 16 little-endian f16.
+    unsafe fn load_f16(p: *const u8) -> Self::F;
+    /// Reads 16 little-endian bf16.
+    unsafe fn load_bf16(p: *const u8) -> Self::F;
+    /// Reads 16 i8.
+    unsafe fn load_i8(p: *const u8) -> Self::F;
+    /// Writes 16 f32.
+    unsafe fn store(x: Self::F, p: *mut f32);
+    /// Writes 16 little-endian f16, rounded to nearest even.
+    unsafe fn store_f16(x: Self::F, p: *mut u8);
+    unsafe fn add(a: Self::F, b: Self::F) -> Self::F;
+    unsafe fn mul(a: Self::F, b: Self::F) -> Self::F;
+    /// `a * b + c`.
+    unsafe fn fma(a: Self::F, b: Self::F, c: Self::F) -> Self::F;
+    /// The sum of all lanes.
+    unsafe fn sum(x: Self::F) -> f32;
+    unsafe fn to_float(x: Self::I) -> Self::F;
+
+    /// For each of `T` tokens the sums over a group of `(q - OFFSET) * x` for 16 rows: one sum, or two
+    /// with `HALVES == 2`. Exact.
+    ///
+    /// Reads `Q::GROUP_BYTES` at `w` and one record at each `x`.
+    unsafe fn dot<Q: Format, const T: usize>(w: *const u8, x: &[*const QGroup; T]) -> [[Self::I; 2]; T];
+}
+
+/// Four activations as the 32-bit word that is broadcast.
+///
+/// # Safety
+/// `x` points to a record; `j < 8`.
+#[inline(always)]
+unsafe fn quad(x: *const QGroup, j: usize) -> i32 {
+    // SAFETY: 4 j + 4 <= 32, within `values`, the first field.
+    unsafe { x.cast::<i32>().add(j).read() }
+}
+
+/// The two half sums as one 32-bit word.
+///
+/// # Safety
+/// `x` points to a record.
+#[inline(always)]
+unsafe fn sums(x: *const QGroup) -> i32 {
+    // SAFETY: the record is valid (caller), and reading `sums` as one word stays inside it.
+    unsafe { (&raw const (*x).sums).cast::<i32>().read_unaligned() }
+}

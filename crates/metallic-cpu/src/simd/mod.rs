@@ -1,0 +1,32 @@
+//! Instruction sets, packed weights, matrix products, vector helpers and the thread team.
+//!
+//! This folder is the only place of the crate with `unsafe`: every public function checks lengths and the
+//! instruction set first, so code outside stays safe.
+#![allow(unsafe_code)]
+// Every vector load in this folder is an unaligned one.
+#![allow(clippy::cast_ptr_alignment)]
+// Lanes, chains and tokens of a block are counted together over several arrays; unrolled, the index is a constant.
+#![allow(clippy::needless_range_loop)]
+
+mod activations;
+mod format;
+mod isa;
+mod kernels;
+mod kv;
+mod lanes;
+mod math;
+mod matmul;
+mod pack;
+mod team;
+#[cfg(test)]
+mod tests;
+
+pub use activations::{Activations, GROUP, QuantizedRows};
+pub use isa::Isa;
+pub use kv::{KvType, accumulate, accumulate_rows, dot, dot_rows, store_row};
+pub use math::{
+    add, axpy, dot_f32, exp_in_place, gated, rms_norm, scale, silu_in_place, softmax, sum_of_squares,
+};
+pub use matmul::{Accumulate, Gate, Matmul, SharedOut, Weights, matmul};
+pub use pack::{PackError, PackedMatrix, TILE};
+pub use team::Team;

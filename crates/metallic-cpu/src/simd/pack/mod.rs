@@ -1,0 +1,366 @@
+//! Weights as the kernels want them: tiles of 16 rows, lanes across rows, so that no sum crosses lanes.
+//!
+//! Integer formats: for each tile, groups of 32 k. A group is 8 vectors of 64 bytes; vector `j` holds
+//! k `4j..4j + 4` of row `r` in bytes `4r..4r + 4`. With 4 bits, byte block `b` has vector `2b` in its low and
+//! `2b + 1` in its high nibbles; further bits of 5- and 6-bit values follow in planes of 64 bytes. Scales lie
+//! apart, at the precision of the file (see `Format::SCALE_BYTES`). Float formats: `[tile][k][16]`.
+
+mod blocks;
+
+use metallic_core::DType;
+
+use super::format::{self, Format};
+use super::lanes::{Lanes, Portable};
+use super::team::Team;
+use blocks::Block;
+
+/// Rows of a tile.
+pub const TILE: usize = 16;
+
+/// Why a matrix could not be packed.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum PackError {
+    /// The type is not one of weights.
+    #[error("{0} is no type of weights; a matrix product takes floats and quantised blocks")]
+    DType(DType),
+    /// Rows that do not fill blocks, or a size beyond the address space.
+    #[error("a {rows} × {cols} matrix of {dtype} is impossible: a row is blocks of {}", dtype.block_len())]
+    Shape {
+        /// The type of the weights.
+        dtype: DType,
+        /// Rows asked for.
+        rows: usize,
+        /// Columns asked for.
+        cols: usize,
+    },
+    /// Too few or too many bytes.
+    #[error("a {rows} × {cols} matrix of {dtype} has {needed} bytes, found {found}")]
+    Bytes {
+        /// The type of the weights.
+        dtype: DType,
+        /// Rows asked for.
+        rows: usize,
+        /// Columns asked for.
+        cols: usize,
+        /// Bytes of such a matrix.
+        needed: usize,
+        /// Bytes given.
+        found: usize,
+    },
+}
+
+/// 64 bytes, aligned: a cache line and a vector.
+#[derive(Clone, Copy)]
+#[repr(C, align(64))]
+struct Line([u8; 64]);
+
+/// Bytes at the alignment of cache lines, `tile` of them for each tile.
+struct Lines {
+    lines: Vec<Line>,
+    tile: usize,
+}
+
+impl Lines {
+    fn new(tiles: usize, tile_bytes: usize) -> Lines {
+        let tile = tile_bytes.div_ceil(64);
+        Lines { lines: vec![Line([0; 64]); tiles * tile], tile: tile * 64 }
+    }
+
+    fn tile(&self, tile: usize) -> &[u8] {
+        let lines = &self.lines[tile * (self.tile / 64)..][..self.tile / 64];
+        // SAFETY: lines are plain bytes without padding.
+        unsafe { std::slice::from_raw_parts(lines.as_ptr().cast(), self.tile) }
+    }
+
+    fn bytes_mut(&mut self) -> &mut [u8] {
+        let len = self.lines.len() * 64;
+        // SAFETY: lines are plain bytes without padding, borrowed mutably.
+        unsafe { std::slice::from_raw_parts_mut(self.lines.as_mut_ptr().cast(), len) }
+    }
+}
+
+/// A matrix of weights (`[rows, cols]`, `y = W x`) packed for the kernels of every instruction set.
+pub struct PackedMatrix {
+    dtype: DType,
+    rows: usize,
+    cols: usize,
+    values: Lines,
+    scales: Lines,
+}
+
+impl std::fmt::Debug for PackedMatrix {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "PackedMatrix({} {} × {})", self.dtype, self.rows, self.cols)
+    }
+}
+
+/// Calls `$f::<Format>($args)` for an integer dtype; `$other` for the rest.
+macro_rules! with_format {
+    ($dtype:expr, $f:ident($($arg:expr),*), else $other:expr) => {{
+        use $crate::simd::format;
+        use metallic_core::DType;
+        match $dtype {
+            DType::Q4_0 => $f::<format::Q4_0>($($arg),*),
+            DType::Q4_1 => $f::<format::Q4_1>($($arg),*),
+            DType::Q5_0 => $f::<format::Q5_0>($($arg),*),
+            DType::Q5_1 => $f::<format::Q5_1>($($arg),*),
+            DType::Q8_0 => $f::<format::Q8_0>($($arg),*),
+            DType::Q2K => $f::<format::Q2K>($($arg),*),
+            DType::Q3K => $f::<format::Q3K>($($arg),*),
+            DType::Q4K => $f::<format::Q4K>($($arg),*),
+            DType::Q5K => $f::<format::Q5K>($($arg),*),
+            DType::Q6K => $f::<format::Q6K>($($arg),*),
+            DType::F32 | DType::F16 | DType::BF16 | DType::I32 | DType::U32 => $other,
+        }
+    }};
+}
+
+impl PackedMatrix {
+    /// Packs `rows × cols` weights from the row-major blocks of a file, with the threads of `team`.
+    pub fn pack(
+        team: &Team,
+        dtype: DType,
+        (rows, cols): (usize, usize),
+        bytes: &[u8],
+    ) -> Result<PackedMatrix, PackError> {
+        if !dtype.is_float() && !dtype.is_quantized() {
+            return Err(PackError::DType(dtype));
+        }
+        let impossible = PackError::Shape { dtype, rows, cols };
+        let row_bytes = dtype.bytes_for(cols).filter(|_| cols > 0).ok_or(impossible.clone())?;
+        let needed = row_bytes.checked_mul(rows).ok_or(impossible)?;
+        if needed != bytes.len() {
+            return Err(PackError::Bytes { dtype, rows, cols, needed, found: bytes.len() });
+        }
+        let tiles = rows.div_ceil(TILE);
+        let (value_bytes, scale_bytes) = with_format!(
+            dtype, sizes(cols), else (cols * TILE * dtype.block_bytes(), 0));
+        let mut packed = PackedMatrix {
+            dtype,
+            rows,
+            cols,
+            values: Lines::new(tiles, value_bytes),
+            scales: Lines::new(tiles, scale_bytes),
+        };
+        if rows > 0 {
+            packed.fill(team, row_bytes, bytes);
+        }
+        Ok(packed)
+    }
+
+    fn fill(&mut self, team: &Team, row_bytes: usize, bytes: &[u8]) {
+        let (dtype, tile_values, tile_scales) = (self.dtype, self.values.tile, self.scales.tile);
+        let tile_source = |tile: usize| {
+            let from = tile * TILE * row_bytes;
+            &bytes[from..bytes.len().min(from + TILE * row_bytes)]
+        };
+        if dtype.is_float() {
+            team.for_chunks(self.values.bytes_mut(), tile_values, |tile, values| {
+                interleave(tile_source(tile), row_bytes, dtype.block_bytes(), values);
+            });
+            return;
+        }
+        // Values and scales in two passes: each is then one run of disjoint chunks.
+        team.for_chunks(self.values.bytes_mut(), tile_values, |tile, values| {
+            for (row, source) in tile_source(tile).chunks_exact(row_bytes).enumerate() {
+                for (b, block) in source.chunks_exact(dtype.block_bytes()).enumerate() {
+                    let block = Block { dtype, bytes: block };
+                    for g in 0..dtype.block_len() / 32 {
+                        let at = b * (dtype.block_len() / 32) + g;
+                        with_format!(dtype, put_values(values, at, row, &block.values(g)), else ());
+                    }
+                }
+            }
+        });
+        team.for_chunks(self.scales.bytes_mut(), tile_scales, |tile, scales| {
+            for (row, source) in tile_source(tile).chunks_exact(row_bytes).enumerate() {
+                for (b, block) in source.chunks_exact(dtype.block_bytes()).enumerate() {
+                    let block = Block { dtype, bytes: block };
+                    with_format!(dtype, put_scales(scales, b, row, &block), else ());
+                }
+            }
+        });
+    }
+
+    /// The type of the weights.
+    pub fn dtype(&self) -> DType {
+        self.dtype
+    }
+
+    /// Rows: outputs of the product.
+    pub fn rows(&self) -> usize {
+        self.rows
+    }
+
+    /// Columns: inputs of the product.
+    pub fn cols(&self) -> usize {
+        self.cols
+    }
+
+    /// Tiles of 16 rows, the last one padded with zeros.
+    pub fn tiles(&self) -> usize {
+        self.rows.div_ceil(TILE)
+    }
+
+    /// Bytes held; a product with one token reads about this many.
+    pub fn bytes(&self) -> usize {
+        (self.values.lines.len() + self.scales.lines.len()) * 64
+    }
+
+    /// Whether products need [`super::Activations::Q8`].
+    pub fn is_quantized(&self) -> bool {
+        self.dtype.is_quantized()
+    }
+
+    /// The weights of a row in f32, as the file says them.
+    ///
+    /// # Panics
+    /// Where `row` is beyond the matrix or `out` is not one row long.
+    pub fn row(&self, row: usize, out: &mut [f32]) {
+        assert!(row < self.rows, "row {row} of a matrix of {}", self.rows);
+        assert_eq!(out.len(), self.cols, "a row of the matrix");
+        let (values, scales) = (self.tile_values(row / TILE), self.tile_scales(row / TILE));
+        let lane = row % TILE;
+        with_format!(self.dtype, take_row(values, scales, lane, out), else {
+            take_floats(self.dtype, values, lane, out);
+        });
+    }
+
+    /// Values of a tile.
+    pub(super) fn tile_values(&self, tile: usize) -> &[u8] {
+        self.values.tile(tile)
+    }
+
+    /// Scales of a tile; empty for floats.
+    pub(super) fn tile_scales(&self, tile: usize) -> &[u8] {
+        self.scales.tile(tile)
+    }
+}
+
+/// Bytes of values and scales of a tile.
+fn sizes<Q: Format>(cols: usize) -> (usize, usize) {
+    let groups = cols / 32;
+    (groups * Q::GROUP_BYTES, groups / Q::SPAN * Q::SCALE_BYTES)
+}
+
+/// `[rows][cols]` elements of `size` bytes to `[cols][16]`.
+fn interleave(source: &[u8], row_bytes: usize, size: usize, out: &mut [u8]) {
+    for (row, source) in source.chunks_exact(row_bytes).enumerate() {
+        for (k, element) in source.chunks_exact(size).enumerate() {
+            let at = (k * TILE + row) * size;
+            out[at..at + size].copy_from_slice(element);
+        }
+    }
+}
+
+/// Puts 32 values of `row` into group `at` of a tile.
+fn put_values<Q: Format>(tile: &mut [u8], at: usize, row: usize, q: &[u8; 32]) {
+    let group = &mut tile[at * Q::GROUP_BYTES..][..Q::GROUP_BYTES];
+    let lane = row * 4;
+    if Q::BITS == 8 {
+        for (j, quad) in q.as_chunks::<4>().0.iter().enumerate() {
+            group[64 * j + lane..][..4].copy_from_slice(quad);
+        }
+        return;
+    }
+    for b in 0..4 {
+        for i in 0..4 {
+            let (low, high) = (q[8 * b + i] & 15, q[8 * b + 4 + i] & 15);
+            group[64 * b + lane + i] = low | high << 4;
+        }
+    }
+    for i in 0..4 {
+        if Q::BITS == 5 {
+            group[256 + lane + i] = (0..8).fold(0, |byte, j| byte | (q[4 * j + i] >> 4) << j);
+        } else if Q::BITS == 6 {
+            for plane in 0..2 {
+                let crumb = |c: usize| (q[16 * plane + 4 * c + i] >> 4) << (2 * c);
+                group[256 + 64 * plane + lane + i] = crumb(0) | crumb(1) | crumb(2) | crumb(3);
+            }
+        }
+    }
+}
+
+/// The values `put_values` put.
+fn take_values<Q: Format>(tile: &[u8], at: usize, lane: usize) -> [u8; 32] {
+    let group = &tile[at * Q::GROUP_BYTES..][..Q::GROUP_BYTES];
+    std::array::from_fn(|k| {
+        let (j, byte) = (k / 4, lane * 4 + k % 4);
+        if Q::BITS == 8 {
+            return group[64 * j + byte];
+        }
+        let low = (group[64 * (j / 2) + byte] >> (j % 2 * 4)) & 15;
+        let high = match Q::BITS {
+            5 => (group[256 + byte] >> j) & 1,
+            6 => (group[256 + 64 * (j / 4) + byte] >> (j % 4 * 2)) & 3,
+            _ => 0,
+        };
+        low | high << 4
+    })
+}
+
+/// Puts the scales of block `b` of `row`.
+fn put_scales<Q: Format>(tile: &mut [u8], b: usize, row: usize, block: &Block<'_>) {
+    let out = &mut tile[b * Q::SCALE_BYTES..][..Q::SCALE_BYTES];
+    out[2 * row..][..2].copy_from_slice(&block.scale());
+    if Q::MIN {
+        out[32 + 2 * row..][..2].copy_from_slice(&block.min());
+    }
+    if Q::SUPER {
+        for sub in 0..8 * Q::HALVES {
+            let (scale, min) = block.sub(sub);
+            out[Q::SUBS_AT + 16 * sub + row] = scale as u8;
+            if Q::MIN {
+                out[Q::MINS_AT + 16 * sub + row] = min as u8;
+            }
+        }
+    }
+}
+
+/// Dequantises a row in the arithmetic of the file's format: `scale * (q - offset) + min`.
+fn take_row<Q: Format>(values: &[u8], scales: &[u8], lane: usize, out: &mut [f32]) {
+    for (g, out) in out.as_chunks_mut::<32>().0.iter_mut().enumerate() {
+        let q = take_values::<Q>(values, g, lane);
+        let block = &scales[g / Q::SPAN * Q::SCALE_BYTES..][..Q::SCALE_BYTES];
+        let half = |at: usize| {
+            let at = at + 2 * lane;
+            super::lanes::widen(u16::from_le_bytes([block[at], block[at + 1]]))
+        };
+        for (k, out) in out.iter_mut().enumerate() {
+            let sub = g % Q::SPAN * Q::HALVES + k / (32 / Q::HALVES);
+            let factor =
+                |at: usize| if Q::SUPER { f32::from(block[at + 16 * sub + lane] as i8) } else { 1.0 };
+            let scale = half(0) * factor(Q::SUBS_AT);
+            let value = scale * f32::from(i16::from(q[k]) - Q::OFFSET);
+            *out = if Q::MIN { value + half(32) * factor(Q::MINS_AT) } else { value };
+        }
+    }
+}
+
+fn take_floats(dtype: DType, values: &[u8], lane: usize, out: &mut [f32]) {
+    let size = dtype.block_bytes();
+    for (out, column) in out.iter_mut().zip(values.chunks_exact(TILE * size)) {
+        let mut lanes = [0.0; TILE];
+        let p = column.as_ptr();
+        // SAFETY: `Portable` needs no features, and `column` holds 16 elements of the type.
+        unsafe {
+            let x = match dtype {
+                DType::F16 => Portable::load_f16(p),
+                DType::BF16 => Portable::load_bf16(p),
+                _ => Portable::load(p.cast()),
+            };
+            Portable::store(x, lanes.as_mut_ptr());
+        }
+        *out = lanes[lane];
+    }
+}
+
+// The formats the kernels know and the sizes of the file's types must agree.
+const _: () = {
+    assert!(format::Q4_0::GROUP_BYTES + format::Q4_0::SCALE_BYTES == 16 * 18);
+    assert!(format::Q4_1::GROUP_BYTES + format::Q4_1::SCALE_BYTES == 16 * 20);
+    assert!(format::Q5_0::GROUP_BYTES + format::Q5_0::SCALE_BYTES == 16 * 22);
+    assert!(format::Q8_0::GROUP_BYTES + format::Q8_0::SCALE_BYTES == 16 * 34);
+    assert!(8 * format::Q6K::GROUP_BYTES + format::Q6K::SCALE_BYTES == 16 * 210);
+};
