@@ -1,0 +1,106 @@
+//! Rates of the matrix products: GB/s of weights for one token, GMAC/s for many.
+//!
+//! `cargo bench -p metallic-cpu --bench kernels [-- FILTER...]`; a line is printed where its name has every filter.
+
+use std::time::{Duration, Instant};
+
+use metallic_core::DType;
+use metallic_cpu::simd::{
+    Accumulate, Activations, Isa, Matmul, PackedMatrix, QuantizedRows, SharedOut, Team, Weights, matmul,
+};
+
+const TYPES: [DType; 8] = [
+    DType::Q4_0,
+    DType::Q4_1,
+    DType::Q8_0,
+    DType::Q4K,
+    DType::Q5K,
+    DType::Q6K,
+    DType::F16,
+    DType::F32,
+];
+const DECODE: [(usize, usize); 3] = [(1536, 576), (49152, 512), (4096, 4096)];
+const PREFILL: [usize; 2] = [128, 512];
+
+fn main() {
+    let filters: Vec<String> = std::env::args().skip(1).filter(|a| a != "--bench").collect();
+    let wanted = |name: &str| filters.iter().all(|f| name.contains(f.as_str()));
+    fork_join();
+    for threads in [1, 2] {
+        let team = Team::new(threads).expect("threads");
+        for isa in Isa::available() {
+            for dtype in TYPES {
+                for (rows, cols) in DECODE {
+                    // Blocks of 256 do not fill rows of 576.
+                    let cols = cols.next_multiple_of(dtype.block_len());
+                    let name = format!("decode/{}/{dtype}/{rows}x{cols}/t{threads}", isa.name());
+                    if wanted(&name) {
+                        let (time, bytes) = product(isa, &team, dtype, (rows, cols), 1);
+                        println!("{name:48} {:9.1} us {:7.1} GB/s", time * 1e6, bytes as f64 / time / 1e9);
+                    }
+                }
+                for tokens in PREFILL {
+                    let (rows, cols) = (1536, 1024);
+                    let name = format!("prefill{tokens}/{}/{dtype}/{rows}x{cols}/t{threads}", isa.name());
+                    if wanted(&name) {
+                        let (time, _) = product(isa, &team, dtype, (rows, cols), tokens);
+                        let macs = (rows * cols * tokens) as f64;
+                        println!("{name:48} {:9.1} us {:7.1} GMAC/s", time * 1e6, macs / time / 1e9);
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// Seconds of a product, quantisation included, and the bytes of its weights.
+fn product(isa: Isa, team: &Team, dtype: DType, shape: (usize, usize), tokens: usize) -> (f64, usize) {
+    let (rows, cols) = shape;
+    let bytes = vec![0x11; dtype.bytes_for(rows * cols).expect("whole blocks")];
+    let matrix = PackedMatrix::pack(team, dtype, shape, &bytes).expect("a valid matrix");
+    let x: Vec<f32> = (0..tokens * cols).map(|i| (i as f32 * 0.37).sin()).collect();
+    let mut quantized = QuantizedRows::new();
+    let mut out = vec![0.0; tokens * rows];
+    let time = best(|| {
+        let x = if matrix.is_quantized() {
+            quantized.quantize(isa, team, &x, cols);
+            Activations::Q8(&quantized)
+        } else {
+            Activations::F32 { values: &x, cols }
+        };
+        let product = Matmul {
+            weights: Weights::Plain(&matrix),
+            x,
+            bias: None,
+            accumulate: Accumulate::Replace,
+            out: SharedOut::new(&mut out, rows),
+        };
+        matmul(isa, team, &mut [product]);
+    });
+    (time, matrix.bytes())
+}
+
+fn fork_join() {
+    let team = Team::new(2).expect("threads");
+    let time = best(|| {
+        for _ in 0..100 {
+            team.run(2, &|i| {
+                std::hint::black_box(i);
+            });
+        }
+    });
+    println!("fork-join of 2 threads: {:.2} us", time * 1e4);
+}
+
+/// The fastest of the runs that fit in a fifth of a second: the machine is shared.
+fn best(mut run: impl FnMut()) -> f64 {
+    run();
+    let begin = Instant::now();
+    let mut best = f64::INFINITY;
+    while begin.elapsed() < Duration::from_millis(150) {
+        let start = Instant::now();
+        run();
+        best = best.min(start.elapsed().as_secs_f64());
+    }
+    best
+}
