@@ -12,6 +12,8 @@ use anyhow::{Result, bail, ensure};
 use crate::process::{apt_install, cargo, command, output, root, run as run_command, works};
 
 const TARGET: &str = "aarch64-apple-darwin";
+/// Declared in `xtask/macos/profile.toml`.
+const PROFILE: &str = "macos-check";
 const DEPLOYMENT_TARGET: &str = "14.0";
 const RUSTC: &str = "/usr/bin/rustc";
 const STD_SOURCE: &str = "/usr/lib/rustlib/src/rust/library/std/src/lib.rs";
@@ -53,22 +55,16 @@ pub(crate) fn run(args: &[String]) -> Result<()> {
 
 /// Clippy includes the type check; linking is what finds symbols that no library has.
 fn check(clippy: &mut Command, build: &mut Command) -> Result<()> {
-    run_command(clippy.args([
-        "clippy",
-        "--workspace",
-        "--all-targets",
-        "--locked",
-        "--target",
-        TARGET,
-        "--",
-        "-D",
-        "warnings",
-    ]))?;
-    // Machine code is made only to be linked.
-    let cheap = ["--config", "profile.dev.package.\"*\".opt-level=0", "--config", "profile.dev.debug=false"];
+    let config = root().join("xtask").join("macos").join("profile.toml");
+    let profile = ["--locked", "--target", TARGET, "--profile", PROFILE];
     run_command(
-        build.args(["build", "--package", "metallic-cli", "--locked", "--target", TARGET]).args(cheap),
-    )
+        clippy
+            .args(["clippy", "--workspace", "--all-targets", "--config"])
+            .arg(&config)
+            .args(profile)
+            .args(["--", "-D", "warnings"]),
+    )?;
+    run_command(build.args(["build", "--package", "metallic-cli", "--config"]).arg(&config).args(profile))
 }
 
 impl Cross {
@@ -117,12 +113,10 @@ impl Cross {
             // Integer types come from clang's own headers, not from the stub SDK.
             .env("CFLAGS_aarch64_apple_darwin", "-ffreestanding")
             .env("AR_aarch64_apple_darwin", "ar")
-            // Cargo would strip with a tool that the second compiler lacks.
-            .env("CARGO_PROFILE_DEV_STRIP", "none")
     }
 
     fn show_result(&self) -> Result<()> {
-        let binary = self.folder.join("build").join(TARGET).join("debug").join("metallic");
+        let binary = self.folder.join("build").join(TARGET).join(PROFILE).join("metallic");
         let bytes = std::fs::read(&binary)?;
         ensure!(is_arm64_mach_o(&bytes), "{} is not a Mach-O file for arm64", binary.display());
         eprintln!(
