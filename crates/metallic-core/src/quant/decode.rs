@@ -4,6 +4,8 @@
 //! function returns what its `DType` variant documents, with every product and sum rounded to `f32` in the
 //! order written.
 
+use half::slice::HalfFloatSliceExt;
+
 /// Decodes a type whose elements stand alone.
 pub(super) fn each<const N: usize>(bytes: &[u8], out: &mut [f32], decode: impl Fn([u8; N]) -> f32) {
     for (bytes, out) in bytes.as_chunks().0.iter().zip(out) {
@@ -22,7 +24,19 @@ pub(super) fn blocks<const N: usize, const LEN: usize>(
     }
 }
 
-pub(super) fn f16(bytes: [u8; 2]) -> f32 {
+/// `f16` has an instruction for slices, which elements one by one would not use.
+pub(super) fn f16s(bytes: &[u8], out: &mut [f32]) {
+    let mut run = [half::f16::ZERO; 256];
+    for (bytes, out) in bytes.chunks(512).zip(out.chunks_mut(256)) {
+        let run = &mut run[..out.len()];
+        for (bytes, element) in bytes.as_chunks().0.iter().zip(run.iter_mut()) {
+            *element = half::f16::from_le_bytes(*bytes);
+        }
+        run.convert_to_f32_slice(out);
+    }
+}
+
+fn f16(bytes: [u8; 2]) -> f32 {
     half::f16::from_le_bytes(bytes).to_f32()
 }
 

@@ -47,7 +47,7 @@ pub fn dequantize(dtype: DType, bytes: &[u8], out: &mut [f32]) -> Result<(), Qua
     check(dtype, out.len(), bytes.len())?;
     match dtype {
         DType::F32 => decode::each(bytes, out, f32::from_le_bytes),
-        DType::F16 => decode::each(bytes, out, decode::f16),
+        DType::F16 => decode::f16s(bytes, out),
         DType::BF16 => decode::each(bytes, out, decode::bf16),
         DType::Q4_0 => decode::blocks(bytes, out, decode::q4_0),
         DType::Q4_1 => decode::blocks(bytes, out, decode::q4_1),
@@ -72,7 +72,7 @@ pub fn quantize(dtype: DType, values: &[f32], out: &mut [u8]) -> Result<(), Quan
     check(dtype, values.len(), out.len())?;
     match dtype {
         DType::F32 => encode::each(values, out, f32::to_le_bytes),
-        DType::F16 => encode::each(values, out, encode::f16),
+        DType::F16 => encode::f16s(values, out),
         DType::BF16 => encode::each(values, out, encode::bf16),
         DType::Q4_0 => encode::blocks(values, out, encode::q4_0),
         DType::Q4_1 => encode::blocks(values, out, encode::q4_1),
@@ -148,6 +148,18 @@ mod tests {
                 let error = out.iter().map(|v| (v - value).abs()).fold(0.0, f32::max);
                 assert!(error < 1e-3, "{dtype} {value}: {error}");
             }
+        }
+    }
+
+    #[test]
+    fn halves_beyond_the_last_full_run_are_converted() {
+        let values: Vec<f32> = (0..300_i16).map(|i| f32::from(i - 150)).collect();
+        for dtype in [DType::F16, DType::BF16] {
+            let mut bytes = vec![0; 600];
+            quantize(dtype, &values, &mut bytes).unwrap();
+            let mut out = vec![0.0; 300];
+            dequantize(dtype, &bytes, &mut out).unwrap();
+            assert_eq!(out, values, "{dtype}");
         }
     }
 
