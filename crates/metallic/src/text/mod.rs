@@ -1,1 +1,30 @@
-//! Tokenizers, streaming detokenisation and chat templates.
+//! Text in and out of models: tokenizers, streaming decoders, stop strings and chat templates.
+//!
+//! A [`Tokenizer`] comes from the metadata of a GGUF file or from a Hugging Face folder. [`StreamDecoder`] turns the
+//! tokens of a running generation into text, [`StopMatcher`] watches that text, and [`ChatTemplate`] writes a
+//! conversation the way a model was trained to read it.
+
+mod added;
+mod bpe;
+mod byte_level;
+mod error;
+mod gguf;
+mod hf;
+mod hf_pipeline;
+mod merge;
+mod pipeline;
+mod pre;
+mod split;
+mod spm;
+mod stop;
+mod stream;
+mod template;
+mod tokenizer;
+mod vocab;
+
+pub use error::TextError;
+pub use hf::HfFiles;
+pub use stop::StopMatcher;
+pub use stream::StreamDecoder;
+pub use template::{ChatTemplate, Message, TemplateSources};
+pub use tokenizer::Tokenizer;

@@ -1,0 +1,151 @@
+//! What happens to a text before it is tokenized: normalization, then splitting into words.
+
+use std::borrow::Cow;
+use std::ops::Range;
+
+use unicode_normalization::{IsNormalized, UnicodeNormalization, is_nfc_quick, is_nfkc_quick};
+
+use super::TextError;
+use super::split::{Behavior, Pattern};
+use super::vocab::Vocab;
+
+/// One step of normalization.
+#[derive(Debug)]
+pub(super) enum Normalizer {
+    Nfc,
+    Nfd,
+    Nfkc,
+    Nfkd,
+    Lowercase,
+    /// Puts a text in front of what is not empty.
+    Prepend(String),
+    Replace(Pattern, String),
+    /// Trims whitespace at the left, at the right.
+    Strip(bool, bool),
+}
+
+impl Normalizer {
+    pub(super) fn apply<'a>(&self, text: Cow<'a, str>) -> Result<Cow<'a, str>, TextError> {
+        Ok(match self {
+            Self::Nfc if is_nfc_quick(text.chars()) == IsNormalized::Yes => text,
+            Self::Nfkc if is_nfkc_quick(text.chars()) == IsNormalized::Yes => text,
+            Self::Nfc => text.nfc().collect(),
+            Self::Nfd => text.nfd().collect(),
+            Self::Nfkc => text.nfkc().collect(),
+            Self::Nfkd => text.nfkd().collect(),
+            Self::Lowercase => text.to_lowercase().into(),
+            Self::Prepend(_) if text.is_empty() => text,
+            Self::Prepend(prefix) => format!("{prefix}{text}").into(),
+            Self::Replace(pattern, with) => pattern.replace(&text, with)?.into(),
+            Self::Strip(left, right) => {
+                let mut kept: &str = &text;
+                if *left {
+                    kept = kept.trim_start();
+                }
+                if *right {
+                    kept = kept.trim_end();
+                }
+                kept.to_owned().into()
+            }
+        })
+    }
+}
+
+/// Where Metaspace puts its mark in front.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum PrependScheme {
+    Always,
+    First,
+    Never,
+}
+
+/// One step of splitting.
+#[derive(Debug)]
+pub(super) enum Step {
+    Split(Pattern, Behavior, bool),
+    /// Puts a space in front of each piece that does not begin with one.
+    PrefixSpace,
+    /// Writes spaces as a mark, and splits before each mark.
+    Metaspace {
+        mark: char,
+        prepend: PrependScheme,
+        split: bool,
+    },
+}
+
+impl Step {
+    /// A split into words for tokenizers that have none and need none, where it cannot change the tokens: short words are
+    /// quicker than one long text, and repeat.
+    pub(super) fn words(vocab: &Vocab) -> Result<Option<Self>, TextError> {
+        if !vocab.keeps_words_apart() {
+            return Ok(None);
+        }
+        Ok(Some(Self::Split(
+            Pattern::regex("\u{2581}+[^\u{2581}]*|[^\u{2581}]+")?,
+            Behavior::Isolated,
+            false,
+        )))
+    }
+}
+
+/// A text and its pieces.
+#[derive(Debug)]
+pub(super) struct Pieces<'a> {
+    pub text: Cow<'a, str>,
+    pub ranges: Vec<Range<usize>>,
+}
+
+impl<'a> Pieces<'a> {
+    pub(super) fn whole(text: Cow<'a, str>) -> Self {
+        let ranges = if text.is_empty() { Vec::new() } else { vec![0..text.len()] };
+        Self { text, ranges }
+    }
+
+    /// Applies one step. `first` says that the text is the beginning of what was given to the tokenizer.
+    pub(super) fn apply(&mut self, step: &Step, first: bool) -> Result<(), TextError> {
+        match step {
+            Step::Split(pattern, behavior, invert) => {
+                let mut out = Vec::with_capacity(self.ranges.len());
+                for range in &self.ranges {
+                    pattern.split(&self.text, range.clone(), (*behavior, *invert), &mut out)?;
+                }
+                self.ranges = out;
+            }
+            Step::PrefixSpace => self.rewrite(|_, piece, out| {
+                if !piece.starts_with(' ') {
+                    out.push(' ');
+                }
+                out.push_str(piece);
+            }),
+            Step::Metaspace { mark, prepend, split } => {
+                self.rewrite(|at, piece, out| {
+                    let wanted = match prepend {
+                        PrependScheme::Always => true,
+                        PrependScheme::First => first && at == 0,
+                        PrependScheme::Never => false,
+                    };
+                    if wanted && !piece.starts_with([*mark, ' ']) {
+                        out.push(*mark);
+                    }
+                    out.extend(piece.chars().map(|c| if c == ' ' { *mark } else { c }));
+                });
+                if *split {
+                    let pattern = Pattern::literal(mark.encode_utf8(&mut [0; 4]));
+                    self.apply(&Step::Split(pattern, Behavior::MergedWithNext, false), first)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Writes every piece anew; `write` gets where the piece began, the piece, and where to write.
+    fn rewrite(&mut self, write: impl Fn(usize, &str, &mut String)) {
+        let mut text = String::with_capacity(self.text.len() + self.ranges.len());
+        for range in &mut self.ranges {
+            let start = text.len();
+            write(range.start, &self.text[range.clone()], &mut text);
+            *range = start..text.len();
+        }
+        self.text = text.into();
+    }
+}

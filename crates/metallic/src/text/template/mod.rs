@@ -1,0 +1,226 @@
+//! Chat templates: the Jinja programs that come with models, run the way the `transformers` library runs them.
+
+mod clock;
+mod message;
+mod methods;
+mod python;
+mod sources;
+
+use std::fmt;
+use std::time::SystemTime;
+
+use minijinja::value::{Kwargs, Rest, ValueKind};
+use minijinja::{Environment, Error, ErrorKind, UndefinedBehavior, Value};
+use serde_json::Map;
+
+use super::TextError;
+
+pub use message::Message;
+pub use sources::TemplateSources;
+
+/// Instructions a template may use. The longest real ones need some thousands for each message.
+const FUEL: u64 = 20_000_000;
+/// Name under which the environment knows the template.
+const NAME: &str = "chat_template";
+
+/// Writes a conversation as the text that a model was trained to continue.
+///
+/// ```
+/// use metallic::text::{ChatTemplate, Message};
+///
+/// let template = ChatTemplate::new("{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}", "", "")?;
+/// let text = template.render(&[Message::user("Hello")], None, true)?;
+/// assert_eq!(text, "<user>Hello");
+/// # Ok::<(), metallic::text::TextError>(())
+/// ```
+pub struct ChatTemplate {
+    environment: Environment<'static>,
+    source: String,
+    bos: String,
+    eos: String,
+}
+
+impl fmt::Debug for ChatTemplate {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ChatTemplate").field("source", &self.source).finish_non_exhaustive()
+    }
+}
+
+/// What `raise_exception` throws, so that it can be told from a failure.
+#[derive(Debug)]
+struct Raised(String);
+
+impl fmt::Display for Raised {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for Raised {}
+
+impl ChatTemplate {
+    /// Compiles a template. `bos` and `eos` are the texts of the model's first and last token, empty where it has none.
+    pub fn new(source: &str, bos: &str, eos: &str) -> Result<Self, TextError> {
+        let mut environment = environment();
+        environment
+            .add_template_owned(NAME, without_generation_tags(source))
+            .map_err(|e| TextError::TemplateSyntax { line: e.line().unwrap_or(0), reason: describe(&e) })?;
+        Ok(Self { environment, source: source.into(), bos: bos.into(), eos: eos.into() })
+    }
+
+    /// The template as it was given.
+    pub fn source(&self) -> &str {
+        &self.source
+    }
+
+    /// The text of a conversation. `tools` is the list of tool definitions; `add_generation_prompt` ends the text with
+    /// the beginning of the assistant's answer.
+    pub fn render(
+        &self,
+        messages: &[Message],
+        tools: Option<&serde_json::Value>,
+        add_generation_prompt: bool,
+    ) -> Result<String, TextError> {
+        self.render_values(&messages, tools, add_generation_prompt, &Map::new())
+    }
+
+    /// [`render`](Self::render) for messages of any form that serializes to a list of objects, with further variables
+    /// that the template may ask for (`enable_thinking`, `documents`, `date_string`, …).
+    pub fn render_values<M: serde::Serialize + ?Sized>(
+        &self,
+        messages: &M,
+        tools: Option<&serde_json::Value>,
+        add_generation_prompt: bool,
+        variables: &Map<String, serde_json::Value>,
+    ) -> Result<String, TextError> {
+        let mut context: Vec<(String, Value)> = vec![
+            ("messages".into(), Value::from_serialize(messages)),
+            ("tools".into(), Value::from_serialize(tools)),
+            ("documents".into(), Value::from(())),
+            ("add_generation_prompt".into(), add_generation_prompt.into()),
+            ("bos_token".into(), self.bos.as_str().into()),
+            ("eos_token".into(), self.eos.as_str().into()),
+        ];
+        context.extend(variables.iter().map(|(k, v)| (k.clone(), Value::from_serialize(v))));
+        let context: Value = context.into_iter().collect();
+        let template = self.environment.get_template(NAME);
+        template.and_then(|t| t.render(context)).map_err(|e| render_error(&e))
+    }
+}
+
+fn render_error(error: &Error) -> TextError {
+    let mut line = error.line().unwrap_or(0);
+    let mut cause: Option<&(dyn std::error::Error + 'static)> = Some(error);
+    while let Some(e) = cause {
+        if let Some(raised) = e.downcast_ref::<Raised>() {
+            return TextError::TemplateRaised { line, message: raised.0.clone() };
+        }
+        if let Some(e) = e.downcast_ref::<Error>() {
+            line = e.line().unwrap_or(line);
+            if e.kind() == ErrorKind::OutOfFuel {
+                return TextError::TemplateEndless { fuel: FUEL };
+            }
+        }
+        cause = e.source();
+    }
+    TextError::TemplateFailed { line, reason: describe(error) }
+}
+
+fn describe(error: &Error) -> String {
+    let mut text = error.kind().to_string();
+    if let Some(detail) = error.detail() {
+        text = format!("{text}: {detail}");
+    }
+    let mut cause = std::error::Error::source(error);
+    while let Some(e) = cause {
+        text = format!("{text}: {e}");
+        cause = e.source();
+    }
+    text
+}
+
+/// Jinja as `transformers` sets it up: whitespace around blocks trimmed, nothing escaped, Python's way of printing.
+fn environment() -> Environment<'static> {
+    let mut env = Environment::new();
+    env.set_trim_blocks(true);
+    env.set_lstrip_blocks(true);
+    env.set_undefined_behavior(UndefinedBehavior::Lenient);
+    env.set_auto_escape_callback(|_| minijinja::AutoEscape::None);
+    env.set_fuel(Some(FUEL));
+    env.set_unknown_method_callback(methods::call);
+    env.set_formatter(|out, _, value| {
+        let text = match value.as_str() {
+            Some(text) => return out.write_str(text).map_err(Error::from),
+            None => python::str(value)?,
+        };
+        out.write_str(&text).map_err(Error::from)
+    });
+    env.add_filter("tojson", |value: &Value, indent: Option<Value>, options: Kwargs| {
+        python::tojson(value, indent, options)
+    });
+    env.add_filter("string", |value: &Value| python::str(value));
+    env.add_filter("join", join);
+    env.add_filter("trim", |value: &Value, chars: Option<&str>| -> Result<String, Error> {
+        let text = python::str(value)?;
+        Ok(match chars {
+            Some(set) => text.trim_matches(|c| set.contains(c)).to_owned(),
+            None => text.trim().to_owned(),
+        })
+    });
+    env.add_test("iterable", |value: &Value| {
+        matches!(value.kind(), ValueKind::Seq | ValueKind::Map | ValueKind::Iterable | ValueKind::String)
+    });
+    env.add_test("sequence", |value: &Value| {
+        matches!(value.kind(), ValueKind::Seq | ValueKind::Map | ValueKind::String | ValueKind::Iterable)
+    });
+    env.add_function("raise_exception", |message: Rest<Value>| -> Result<Value, Error> {
+        let message = message.first().map_or(Ok(String::new()), python::str)?;
+        Err(Error::new(ErrorKind::InvalidOperation, "raised").with_source(Raised(message)))
+    });
+    env.add_function("strftime_now", |format: &str| clock::strftime(format, SystemTime::now()));
+    env
+}
+
+/// The filter `join`, with items printed as Python prints them.
+fn join(items: &Value, separator: Option<&str>, options: Kwargs) -> Result<String, Error> {
+    let named: Option<String> = options.get("d")?;
+    let separator = separator.or(named.as_deref()).unwrap_or("");
+    let attribute: Option<String> = options.get("attribute")?;
+    options.assert_all_used()?;
+    let mut out = String::new();
+    for (i, item) in items.try_iter()?.enumerate() {
+        if i > 0 {
+            out.push_str(separator);
+        }
+        let item = match &attribute {
+            Some(name) => item.get_attr(name)?,
+            None => item,
+        };
+        out.push_str(&python::str(&item)?);
+    }
+    Ok(out)
+}
+
+/// `{% generation %}` marks what the assistant said, for training. It prints its contents, like `{% if true %}`.
+fn without_generation_tags(source: &str) -> String {
+    let mut out = String::with_capacity(source.len());
+    let mut rest = source;
+    while let Some(start) = rest.find("{%") {
+        let (before, tag) = rest.split_at(start);
+        out.push_str(before);
+        let Some(end) = tag.find("%}") else {
+            rest = tag;
+            break;
+        };
+        let inside = &tag[2..end];
+        let word = inside.trim_matches(|c: char| c.is_whitespace() || c == '-' || c == '+');
+        match word {
+            "generation" => out.push_str(&format!("{{%{}%}}", inside.replace(word, "if true"))),
+            "endgeneration" => out.push_str(&format!("{{%{}%}}", inside.replace(word, "endif"))),
+            _ => out.push_str(&tag[..end + 2]),
+        }
+        rest = &tag[end + 2..];
+    }
+    out.push_str(rest);
+    out
+}
