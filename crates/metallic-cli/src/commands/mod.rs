@@ -2,6 +2,8 @@
 
 pub(crate) mod completions;
 pub(crate) mod list;
+#[cfg_attr(not(test), allow(dead_code))]
+pub(crate) mod options;
 pub(crate) mod pull;
 pub(crate) mod rm;
 

@@ -1,0 +1,233 @@
+//! Options that several commands share, checked while they are read.
+
+use std::{num::NonZeroUsize, ops::RangeInclusive, str::FromStr};
+
+use clap::{Args, ValueEnum};
+
+use crate::hub::DEFAULT_MODEL;
+
+/// Which model, and where and how it runs.
+#[derive(Debug, Args)]
+pub(crate) struct ModelOptions {
+    /// Alias, OWNER/REPO[:FILE|:QUANT], GGUF file or folder
+    #[arg(short, long, default_value = DEFAULT_MODEL)]
+    pub(crate) model: String,
+    #[command(flatten)]
+    pub(crate) device: DeviceOptions,
+}
+
+/// Where a model runs.
+#[derive(Debug, Args)]
+pub(crate) struct DeviceOptions {
+    /// What computes
+    #[arg(long, value_enum, default_value_t = Device::Auto)]
+    pub(crate) device: Device,
+    /// Threads of the CPU [default: one per physical core]
+    #[arg(short, long)]
+    pub(crate) threads: Option<NonZeroUsize>,
+    /// Type of the cached keys and values
+    #[arg(long, value_enum, default_value_t = KvType::F16)]
+    pub(crate) kv_type: KvType,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Device {
+    /// The best there is
+    Auto,
+    /// The processor
+    Cpu,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum KvType {
+    F32,
+    F16,
+    Bf16,
+    #[value(name = "q8_0")]
+    Q8,
+}
+
+/// How tokens are chosen; what is not given stays at the engine's default.
+#[derive(Debug, Args)]
+pub(crate) struct SamplingOptions {
+    /// 0 takes the best token each time; higher is more varied
+    #[arg(long, value_name = "T", value_parser = parse_temperature, allow_negative_numbers = true)]
+    pub(crate) temp: Option<f32>,
+    /// Only the K best tokens; 0 for all
+    #[arg(long, value_name = "K")]
+    pub(crate) top_k: Option<usize>,
+    /// Only the best tokens that together have this probability
+    #[arg(long, value_name = "P", value_parser = parse_share, allow_negative_numbers = true)]
+    pub(crate) top_p: Option<f32>,
+    /// Only tokens at least this share as probable as the best
+    #[arg(long, value_name = "P", value_parser = parse_unit, allow_negative_numbers = true)]
+    pub(crate) min_p: Option<f32>,
+    /// Only the most typical tokens that together have this probability
+    #[arg(long, value_name = "P", value_parser = parse_share, allow_negative_numbers = true)]
+    pub(crate) typical: Option<f32>,
+    /// Above 1 makes repetition less likely
+    #[arg(long, value_name = "R", value_parser = parse_positive, allow_negative_numbers = true)]
+    pub(crate) repeat_penalty: Option<f32>,
+    /// Taken from the logit of each token that came before
+    #[arg(long, value_name = "X", value_parser = parse_finite, allow_negative_numbers = true)]
+    pub(crate) presence_penalty: Option<f32>,
+    /// Taken from a token's logit for each time it came before
+    #[arg(long, value_name = "X", value_parser = parse_finite, allow_negative_numbers = true)]
+    pub(crate) frequency_penalty: Option<f32>,
+    /// Added to the logit of a token, `ID=BIAS`; may be given several times; `-inf` bans it
+    #[arg(long, value_name = "ID=BIAS", value_parser = parse_bias)]
+    pub(crate) logit_bias: Vec<(u32, f32)>,
+    /// Same seed, same answer
+    #[arg(long, value_name = "S")]
+    pub(crate) seed: Option<u64>,
+}
+
+/// When an answer ends.
+#[derive(Debug, Args)]
+pub(crate) struct LengthOptions {
+    /// Most tokens of an answer [default: until the model ends it]
+    #[arg(short = 'n', long, value_name = "MAX")]
+    pub(crate) max_tokens: Option<NonZeroUsize>,
+    /// Ends the answer before this text; may be given several times
+    #[arg(long, value_name = "TEXT", value_parser = parse_stop)]
+    pub(crate) stop: Vec<String>,
+}
+
+/// A list of token ids, `1,2,3`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Ids(pub(crate) Vec<u32>);
+
+/// A list of positive counts, `128,512`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Counts(pub(crate) Vec<usize>);
+
+impl FromStr for Ids {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        list(text, "a token id").map(Self)
+    }
+}
+
+impl FromStr for Counts {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let counts: Vec<usize> = list(text, "a number")?;
+        if counts.contains(&0) { Err("a count is 1 or more".to_owned()) } else { Ok(Self(counts)) }
+    }
+}
+
+fn list<T: FromStr>(text: &str, what: &str) -> Result<Vec<T>, String> {
+    let items = text.split(',').map(|item| {
+        let item = item.trim();
+        item.parse().map_err(|_| format!("`{item}` is not {what}; a list is written 1,2,3"))
+    });
+    items.collect()
+}
+
+fn number(text: &str) -> Result<f32, String> {
+    text.parse().map_err(|_| format!("`{text}` is not a number"))
+}
+
+fn within(text: &str, range: RangeInclusive<f32>, needed: &str) -> Result<f32, String> {
+    let value = number(text)?;
+    if range.contains(&value) { Ok(value) } else { Err(format!("it must be {needed}")) }
+}
+
+fn parse_temperature(text: &str) -> Result<f32, String> {
+    within(text, 0.0..=f32::MAX, "0 or more")
+}
+
+fn parse_share(text: &str) -> Result<f32, String> {
+    within(text, f32::MIN_POSITIVE..=1.0, "above 0 and at most 1")
+}
+
+fn parse_unit(text: &str) -> Result<f32, String> {
+    within(text, 0.0..=1.0, "from 0 to 1")
+}
+
+fn parse_positive(text: &str) -> Result<f32, String> {
+    within(text, f32::MIN_POSITIVE..=f32::MAX, "above 0")
+}
+
+fn parse_finite(text: &str) -> Result<f32, String> {
+    within(text, f32::MIN..=f32::MAX, "a finite number")
+}
+
+fn parse_bias(text: &str) -> Result<(u32, f32), String> {
+    let (id, bias) = text.split_once('=').ok_or("it is written ID=BIAS")?;
+    let id = id.parse().map_err(|_| format!("`{id}` is not a token id"))?;
+    let bias = number(bias)?;
+    if bias.is_nan() { Err("a bias is a number or -inf".to_owned()) } else { Ok((id, bias)) }
+}
+
+fn parse_stop(text: &str) -> Result<String, String> {
+    if text.is_empty() { Err("a stop text is not empty".to_owned()) } else { Ok(text.to_owned()) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::Parser;
+
+    #[derive(Debug, Parser)]
+    struct All {
+        #[command(flatten)]
+        model: ModelOptions,
+        #[command(flatten)]
+        sampling: SamplingOptions,
+        #[command(flatten)]
+        length: LengthOptions,
+        #[arg(long)]
+        tokens: Option<Ids>,
+        #[arg(short)]
+        prompt: Option<Counts>,
+    }
+
+    fn parse(line: &str) -> Result<All, clap::Error> {
+        All::try_parse_from(format!("metallic {line}").split_whitespace())
+    }
+
+    #[test]
+    fn good_values_are_taken() {
+        let all = parse(
+            "-m x -t 4 --device cpu --kv-type q8_0 --temp 0 --top-p 0.9 --logit-bias 5=-inf --logit-bias 6=1.5 \
+             --presence-penalty -0.5 -n 24 --tokens 1,2,3 -p 128,512 --seed 7",
+        )
+        .unwrap();
+        assert_eq!((all.model.device.device, all.model.device.kv_type), (Device::Cpu, KvType::Q8));
+        assert_eq!(all.sampling.temp, Some(0.0));
+        assert_eq!(all.sampling.presence_penalty, Some(-0.5));
+        assert_eq!(all.sampling.logit_bias, [(5, f32::NEG_INFINITY), (6, 1.5)]);
+        assert_eq!(all.tokens, Some(Ids(vec![1, 2, 3])));
+        assert_eq!(all.prompt, Some(Counts(vec![128, 512])));
+        assert_eq!(parse("").unwrap().model.model, DEFAULT_MODEL);
+    }
+
+    #[test]
+    fn values_out_of_range_are_refused_by_name() {
+        for (line, option) in [
+            ("--temp -1", "--temp"),
+            ("--temp nan", "--temp"),
+            ("--temp inf", "--temp"),
+            ("--top-p 0", "--top-p"),
+            ("--top-p 1.1", "--top-p"),
+            ("--min-p -0.1", "--min-p"),
+            ("--repeat-penalty 0", "--repeat-penalty"),
+            ("-n 0", "--max-tokens"),
+            ("-t 0", "--threads"),
+            ("--stop=", "--stop"),
+            ("--logit-bias 5", "--logit-bias"),
+            ("--tokens 1,,2", "--tokens"),
+            ("--tokens 1,-2", "--tokens"),
+            ("-p 128,0", "-p"),
+            ("--device toaster", "--device"),
+            ("--kv-type q4_0", "--kv-type"),
+        ] {
+            let message = parse(line).unwrap_err().to_string();
+            let first = message.lines().next().unwrap_or_default();
+            assert!(first.contains(option) && first.contains("invalid value"), "{line}: {message}");
+        }
+    }
+}
