@@ -91,6 +91,9 @@ impl HubError {
             }
             Self::NoSuchPath { .. } => "check the path; a file on the hub is written OWNER/REPO:FILE.gguf",
             Self::BadSetting { .. } => "correct or unset the environment variable",
+            Self::Unreachable { reason, .. } if reason.contains("certificate") => {
+                "a proxy may sign with a certificate of its own: set SSL_CERT_FILE to a file that holds it"
+            }
             Self::Unreachable { .. } => {
                 "check the network and HTTPS_PROXY; HF_ENDPOINT can name a mirror, and `-m ./FILE.gguf` needs no network"
             }
