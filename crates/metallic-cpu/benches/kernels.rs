@@ -6,19 +6,12 @@ use std::time::{Duration, Instant};
 
 use metallic_core::DType;
 use metallic_cpu::simd::{
-    Accumulate, Activations, Isa, Matmul, PackedMatrix, QuantizedRows, SharedOut, Team, Weights, matmul,
+    Accumulate, Activations, Isa, KvType, Matmul, PackedMatrix, QuantizedRows, SharedOut, Team, Weights,
+    accumulate_rows, dot_rows, matmul, store_row,
 };
 
-const TYPES: [DType; 8] = [
-    DType::Q4_0,
-    DType::Q4_1,
-    DType::Q8_0,
-    DType::Q4K,
-    DType::Q5K,
-    DType::Q6K,
-    DType::F16,
-    DType::F32,
-];
+const TYPES: [DType; 8] =
+    [DType::Q4_0, DType::Q4_1, DType::Q8_0, DType::Q4K, DType::Q5K, DType::Q6K, DType::F16, DType::F32];
 const DECODE: [(usize, usize); 3] = [(1536, 576), (49152, 512), (4096, 4096)];
 const PREFILL: [usize; 2] = [128, 512];
 
@@ -26,6 +19,14 @@ fn main() {
     let filters: Vec<String> = std::env::args().skip(1).filter(|a| a != "--bench").collect();
     let wanted = |name: &str| filters.iter().all(|f| name.contains(f.as_str()));
     fork_join();
+    for isa in Isa::available() {
+        for kind in KvType::ALL {
+            let name = format!("cache/{}/{kind:?}/64", isa.name());
+            if wanted(&name) {
+                println!("{name:48} {:22.1} GMAC/s", cache_rows(isa, kind, 64));
+            }
+        }
+    }
     for threads in [1, 2] {
         let team = Team::new(threads).expect("threads");
         for isa in Isa::available() {
@@ -80,16 +81,40 @@ fn product(isa: Isa, team: &Team, dtype: DType, shape: (usize, usize), tokens: u
     (time, matrix.bytes())
 }
 
+/// What a fork and join of two threads adds to two tasks of 5 us.
 fn fork_join() {
     let team = Team::new(2).expect("threads");
+    let task = Duration::from_micros(5);
     let time = best(|| {
-        for _ in 0..100 {
-            team.run(2, &|i| {
-                std::hint::black_box(i);
-            });
-        }
+        team.run(2, &|_| {
+            let begin = Instant::now();
+            while begin.elapsed() < task {
+                std::hint::spin_loop();
+            }
+        });
     });
-    println!("fork-join of 2 threads: {:.2} us", time * 1e4);
+    println!("fork-join of 2 threads: {:.2} us", (time - task.as_secs_f64()) * 1e6);
+}
+
+/// Attention of one head over 256 cached tokens: scores and weighted sums, in GMAC/s.
+fn cache_rows(isa: Isa, kind: KvType, len: usize) -> f64 {
+    let tokens = 256;
+    let stride = kind.row_bytes(len);
+    let mut bytes = vec![0; tokens * stride];
+    let q: Vec<f32> = (0..len).map(|i| (i as f32).cos()).collect();
+    for row in bytes.chunks_mut(stride) {
+        store_row(isa, kind, &q, row);
+    }
+    let (mut scores, mut out) = (vec![0.0; tokens], vec![0.0; len]);
+    let time = best(|| {
+        for block in bytes.chunks(32 * stride) {
+            let scores = &mut scores[..block.len() / stride];
+            dot_rows(isa, kind, (block, stride), &q, scores);
+            accumulate_rows(isa, kind, (block, stride), scores, &mut out);
+        }
+        out.fill(0.0);
+    });
+    (2 * tokens * len) as f64 / time / 1e9
 }
 
 /// The fastest of the runs that fit in a fifth of a second: the machine is shared.

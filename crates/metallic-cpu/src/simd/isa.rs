@@ -40,6 +40,7 @@ impl Isa {
     }
 
     /// This one, or the best the processor has where this is beyond it.
+    #[must_use]
     pub fn usable(self) -> Isa {
         self.min(Isa::best())
     }

@@ -272,37 +272,36 @@ impl Element for BF16 {
 unsafe fn float_body<L: Lanes, D: Element>(w: &[u8], x: &[f32], count: usize, y: &mut Block) {
     // SAFETY: all by the caller.
     unsafe {
-        if count == 4 && L::FLOAT_BLOCK >= 4 {
-            float_block::<L, D, 4>(w, x, y);
-        } else {
-            float_block::<L, D, 1>(w, x, y);
+        match count {
+            4 if L::FLOAT_BLOCK == 4 => float_block::<L, D, 4>(w, x, y),
+            3 if L::FLOAT_BLOCK == 3 => float_block::<L, D, 3>(w, x, y),
+            _ => float_block::<L, D, 1>(w, x, y),
         }
     }
 }
 
-/// Sums over k in four interleaved chains, then `(0 + 1) + (2 + 3)`.
+/// Sums over k in two or four interleaved chains, then `(0 + 1) + (2 + 3)`.
 ///
 /// # Safety
 /// As [`float_body`], with `T` tokens.
 #[inline(always)]
 unsafe fn float_block<L: Lanes, D: Element, const T: usize>(w: &[u8], x: &[f32], y: &mut Block) {
-    const CHAINS: usize = 4;
     let cols = x.len() / T;
     debug_assert!(w.len() >= cols * TILE * D::SIZE);
     // SAFETY: every k is less than `cols`, for which tile and rows have room (caller).
     unsafe {
         let (w, x) = (w.as_ptr(), x.as_ptr());
-        let mut total = [[L::splat(0.0); CHAINS]; T];
-        let whole = cols / CHAINS * CHAINS;
+        let mut total = [[L::splat(0.0); 4]; T];
+        let whole = cols / L::CHAINS * L::CHAINS;
         let mut k = 0;
         while k < whole {
-            for c in 0..CHAINS {
+            for c in 0..L::CHAINS {
                 let v = D::load::<L>(w.add((k + c) * TILE * D::SIZE));
                 for t in 0..T {
                     total[t][c] = L::fma(v, L::splat(*x.add(t * cols + k + c)), total[t][c]);
                 }
             }
-            k += CHAINS;
+            k += L::CHAINS;
         }
         // The rest is added to the first chain, in order.
         while k < cols {
@@ -313,7 +312,8 @@ unsafe fn float_block<L: Lanes, D: Element, const T: usize>(w: &[u8], x: &[f32],
             k += 1;
         }
         for t in 0..T {
-            let sum = L::add(L::add(total[t][0], total[t][1]), L::add(total[t][2], total[t][3]));
+            let [a, b, c, d] = total[t];
+            let sum = if L::CHAINS == 2 { L::add(a, b) } else { L::add(L::add(a, b), L::add(c, d)) };
             L::store(sum, y[t].as_mut_ptr());
         }
     }

@@ -133,10 +133,15 @@ trait Element {
     /// # Safety
     /// The caller has the features of `L`; 16 values can be read at `p`.
     unsafe fn load<L: Lanes>(p: *const u8) -> L::F;
+    /// Products of a row with `q`, summed into 16 lanes.
+    ///
+    /// # Safety
+    /// The caller has the features of `L`; a row of `q.len()` values can be read at `row`.
+    unsafe fn lanes<L: Lanes>(row: *const u8, q: &[f32]) -> L::F;
 }
 
 macro_rules! elements {
-    ($($name:ident $size:literal |$p:ident| $load:expr;)*) => {$(
+    ($($name:ident $size:literal |$p:ident| $load:expr, $lanes:expr;)*) => {$(
         struct $name;
         impl Element for $name {
             const SIZE: usize = $size;
@@ -145,62 +150,91 @@ macro_rules! elements {
                 // SAFETY: by the caller.
                 unsafe { $load }
             }
+            #[inline(always)]
+            unsafe fn lanes<L: Lanes>(row: *const u8, q: &[f32]) -> L::F {
+                // SAFETY: by the caller.
+                unsafe { $lanes(row, q) }
+            }
         }
     )*};
 }
 
 elements! {
-    F32 4 |p| L::load(p.cast());
-    F16 2 |p| L::load_f16(p);
-    BF16 2 |p| L::load_bf16(p);
-    I8 1 |p| L::load_i8(p);
+    F32 4 |p| L::load(p.cast()), lanes_plain::<L, F32>;
+    F16 2 |p| L::load_f16(p), lanes_plain::<L, F16>;
+    BF16 2 |p| L::load_bf16(p), lanes_plain::<L, BF16>;
+    I8 1 |p| L::load_i8(p), lanes_q8::<L>;
 }
 
 /// # Safety
 /// The caller has the features of `L`; `rows` was checked for `out.len()` rows of `q.len()` values.
 #[inline(always)]
 unsafe fn dot_rows_body<L: Lanes>(rows: Rows<'_>, q: &[f32], out: &mut [f32]) {
-    for (i, out) in out.iter_mut().enumerate() {
-        let row = &rows.bytes[i * rows.stride..][..rows.kind.row_bytes(q.len())];
-        // SAFETY: features by the caller; `row` is a whole row.
-        *out = unsafe {
-            match rows.kind {
-                KvType::F32 => dot_plain::<L, F32>(row, q),
-                KvType::F16 => dot_plain::<L, F16>(row, q),
-                KvType::BF16 => dot_plain::<L, BF16>(row, q),
-                KvType::Q8_0 => dot_q8::<L>(row, q),
+    // SAFETY: features and rows by the caller.
+    unsafe {
+        match rows.kind {
+            KvType::F32 => dot_each::<L, F32>(rows, q, out),
+            KvType::F16 => dot_each::<L, F16>(rows, q, out),
+            KvType::BF16 => dot_each::<L, BF16>(rows, q, out),
+            KvType::Q8_0 => dot_each::<L, I8>(rows, q, out),
+        }
+    }
+}
+
+/// Lanes are summed for four rows at a time, in the order they are summed for one.
+///
+/// # Safety
+/// As [`dot_rows_body`], for rows of `E`.
+#[inline(always)]
+unsafe fn dot_each<L: Lanes, E: Element>(rows: Rows<'_>, q: &[f32], out: &mut [f32]) {
+    let (base, stride) = (rows.bytes.as_ptr(), rows.stride);
+    let (fours, rest) = out.as_chunks_mut::<4>();
+    let mut row = base;
+    // No closures here: they would not have the features of the function around them.
+    // SAFETY: as many rows lie in the bytes as there are outputs (caller).
+    unsafe {
+        for out in fours {
+            let mut four = [L::splat(0.0); 4];
+            for i in 0..4 {
+                four[i] = E::lanes::<L>(row, q);
+                row = row.wrapping_add(stride);
             }
-        };
+            *out = L::sums(four);
+        }
+        for out in rest {
+            *out = L::sum(E::lanes::<L>(row, q));
+            row = row.wrapping_add(stride);
+        }
     }
 }
 
 /// # Safety
 /// The caller has the features of `L`; `row` has `q.len()` values.
 #[inline(always)]
-unsafe fn dot_plain<L: Lanes, E: Element>(row: &[u8], q: &[f32]) -> f32 {
+unsafe fn lanes_plain<L: Lanes, E: Element>(row: *const u8, q: &[f32]) -> L::F {
     // SAFETY: whole vectors of 16 are read within both; the rest is padded.
     unsafe {
-        let mut sums = [L::splat(0.0); 4];
+        let mut sums = [L::splat(0.0); 2];
         let whole = q.len() / 16;
-        let fours = whole / 4 * 4;
         let mut v = 0;
-        while v < fours {
-            for c in 0..4 {
-                let x = E::load::<L>(row.as_ptr().add((v + c) * 16 * E::SIZE));
+        while v + 2 <= whole {
+            for c in 0..2 {
+                let x = E::load::<L>(row.add((v + c) * 16 * E::SIZE));
                 sums[c] = L::fma(x, L::load(q.as_ptr().add((v + c) * 16)), sums[c]);
             }
-            v += 4;
+            v += 2;
         }
-        while v < whole {
-            let x = E::load::<L>(row.as_ptr().add(v * 16 * E::SIZE));
-            sums[1] = L::fma(x, L::load(q.as_ptr().add(v * 16)), sums[1]);
-            v += 1;
+        if v < whole {
+            let x = E::load::<L>(row.add(v * 16 * E::SIZE));
+            sums[0] = L::fma(x, L::load(q.as_ptr().add(v * 16)), sums[0]);
         }
         if whole * 16 < q.len() {
-            let (x, q) = (pad_row::<E>(&row[whole * 16 * E::SIZE..]), pad(&q[whole * 16..]));
-            sums[0] = L::fma(E::load::<L>(x.as_ptr()), L::load(q.as_ptr()), sums[0]);
+            let q = &q[whole * 16..];
+            let rest = std::slice::from_raw_parts(row.add(whole * 16 * E::SIZE), q.len() * E::SIZE);
+            let (x, q) = (pad_row(rest), pad(q));
+            sums[1] = L::fma(E::load::<L>(x.as_ptr()), L::load(q.as_ptr()), sums[1]);
         }
-        L::sum(L::add(L::add(sums[0], sums[1]), L::add(sums[2], sums[3])))
+        L::add(sums[0], sums[1])
     }
 }
 
@@ -213,7 +247,7 @@ fn pad(x: &[f32]) -> [f32; 16] {
 
 /// The last fewer than 16 values of a row, zeros behind them.
 #[inline(always)]
-fn pad_row<E: Element>(rest: &[u8]) -> [u8; 64] {
+fn pad_row(rest: &[u8]) -> [u8; 64] {
     let mut out = [0; 64];
     out[..rest.len()].copy_from_slice(rest);
     out
@@ -222,20 +256,21 @@ fn pad_row<E: Element>(rest: &[u8]) -> [u8; 64] {
 /// # Safety
 /// The caller has the features of `L`; `row` has the blocks of `q.len()` values.
 #[inline(always)]
-unsafe fn dot_q8<L: Lanes>(row: &[u8], q: &[f32]) -> f32 {
+unsafe fn lanes_q8<L: Lanes>(row: *const u8, q: &[f32]) -> L::F {
     // SAFETY: a block holds 32 values behind its 2 bytes of scale; `q` is read in whole halves or padded.
     unsafe {
         let mut sum = L::splat(0.0);
-        for (block, q) in row.chunks_exact(BLOCK_BYTES).zip(q.chunks(BLOCK)) {
-            let scale = widen(u16::from_le_bytes([block[0], block[1]]));
+        for (b, q) in q.chunks(BLOCK).enumerate() {
+            let block = row.add(b * BLOCK_BYTES);
+            let scale = widen(u16::from_le_bytes(block.cast::<[u8; 2]>().read()));
             let mut part = L::splat(0.0);
             for (h, q) in q.chunks(16).enumerate() {
                 let q = if q.len() == 16 { L::load(q.as_ptr()) } else { L::load(pad(q).as_ptr()) };
-                part = L::fma(I8::load::<L>(block.as_ptr().add(2 + 16 * h)), q, part);
+                part = L::fma(I8::load::<L>(block.add(2 + 16 * h)), q, part);
             }
             sum = L::fma(part, L::splat(scale), sum);
         }
-        L::sum(sum)
+        sum
     }
 }
 
@@ -292,7 +327,7 @@ unsafe fn accumulate_plain<L: Lanes, E: Element>(rows: Rows<'_>, weights: &[f32]
             let mut lanes = pad(&out[at..]);
             let mut sum = L::load(lanes.as_ptr());
             for (i, weight) in weights.iter().enumerate() {
-                let row = pad_row::<E>(&rows.bytes[i * rows.stride + at * E::SIZE..][..rest * E::SIZE]);
+                let row = pad_row(&rows.bytes[i * rows.stride + at * E::SIZE..][..rest * E::SIZE]);
                 sum = L::fma(E::load::<L>(row.as_ptr()), L::splat(*weight), sum);
             }
             L::store(sum, lanes.as_mut_ptr());

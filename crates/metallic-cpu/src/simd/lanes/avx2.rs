@@ -47,7 +47,8 @@ impl Lanes for Avx2 {
     type F = [__m256; 2];
     type I = [__m256i; 2];
     const INT_BLOCK: usize = 2;
-    const FLOAT_BLOCK: usize = 1;
+    const FLOAT_BLOCK: usize = 3;
+    const CHAINS: usize = 2;
     const FMA: bool = true;
 
     #[inline(always)]
@@ -132,13 +133,19 @@ impl Lanes for Avx2 {
     }
 
     #[inline(always)]
-    unsafe fn sum(x: Self::F) -> f32 {
-        // SAFETY: features by the caller.
+    unsafe fn sums(x: [Self::F; 4]) -> [f32; 4] {
+        // SAFETY: features by the caller; four f32 are written to four.
         unsafe {
-            let eight = _mm256_add_ps(x[0], x[1]);
-            let four = _mm_add_ps(_mm256_castps256_ps128(eight), _mm256_extractf128_ps::<1>(eight));
-            let two = _mm_add_ps(four, _mm_movehl_ps(four, four));
-            _mm_cvtss_f32(_mm_add_ss(two, _mm_shuffle_ps::<1>(two, two)))
+            let mut four = [_mm_setzero_ps(); 4];
+            for i in 0..4 {
+                let eight = _mm256_add_ps(x[i][0], x[i][1]);
+                let high = _mm256_extractf128_ps::<1>(eight);
+                four[i] = _mm_add_ps(_mm256_castps256_ps128(eight), high);
+            }
+            let pairs = (_mm_hadd_ps(four[0], four[1]), _mm_hadd_ps(four[2], four[3]));
+            let mut out = [0.0; 4];
+            _mm_storeu_ps(out.as_mut_ptr(), _mm_hadd_ps(pairs.0, pairs.1));
+            out
         }
     }
 

@@ -51,6 +51,7 @@ impl Lanes for Avx512 {
     type I = __m512i;
     const INT_BLOCK: usize = 8;
     const FLOAT_BLOCK: usize = 4;
+    const CHAINS: usize = 4;
     const FMA: bool = true;
 
     #[inline(always)]
@@ -119,9 +120,21 @@ impl Lanes for Avx512 {
     }
 
     #[inline(always)]
-    unsafe fn sum(x: __m512) -> f32 {
-        // SAFETY: features by the caller.
-        unsafe { _mm512_reduce_add_ps(x) }
+    unsafe fn sums(x: [__m512; 4]) -> [f32; 4] {
+        // SAFETY: features by the caller; four f32 are written to four.
+        unsafe {
+            let mut four = [_mm_setzero_ps(); 4];
+            for i in 0..4 {
+                let high = _mm512_extractf32x8_ps::<1>(x[i]);
+                let eight = _mm256_add_ps(_mm512_castps512_ps256(x[i]), high);
+                let high = _mm256_extractf128_ps::<1>(eight);
+                four[i] = _mm_add_ps(_mm256_castps256_ps128(eight), high);
+            }
+            let pairs = (_mm_hadd_ps(four[0], four[1]), _mm_hadd_ps(four[2], four[3]));
+            let mut out = [0.0; 4];
+            _mm_storeu_ps(out.as_mut_ptr(), _mm_hadd_ps(pairs.0, pairs.1));
+            out
+        }
     }
 
     #[inline(always)]

@@ -28,8 +28,10 @@ pub(super) trait Lanes {
     type I: Copy;
     /// Tokens computed together by the integer kernels: what the registers hold.
     const INT_BLOCK: usize;
-    /// Tokens computed together by the float kernels.
+    /// Tokens computed together by the float kernels: 1, 3 or 4.
     const FLOAT_BLOCK: usize;
+    /// Chains of sums over k of the float kernels: 2 or 4, enough to hide the latency of one addition.
+    const CHAINS: usize;
     /// Whether `fma` rounds once.
     const FMA: bool;
 
@@ -50,8 +52,15 @@ pub(super) trait Lanes {
     unsafe fn mul(a: Self::F, b: Self::F) -> Self::F;
     /// `a * b + c`.
     unsafe fn fma(a: Self::F, b: Self::F, c: Self::F) -> Self::F;
-    /// The sum of all lanes.
-    unsafe fn sum(x: Self::F) -> f32;
+    /// The sums of all lanes of each, every one in the same order: halves to halves down to four, then
+    /// `(0 + 1) + (2 + 3)`.
+    unsafe fn sums(x: [Self::F; 4]) -> [f32; 4];
+    /// The sum of all lanes, in the order of `sums`.
+    #[inline(always)]
+    unsafe fn sum(x: Self::F) -> f32 {
+        // SAFETY: features by the caller.
+        unsafe { Self::sums([x; 4])[0] }
+    }
     unsafe fn to_float(x: Self::I) -> Self::F;
 
     /// For each of `T` tokens the sums over a group of `(q - OFFSET) * x` for 16 rows: one sum, or two

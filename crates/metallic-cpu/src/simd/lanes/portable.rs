@@ -41,7 +41,8 @@ impl Lanes for Portable {
     type F = [f32; 16];
     type I = [i32; 16];
     const INT_BLOCK: usize = 4;
-    const FLOAT_BLOCK: usize = 1;
+    const FLOAT_BLOCK: usize = 4;
+    const CHAINS: usize = 2;
     // Without the instruction, a fused multiply-add is a slow library call.
     const FMA: bool = cfg!(any(target_arch = "aarch64", target_feature = "fma"));
 
@@ -130,13 +131,15 @@ impl Lanes for Portable {
     }
 
     #[inline(always)]
-    unsafe fn sum(mut x: Self::F) -> f32 {
-        for width in [8, 4, 2, 1] {
-            for i in 0..width {
-                x[i] += x[i + width];
+    unsafe fn sums(x: [Self::F; 4]) -> [f32; 4] {
+        x.map(|mut x| {
+            for width in [8, 4] {
+                for i in 0..width {
+                    x[i] += x[i + width];
+                }
             }
-        }
-        x[0]
+            (x[0] + x[1]) + (x[2] + x[3])
+        })
     }
 
     #[inline(always)]
