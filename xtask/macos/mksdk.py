@@ -10,15 +10,35 @@ dependencies (ring) includes; they are not a C library.
 import os
 import sys
 
+CORE_FOUNDATION = """
+_CFArrayCreate _CFArrayGetCount _CFArrayGetValueAtIndex _CFCopyDescription _CFDataCreate _CFEqual
+_CFErrorGetCode _CFGetRetainCount _CFGetTypeID _CFHash _CFRelease _CFRetain
+_CFStringCreateWithBytes _CFStringGetBytes _CFStringGetCStringPtr _CFStringGetLength
+_kCFAllocatorDefault _kCFTypeArrayCallBacks
+"""
+# What TLS through the system imports; the SSL names are those of Apple's documentation of Secure Transport.
+SECURITY = """
+_SSLCopyPeerTrust _SSLCreateContext _SSLGetBufferedReadSize _SSLGetConnection
+_SSLGetEnabledCiphers _SSLGetNumberEnabledCiphers _SSLGetSessionState _SSLHandshake _SSLRead
+_SSLSetALPNProtocols _SSLSetCertificate _SSLSetConnection _SSLSetEnabledCiphers _SSLSetIOFuncs
+_SSLSetPeerDomainName _SSLSetPeerID _SSLSetProtocolVersionMax _SSLSetProtocolVersionMin
+_SSLSetSessionOption _SSLSetSessionTicketsEnabled _SSLWrite _SecCertificateCreateWithData
+_SecCertificateGetTypeID _SecCopyErrorMessageString _SecIdentityCreateWithCertificate
+_SecIdentityGetTypeID _SecItemImport _SecKeyGetTypeID _SecKeychainCreate _SecPolicyCreateSSL
+_SecRandomCopyBytes _SecTrustEvaluateWithError _SecTrustSetAnchorCertificates
+_SecTrustSetAnchorCertificatesOnly _SecTrustSetPolicies _kSecRandomDefault
+"""
+
 # Framework -> its version folder and the symbols a program may import from it. Classes need no
 # entry: objc2 looks them up by name at run time.
 FRAMEWORKS = {
-    "CoreFoundation": ("A", "_CFCopyDescription _CFEqual _CFGetRetainCount _CFGetTypeID _CFHash _CFRelease _CFRetain"),
+    "CoreFoundation": ("A", CORE_FOUNDATION),
     "CoreGraphics": ("A", ""),
     "Foundation": ("C", "_NSFoundationVersionNumber _NSLocalizedDescriptionKey"),
     "Metal": ("A", "_MTLCreateSystemDefaultDevice _MTLCopyAllDevices"),
     "MetalPerformanceShaders": ("A", "_MPSSupportsMTLDevice"),
     "MetalPerformanceShadersGraph": ("A", ""),
+    "Security": ("A", SECURITY),
 }
 
 OBJC = """
