@@ -1,0 +1,107 @@
+//! What a request or an engine can fail with.
+
+use std::fmt::Display;
+
+use metallic_core::BackendError;
+
+/// Why a request was refused or broke off.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+#[non_exhaustive]
+pub enum EngineError {
+    /// There is nothing to continue.
+    #[error("the prompt is empty, it needs at least one token")]
+    EmptyPrompt,
+    /// The prompt does not leave room for an answer.
+    #[error("the prompt has {tokens} tokens, the context holds {context} and must leave room for one more")]
+    PromptTooLong {
+        /// Tokens of the prompt.
+        tokens: usize,
+        /// Tokens the context holds.
+        context: usize,
+    },
+    /// An id is not in the vocabulary.
+    #[error("token {index} of the prompt is {id}, the vocabulary has {vocab} tokens")]
+    TokenOutOfRange {
+        /// Which token of the prompt.
+        index: usize,
+        /// Its id.
+        id: u32,
+        /// Tokens in the vocabulary.
+        vocab: usize,
+    },
+    /// A parameter lies outside its range.
+    #[error("{name} is {found}, it must be {needed}")]
+    Parameter {
+        /// The parameter.
+        name: &'static str,
+        /// Its value.
+        found: String,
+        /// What is allowed.
+        needed: &'static str,
+    },
+    /// Stop strings need text, and this engine yields ids only.
+    #[error("stop strings need a tokenizer, and this engine has none; use stop tokens")]
+    NoTokenizer,
+    /// The request would not fit even if it were alone.
+    #[error(
+        "the request needs a cache for {tokens} tokens ({needed_bytes} bytes), the budget is {budget_bytes} bytes; \
+         shorten it or raise the budget"
+    )]
+    KvBudget {
+        /// Tokens the cache would have to hold.
+        tokens: usize,
+        /// Bytes of the blocks for them.
+        needed_bytes: usize,
+        /// Bytes the cache may take.
+        budget_bytes: usize,
+    },
+    /// The device failed.
+    #[error(transparent)]
+    Backend(#[from] BackendError),
+    /// The program's result is not one row of logits for each token asked for.
+    #[error("the program gave {found} logits, {needed} were expected")]
+    Output {
+        /// Values found.
+        found: usize,
+        /// Values expected.
+        needed: usize,
+    },
+    /// There is no token to choose.
+    #[error("none of the {vocab} logits is a number to choose by: {nan} are NaN, the rest are -inf")]
+    NoCandidate {
+        /// Logits in the row.
+        vocab: usize,
+        /// How many of them are NaN.
+        nan: usize,
+    },
+    /// There is not one window of text to measure.
+    #[error("the text has {tokens} tokens, one window needs {window}")]
+    TextTooShort {
+        /// Tokens of the text.
+        tokens: usize,
+        /// Tokens of a window.
+        window: usize,
+    },
+    /// The engine's thread could not be started.
+    #[error("the engine's thread could not be started: {reason}")]
+    Thread {
+        /// What the system said.
+        reason: String,
+    },
+    /// A defect: the engine's thread panicked while it served this request.
+    #[error("the engine broke down: {message}")]
+    Panicked {
+        /// The panic's message.
+        message: String,
+    },
+    /// The engine's thread has ended.
+    #[error("the engine has stopped")]
+    Gone,
+}
+
+impl EngineError {
+    /// A [`EngineError::Parameter`].
+    pub(crate) fn parameter(name: &'static str, found: impl Display, needed: &'static str) -> Self {
+        Self::Parameter { name, found: format!("{found}"), needed }
+    }
+}

@@ -1,0 +1,330 @@
+//! The blocks of the cache: who holds them, and which prefixes they contain.
+
+use std::collections::{BTreeMap, HashMap};
+
+use metallic_core::{BLOCK_TOKENS, BackendError, Program};
+
+/// Blocks that hold `tokens` tokens.
+pub(super) fn blocks_for(tokens: usize) -> usize {
+    tokens.div_ceil(BLOCK_TOKENS)
+}
+
+/// What a full block contains: its tokens, after the prefix that ends in its parent. As a key of the index it makes a
+/// match exact, with no hash to trust.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+struct Prefix {
+    parent: Chain,
+    tokens: [u32; BLOCK_TOKENS],
+}
+
+/// Names a prefix of full blocks. A name is never given twice, so a block that was put to another use cannot be mistaken
+/// for the parent it once was.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub(super) struct Chain(u64);
+
+#[derive(Debug, Default)]
+struct Block {
+    /// Sequences that hold it.
+    holders: u32,
+    /// Its place in the index, once its contents are complete and known.
+    shared: Option<(Prefix, Chain)>,
+    /// Key in `idle`; meaningful while nobody holds a shared block.
+    idle_since: u64,
+}
+
+/// Hands out blocks under a budget and keeps full ones for reuse until the room is needed.
+///
+/// A sequence holds all blocks of its prefix and gives them back last block first. So a parent always goes idle after
+/// its children, and eviction, oldest first, never takes a parent before its children.
+#[derive(Debug)]
+pub(super) struct BlockPool {
+    /// Most blocks there may ever be.
+    limit: usize,
+    blocks: Vec<Block>,
+    free: Vec<u32>,
+    index: HashMap<Prefix, u32>,
+    idle: BTreeMap<u64, u32>,
+    clock: u64,
+    chains: u64,
+    /// Why the program could not reserve more, the last time it could not.
+    pub(super) growth_error: Option<BackendError>,
+}
+
+impl BlockPool {
+    pub(super) fn new(limit: usize) -> Self {
+        Self {
+            limit,
+            blocks: Vec::new(),
+            free: Vec::new(),
+            index: HashMap::new(),
+            idle: BTreeMap::new(),
+            clock: 0,
+            chains: 0,
+            growth_error: None,
+        }
+    }
+
+    /// Blocks held by sequences.
+    pub(super) fn held(&self) -> usize {
+        self.blocks.len() - self.free.len() - self.idle.len()
+    }
+
+    /// Blocks nobody holds that are kept for their contents.
+    pub(super) fn idle(&self) -> usize {
+        self.idle.len()
+    }
+
+    /// Blocks in use, idle or free: what the program has been asked to reserve.
+    pub(super) fn reserved(&self) -> usize {
+        self.blocks.len()
+    }
+
+    /// Blocks that can still be handed out.
+    pub(super) fn available(&self) -> usize {
+        self.limit - self.held()
+    }
+
+    /// A block for one holder; `None` when the budget is spent or the program has no more memory.
+    pub(super) fn take(&mut self, program: &mut dyn Program) -> Option<u32> {
+        if self.free.is_empty() && self.blocks.len() < self.limit {
+            self.grow(program);
+        }
+        let id = self.free.pop().or_else(|| self.evict())?;
+        self.blocks[id as usize].holders = 1;
+        Some(id)
+    }
+
+    /// Adds half as many blocks as there are, at least 16; only one where the program has no room for more.
+    fn grow(&mut self, program: &mut dyn Program) {
+        let reserved = self.blocks.len();
+        let wanted = (reserved + (reserved / 2).max(16)).min(self.limit);
+        for blocks in [wanted, reserved + 1] {
+            match program.reserve_blocks(blocks) {
+                Ok(()) => {
+                    self.blocks.resize_with(blocks, Block::default);
+                    self.free.extend((reserved as u32..blocks as u32).rev());
+                    self.growth_error = None;
+                    return;
+                }
+                Err(error) => self.growth_error = Some(error),
+            }
+        }
+    }
+
+    fn evict(&mut self) -> Option<u32> {
+        let (_, id) = self.idle.pop_first()?;
+        if let Some((prefix, _)) = self.blocks[id as usize].shared.take() {
+            self.index.remove(&prefix);
+        }
+        Some(id)
+    }
+
+    /// Gives back all blocks of a sequence.
+    pub(super) fn give_back(&mut self, blocks: &mut Vec<u32>) {
+        for id in blocks.drain(..).rev() {
+            self.release(id);
+        }
+    }
+
+    fn release(&mut self, id: u32) {
+        let block = &mut self.blocks[id as usize];
+        block.holders -= 1;
+        if block.holders > 0 {
+            return;
+        }
+        if block.shared.is_some() {
+            self.clock += 1;
+            block.idle_since = self.clock;
+            self.idle.insert(self.clock, id);
+        } else {
+            self.free.push(id);
+        }
+    }
+
+    fn hold(&mut self, id: u32) {
+        let block = &mut self.blocks[id as usize];
+        if block.holders == 0 {
+            self.idle.remove(&block.idle_since);
+        }
+        block.holders += 1;
+    }
+
+    /// Takes hold of the blocks that contain a beginning of `tokens`, always leaving one token to compute.
+    pub(super) fn take_prefix(&mut self, tokens: &[u32]) -> (Vec<u32>, Chain) {
+        let (mut blocks, mut parent) = (Vec::new(), Chain::default());
+        let reusable = tokens.len().saturating_sub(1) / BLOCK_TOKENS;
+        for tokens in tokens.as_chunks().0.iter().take(reusable) {
+            let Some(&id) = self.index.get(&Prefix { parent, tokens: *tokens }) else { break };
+            let Some((_, chain)) = self.blocks[id as usize].shared else { break };
+            self.hold(id);
+            blocks.push(id);
+            parent = chain;
+        }
+        (blocks, parent)
+    }
+
+    /// Makes known that the block `id`, held by one sequence, contains `tokens` after the prefix `parent`.
+    /// Where another block contains the same, the sequence changes over to that one and `id` is freed.
+    pub(super) fn share(&mut self, id: u32, parent: Chain, tokens: [u32; BLOCK_TOKENS]) -> (u32, Chain) {
+        let prefix = Prefix { parent, tokens };
+        if let Some(&same) = self.index.get(&prefix)
+            && let Some((_, chain)) = self.blocks[same as usize].shared
+        {
+            self.hold(same);
+            self.release(id);
+            return (same, chain);
+        }
+        self.chains += 1;
+        let chain = Chain(self.chains);
+        self.index.insert(prefix.clone(), id);
+        self.blocks[id as usize].shared = Some((prefix, chain));
+        (id, chain)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use metallic_core::{ProgramMemory, RunStats, Step};
+
+    /// A program that only counts blocks, up to what its memory holds.
+    struct Memory {
+        reserved: usize,
+        room: usize,
+    }
+
+    impl Program for Memory {
+        fn reserve_blocks(&mut self, blocks: usize) -> Result<(), BackendError> {
+            if blocks > self.room {
+                return Err(BackendError::OutOfMemory { device: "fake", what: "cache", needed: blocks });
+            }
+            self.reserved = self.reserved.max(blocks);
+            Ok(())
+        }
+
+        fn reserved_blocks(&self) -> usize {
+            self.reserved
+        }
+
+        fn run(&mut self, _: &Step<'_>) -> Result<RunStats, BackendError> {
+            Ok(RunStats::default())
+        }
+
+        fn output(&self, _: usize) -> &[f32] {
+            &[]
+        }
+
+        fn memory(&self) -> ProgramMemory {
+            ProgramMemory::default()
+        }
+    }
+
+    fn take(pool: &mut BlockPool, memory: &mut Memory, n: usize) -> Vec<u32> {
+        (0..n).map_while(|_| pool.take(memory)).collect()
+    }
+
+    /// A sequence of full blocks whose every token is its block's number in `contents`.
+    fn tokens(contents: &[u32]) -> Vec<u32> {
+        contents.iter().flat_map(|&c| [c; BLOCK_TOKENS]).collect()
+    }
+
+    fn share(pool: &mut BlockPool, blocks: &mut [u32], contents: &[u32]) {
+        let mut chain = Chain::default();
+        for (block, &c) in blocks.iter_mut().zip(contents) {
+            (*block, chain) = pool.share(*block, chain, [c; BLOCK_TOKENS]);
+        }
+    }
+
+    #[test]
+    fn the_reservation_grows_as_blocks_are_taken_and_stops_at_the_limit() {
+        let (mut pool, mut memory) = (BlockPool::new(40), Memory { reserved: 0, room: 1000 });
+        let mut seen = Vec::new();
+        let mut held = Vec::new();
+        while let Some(block) = pool.take(&mut memory) {
+            held.push(block);
+            seen.push(memory.reserved);
+        }
+        seen.dedup();
+        assert_eq!(seen, [16, 32, 40]);
+        held.sort_unstable();
+        assert_eq!(held, (0..40).collect::<Vec<_>>());
+        assert_eq!((pool.available(), pool.held()), (0, 40));
+        pool.give_back(&mut held);
+        assert_eq!((pool.available(), pool.held(), pool.idle()), (40, 0, 0));
+    }
+
+    #[test]
+    fn when_memory_is_short_the_pool_takes_what_there_is_and_keeps_the_reason() {
+        let (mut pool, mut memory) = (BlockPool::new(100), Memory { reserved: 0, room: 18 });
+        assert_eq!(take(&mut pool, &mut memory, 100).len(), 18);
+        assert!(matches!(pool.growth_error, Some(BackendError::OutOfMemory { .. })));
+    }
+
+    #[test]
+    fn a_known_prefix_is_found_up_to_the_token_before_the_last() {
+        let (mut pool, mut memory) = (BlockPool::new(8), Memory { reserved: 0, room: 8 });
+        let mut blocks = take(&mut pool, &mut memory, 3);
+        share(&mut pool, &mut blocks, &[1, 2, 3]);
+        let original = blocks.clone();
+        pool.give_back(&mut blocks);
+        assert_eq!((pool.held(), pool.idle()), (0, 3));
+
+        let mut found = pool.take_prefix(&tokens(&[1, 2, 3])).0;
+        assert_eq!(found, original[..2], "the last token must be computed for its logits");
+        let mut longer = pool.take_prefix(&tokens(&[1, 2, 3, 9])).0;
+        assert_eq!(longer, original);
+        assert_eq!(pool.take_prefix(&tokens(&[1, 3, 2, 9])).0, original[..1]);
+        assert!(
+            pool.take_prefix(&tokens(&[2, 3, 3])).0.is_empty(),
+            "the same tokens after another prefix differ"
+        );
+        pool.give_back(&mut found);
+        pool.give_back(&mut longer);
+    }
+
+    #[test]
+    fn equal_blocks_of_two_sequences_become_one() {
+        let (mut pool, mut memory) = (BlockPool::new(8), Memory { reserved: 0, room: 8 });
+        let mut first = take(&mut pool, &mut memory, 2);
+        let mut second = take(&mut pool, &mut memory, 2);
+        share(&mut pool, &mut first, &[1, 2]);
+        share(&mut pool, &mut second, &[1, 3]);
+        assert_eq!(first[0], second[0]);
+        assert_ne!(first[1], second[1]);
+        assert_eq!(pool.held(), 3);
+        pool.give_back(&mut first);
+        assert_eq!(pool.held(), 2);
+        pool.give_back(&mut second);
+        assert_eq!((pool.held(), pool.idle()), (0, 3));
+    }
+
+    #[test]
+    fn eviction_takes_the_longest_idle_and_children_before_parents() {
+        let (mut pool, mut memory) = (BlockPool::new(5), Memory { reserved: 0, room: 5 });
+        let mut old = take(&mut pool, &mut memory, 3);
+        share(&mut pool, &mut old, &[1, 2, 3]);
+        pool.give_back(&mut old);
+        let mut new = take(&mut pool, &mut memory, 2);
+        share(&mut pool, &mut new, &[7, 8]);
+        pool.give_back(&mut new);
+
+        let mut taken = take(&mut pool, &mut memory, 2);
+        let (mut found, _) = pool.take_prefix(&tokens(&[1, 2, 3, 0]));
+        assert_eq!(found.len(), 1, "blocks 3 and 2 of the old prefix went first");
+        assert_eq!(pool.take_prefix(&tokens(&[7, 8, 0])).0.len(), 2);
+        pool.give_back(&mut found);
+        pool.give_back(&mut taken);
+    }
+
+    #[test]
+    fn a_block_put_to_another_use_is_no_parent_of_its_former_children() {
+        let (mut pool, mut memory) = (BlockPool::new(2), Memory { reserved: 0, room: 2 });
+        let mut blocks = take(&mut pool, &mut memory, 2);
+        share(&mut pool, &mut blocks, &[1, 2]);
+        pool.give_back(&mut blocks);
+        let mut reused = take(&mut pool, &mut memory, 2);
+        share(&mut pool, &mut reused[..1], &[5]);
+        pool.give_back(&mut reused);
+        assert_eq!(pool.take_prefix(&tokens(&[5, 2, 0])).0.len(), 1);
+    }
+}

@@ -1,0 +1,402 @@
+//! The engine against a program that notices every wrong block, position and length.
+
+mod generate_support;
+
+use generate_support::*;
+use metallic::generate::{
+    Engine, EngineConfig, EngineError, Event, FinishReason, Generation, Request, Sampling,
+};
+use metallic_core::{BLOCK_TOKENS, BackendError};
+
+fn submit(engine: &Engine, request: Request) -> Generation {
+    engine.submit(request).expect("a valid request")
+}
+
+#[test]
+fn one_request_gives_the_tokens_of_the_model() {
+    let (engine, _) = engine(config(64));
+    for len in [1, 31, 32, 33, 64, 100] {
+        let prompt = prompt(3, len);
+        let done = submit(&engine, greedy_request(prompt.clone(), 40)).complete().expect("an answer");
+        assert_eq!(done.tokens, expected_greedy(&prompt, 40), "prompt of {len}");
+        assert_eq!(done.reason, FinishReason::Length);
+    }
+}
+
+#[test]
+fn many_requests_in_one_step_give_what_each_gives_alone() {
+    let (engine, handle) = engine(EngineConfig { max_sequences: 8, ..config(512) });
+    let gate = handle.hold_steps();
+    let prompts: Vec<_> = (0..12).map(|kind| prompt(kind, 3 + 29 * kind as usize)).collect();
+    let answers: Vec<_> = prompts.iter().map(|p| submit(&engine, greedy_request(p.clone(), 50))).collect();
+    drop(gate);
+    for (prompt, answer) in prompts.iter().zip(answers) {
+        assert_eq!(answer.complete().expect("an answer").tokens, expected_greedy(prompt, 50));
+    }
+    assert_eq!(handle.log().widest_step, 8);
+    assert_eq!(handle.log().longest_step, 512);
+}
+
+#[test]
+fn prefill_in_pieces_of_any_size_gives_the_same_tokens() {
+    let prompt = prompt(5, 150);
+    let expected = expected_greedy(&prompt, 10);
+    for step_tokens in [1, 7, 32, 33, 64, 150, 512] {
+        let (engine, handle) = engine(EngineConfig { step_tokens, max_sequences: 1, ..config(64) });
+        let done = submit(&engine, greedy_request(prompt.clone(), 10)).complete().expect("an answer");
+        assert_eq!(done.tokens, expected, "steps of {step_tokens}");
+        assert_eq!(handle.log().steps, 150_usize.div_ceil(step_tokens) + 9);
+    }
+}
+
+#[test]
+fn decoding_goes_on_while_a_long_prompt_is_computed() {
+    let (engine, handle) = engine(EngineConfig { step_tokens: 16, max_sequences: 4, ..config(256) });
+    let gate = handle.hold_steps();
+    let short = submit(&engine, greedy_request(prompt(1, 4), 30));
+    let long = submit(&engine, greedy_request(prompt(2, 400), 3));
+    drop(gate);
+    assert_eq!(short.complete().expect("an answer").tokens, expected_greedy(&prompt(1, 4), 30));
+    assert_eq!(long.complete().expect("an answer").tokens, expected_greedy(&prompt(2, 400), 3));
+    let steps = handle.log().steps;
+    assert!(steps < 40, "the two overlap: {steps} steps");
+}
+
+#[test]
+fn preemption_under_a_tiny_budget_changes_no_token() {
+    for prefix_cache in [true, false] {
+        // Each request alone needs 5 blocks at its end; there are 7 for five of them.
+        let (engine, handle) = engine(EngineConfig { prefix_cache, ..config(7) });
+        let gate = handle.hold_steps();
+        let prompts: Vec<_> = (0..5).map(|kind| prompt(kind, 20)).collect();
+        let answers: Vec<_> =
+            prompts.iter().map(|p| submit(&engine, greedy_request(p.clone(), 120))).collect();
+        drop(gate);
+        let mut preemptions = 0;
+        for (prompt, answer) in prompts.iter().zip(answers) {
+            let done = answer.complete().expect("an answer");
+            assert_eq!(done.tokens, expected_greedy(prompt, 120));
+            preemptions += done.stats.preemptions;
+        }
+        let stats = engine.stats().expect("stats");
+        assert!(preemptions > 0 && stats.preemptions == preemptions as u64, "{preemptions}, {stats:?}");
+        assert!(stats.reserved_blocks <= 7);
+        assert_eq!((stats.held_blocks, stats.running, stats.waiting), (0, 0, 0));
+    }
+}
+
+#[test]
+fn seeded_sampling_survives_preemption_and_company() {
+    let ask = |kind| Request {
+        max_tokens: Some(100),
+        sampling: Sampling { seed: Some(u64::from(kind)), ..Sampling::default() },
+        ..Request::new(prompt(kind, 20))
+    };
+    let (alone, _) = engine(config(64));
+    let expected: Vec<_> =
+        (0..4).map(|kind| submit(&alone, ask(kind)).complete().expect("an answer").tokens).collect();
+    let (crowded, handle) = engine(config(6));
+    let gate = handle.hold_steps();
+    let answers: Vec<_> = (0..4).map(|kind| submit(&crowded, ask(kind))).collect();
+    drop(gate);
+    for (expected, answer) in expected.iter().zip(answers) {
+        assert_eq!(&answer.complete().expect("an answer").tokens, expected);
+    }
+    assert!(crowded.stats().expect("stats").preemptions > 0);
+}
+
+#[test]
+fn the_cache_is_reserved_as_it_is_needed() {
+    let (engine, _) = engine(config(1000));
+    submit(&engine, greedy_request(prompt(1, 10), 5)).complete().expect("an answer");
+    assert_eq!(engine.stats().expect("stats").reserved_blocks, 16);
+}
+
+#[test]
+fn a_conversation_is_not_computed_again() {
+    let (engine, handle) = engine(config(64));
+    let mut conversation = prompt(4, 200);
+    let first = submit(&engine, greedy_request(conversation.clone(), 50)).complete().expect("an answer");
+    assert_eq!(first.stats.cached_tokens, 0);
+    conversation.extend(&first.tokens);
+    conversation.extend(prompt(9, 12));
+    let before = handle.log().tokens;
+    let second = submit(&engine, greedy_request(conversation.clone(), 20)).complete().expect("an answer");
+    assert_eq!(second.tokens, expected_greedy(&conversation, 20));
+    // 249 tokens were computed, 7 full blocks of them are reused.
+    assert_eq!(second.stats.cached_tokens, 7 * BLOCK_TOKENS);
+    assert_eq!(handle.log().tokens - before, 262 - 7 * BLOCK_TOKENS + 19);
+}
+
+#[test]
+fn a_prompt_that_differs_early_shares_nothing() {
+    let (engine, _) = engine(config(64));
+    let mut other = prompt(4, 100);
+    submit(&engine, greedy_request(other.clone(), 2)).complete().expect("an answer");
+    other[3] ^= 1;
+    let done = submit(&engine, greedy_request(other.clone(), 20)).complete().expect("an answer");
+    assert_eq!((done.stats.cached_tokens, done.tokens), (0, expected_greedy(&other, 20)));
+}
+
+#[test]
+fn kept_prefixes_make_way_for_new_requests() {
+    let (engine, _) = engine(config(8));
+    for kind in 0..20 {
+        let prompt = prompt(kind, 100);
+        let done = submit(&engine, greedy_request(prompt.clone(), 20)).complete().expect("an answer");
+        assert_eq!(done.tokens, expected_greedy(&prompt, 20));
+    }
+    let stats = engine.stats().expect("stats");
+    assert_eq!((stats.held_blocks, stats.reserved_blocks), (0, 8));
+    assert!(stats.cached_blocks >= 3, "{stats:?}");
+}
+
+#[test]
+fn equal_prompts_side_by_side_share_their_blocks() {
+    let (engine, handle) = engine(EngineConfig { step_tokens: 64, ..config(64) });
+    let gate = handle.hold_steps();
+    let answers: Vec<_> = (0..4).map(|_| submit(&engine, greedy_request(prompt(1, 128), 30))).collect();
+    drop(gate);
+    for answer in answers {
+        assert_eq!(answer.complete().expect("an answer").tokens, expected_greedy(&prompt(1, 128), 30));
+    }
+    // 157 tokens: four full blocks, once for all.
+    assert_eq!(engine.stats().expect("stats").cached_blocks, 4);
+}
+
+#[test]
+fn cancelling_frees_all_blocks_and_is_told() {
+    let (engine, handle) = engine(EngineConfig { prefix_cache: false, ..config(64) });
+    let gate = handle.hold_steps();
+    let mut answer = submit(&engine, greedy_request(prompt(1, 100), 1000));
+    gate.allow(1);
+    assert!(matches!(answer.next(), Some(Ok(Event::Token(_)))));
+    answer.cancel();
+    drop(gate);
+    let done = answer.complete().expect("an end");
+    assert_eq!(done.reason, FinishReason::Cancelled);
+    assert!(done.tokens.len() <= 1, "at most the step that was under way: {:?}", done.tokens);
+    let stats = engine.stats().expect("stats");
+    assert_eq!((stats.running, stats.waiting, stats.held_blocks, stats.cached_blocks), (0, 0, 0, 0));
+    assert!(stats.reserved_blocks >= 4);
+}
+
+#[test]
+fn dropping_an_answer_cancels_it_whether_it_runs_or_waits() {
+    let (engine, handle) = engine(EngineConfig { max_sequences: 1, ..config(64) });
+    let gate = handle.hold_steps();
+    let running = submit(&engine, greedy_request(prompt(1, 100), 1000));
+    let waiting = submit(&engine, greedy_request(prompt(2, 100), 1000));
+    let last = submit(&engine, greedy_request(prompt(3, 50), 8));
+    drop((running, waiting));
+    drop(gate);
+    assert_eq!(last.complete().expect("an answer").tokens, expected_greedy(&prompt(3, 50), 8));
+    let stats = engine.stats().expect("stats");
+    assert_eq!((stats.running, stats.waiting, stats.held_blocks), (0, 0, 0));
+    assert!(stats.computed_tokens < 300, "neither was answered: {stats:?}");
+}
+
+#[test]
+fn dropping_the_engine_ends_what_is_under_way() {
+    // So long an answer takes the program many seconds.
+    let (engine, _) = engine(EngineConfig { max_sequences: 1, context_length: 200_000, ..config(4000) });
+    let mut running = submit(&engine, greedy_request(prompt(1, 10), 100_000));
+    let waiting = submit(&engine, greedy_request(prompt(2, 10), 100_000));
+    assert!(running.next().is_some());
+    drop(engine);
+    assert_eq!(running.complete().expect("an end").reason, FinishReason::Cancelled);
+    assert_eq!(waiting.complete().expect("an end").reason, FinishReason::Cancelled);
+}
+
+#[test]
+fn a_failing_device_fails_the_request_and_serves_the_next() {
+    let (engine, handle) = engine(config(64));
+    handle.log().fail_on = vec![3];
+    let answer = submit(&engine, greedy_request(prompt(1, 40), 10));
+    let events: Vec<_> = answer.collect();
+    assert_eq!(events.len(), 3, "two tokens, then the error, then nothing");
+    assert!(matches!(&events[2], Err(EngineError::Backend(BackendError::Failed { .. }))), "{:?}", events[2]);
+    assert_eq!(engine.stats().expect("stats").held_blocks, 0);
+    let next = submit(&engine, greedy_request(prompt(1, 40), 10)).complete().expect("an answer");
+    assert_eq!(next.tokens, expected_greedy(&prompt(1, 40), 10));
+}
+
+#[test]
+fn one_bad_sequence_does_not_take_its_neighbours_down() {
+    let (engine, handle) = engine(config(64));
+    handle.log().poison = Some(96);
+    let gate = handle.hold_steps();
+    let free_of_poison: Vec<u32> = prompt(1, 40).iter().map(|id| id % 90).collect();
+    let healthy = submit(&engine, greedy_request(free_of_poison.clone(), 5));
+    let sick = submit(&engine, greedy_request([&free_of_poison[..], &[96]].concat(), 5));
+    drop(gate);
+    let expected = expected_greedy(&free_of_poison, 5);
+    assert!(!expected.contains(&96), "the case needs other tokens");
+    assert!(matches!(sick.complete(), Err(EngineError::Backend(_))));
+    assert_eq!(healthy.complete().expect("an answer").tokens, expected);
+}
+
+#[test]
+fn a_device_without_memory_for_the_cache_is_an_error_that_passes() {
+    let (program, _) = fake_with_room(4);
+    let engine = Engine::new(program, config(64)).expect("a valid configuration");
+    let big = submit(&engine, greedy_request(prompt(1, 200), 5)).complete();
+    assert!(matches!(big, Err(EngineError::Backend(BackendError::OutOfMemory { .. }))), "{big:?}");
+    let small = submit(&engine, greedy_request(prompt(1, 60), 30)).complete().expect("an answer");
+    assert_eq!(small.tokens, expected_greedy(&prompt(1, 60), 30));
+}
+
+#[test]
+fn a_panic_reaches_every_caller_as_an_error() {
+    let (engine, handle) = engine(EngineConfig { max_sequences: 1, ..config(64) });
+    handle.log().panic_on = Some(2);
+    let gate = handle.hold_steps();
+    let running = submit(&engine, greedy_request(prompt(1, 10), 10));
+    let waiting = submit(&engine, greedy_request(prompt(2, 10), 10));
+    drop(gate);
+    for answer in [running, waiting] {
+        match answer.complete() {
+            Err(EngineError::Panicked { message }) => assert!(message.contains("told to panic")),
+            other => panic!("expected an error, found {other:?}"),
+        }
+    }
+    // The thread ends after it has told the callers; until it has, a request is taken and then dropped.
+    let late = engine.submit(greedy_request(prompt(1, 10), 1)).and_then(Generation::complete);
+    assert_eq!(late.expect_err("no engine"), EngineError::Gone);
+}
+
+#[test]
+fn logits_that_are_all_nan_are_an_error_that_says_so() {
+    let (engine, handle) = engine(config(64));
+    let second = expected_greedy(&prompt(1, 10), 2)[1];
+    handle.log().nan_after = Some(second);
+    let error = submit(&engine, greedy_request(prompt(1, 10), 10)).complete().expect_err("no candidate");
+    assert_eq!(error, EngineError::NoCandidate { vocab: VOCAB, nan: VOCAB });
+    assert!(error.to_string().contains("NaN"));
+}
+
+#[test]
+fn requests_that_cannot_be_served_are_refused_at_once_with_the_reason() {
+    let (engine, _) = engine(config(4));
+    let base = || greedy_request(prompt(1, 10), 10);
+    let refused = |request| engine.submit(request).expect_err("refused");
+    assert_eq!(refused(Request { prompt: Vec::new(), ..base() }), EngineError::EmptyPrompt);
+    assert_eq!(
+        refused(Request { prompt: prompt(1, 4096), ..base() }),
+        EngineError::PromptTooLong { tokens: 4096, context: 4096 }
+    );
+    assert_eq!(
+        refused(Request { prompt: vec![1, 97], ..base() }),
+        EngineError::TokenOutOfRange { index: 1, id: 97, vocab: 97 }
+    );
+    let too_big = EngineError::KvBudget {
+        tokens: 129,
+        needed_bytes: 5 * LAYOUT.block_bytes(),
+        budget_bytes: 4 * LAYOUT.block_bytes(),
+    };
+    assert_eq!(refused(greedy_request(prompt(1, 100), 30)), too_big);
+    assert_eq!(refused(Request { max_tokens: None, ..greedy_request(prompt(1, 129), 1) }), too_big);
+    assert_eq!(refused(Request { stop: vec!["x".to_owned()], ..base() }), EngineError::NoTokenizer);
+    let parameters: Vec<(&str, Request)> = vec![
+        ("max_tokens", Request { max_tokens: Some(0), ..base() }),
+        ("logprobs", Request { logprobs: Some(98), ..base() }),
+        ("stop", Request { stop: vec![String::new()], ..base() }),
+        (
+            "temperature",
+            Request { sampling: Sampling { temperature: -1.0, ..Sampling::default() }, ..base() },
+        ),
+    ];
+    for (expected, request) in parameters {
+        match refused(request) {
+            EngineError::Parameter { name, .. } => assert_eq!(name, expected),
+            other => panic!("{expected}: {other:?}"),
+        }
+    }
+    assert_eq!(engine.stats().expect("stats").steps, 0);
+}
+
+#[test]
+fn a_request_that_just_fits_the_budget_is_served_to_its_end() {
+    let (engine, _) = engine(config(4));
+    let done = submit(&engine, greedy_request(prompt(1, 100), 29)).complete().expect("an answer");
+    assert_eq!(done.tokens, expected_greedy(&prompt(1, 100), 29));
+    let open = Request { max_tokens: None, ..greedy_request(prompt(1, 128), 1) };
+    let done = submit(&engine, open).complete().expect("an answer");
+    assert_eq!((done.tokens.len(), done.reason), (1, FinishReason::Length));
+}
+
+#[test]
+fn the_answer_ends_where_the_context_ends() {
+    let (engine, _) = engine(EngineConfig { context_length: 50, ..config(64) });
+    for max_tokens in [None, Some(1000)] {
+        let request = Request { max_tokens, ..greedy_request(prompt(1, 40), 1) };
+        let done = submit(&engine, request).complete().expect("an answer");
+        assert_eq!((done.tokens.len(), done.reason), (10, FinishReason::Length));
+    }
+}
+
+#[test]
+fn configurations_that_cannot_work_are_refused() {
+    let cases = [
+        EngineConfig { kv_budget_bytes: LAYOUT.block_bytes() - 1, ..config(1) },
+        EngineConfig { step_tokens: 3, max_sequences: 4, ..config(1) },
+        EngineConfig { max_sequences: 0, ..config(1) },
+        EngineConfig { vocab_size: 0, ..config(1) },
+        EngineConfig { context_length: 1, ..config(1) },
+    ];
+    for config in cases {
+        assert!(Engine::new(fake().0, config.clone()).is_err(), "{config:?}");
+    }
+}
+
+#[test]
+fn a_program_of_another_vocabulary_is_noticed() {
+    let (engine, _) = engine(EngineConfig { vocab_size: 96, ..config(4) });
+    let error = submit(&engine, greedy_request(vec![1, 2], 4)).complete().expect_err("97 logits");
+    assert_eq!(error, EngineError::Output { found: 97, needed: 96 });
+}
+
+#[test]
+fn end_tokens_end_the_answer_unless_they_are_ignored() {
+    let (engine, handle) = engine(EngineConfig { end_tokens: vec![42], ..config(64) });
+    handle.log().end_with = Some((15, 42));
+    let done = submit(&engine, greedy_request(prompt(1, 10), 20)).complete().expect("an answer");
+    assert_eq!((done.tokens.len(), done.reason), (5, FinishReason::Stop));
+    let on = Request { ignore_eos: true, ..greedy_request(prompt(1, 10), 20) };
+    let done = submit(&engine, on.clone()).complete().expect("an answer");
+    assert_eq!((done.tokens.len(), done.reason), (20, FinishReason::Length));
+    let stopped = Request { stop_tokens: vec![42], ..on };
+    assert_eq!(submit(&engine, stopped).complete().expect("an answer").tokens.len(), 5);
+}
+
+#[test]
+fn the_stats_of_a_request_add_up() {
+    let (engine, _) = engine(EngineConfig { step_tokens: 64, ..config(64) });
+    let done = submit(&engine, greedy_request(prompt(1, 100), 11)).complete().expect("an answer");
+    let stats = done.stats;
+    assert_eq!((stats.prompt_tokens, stats.generated_tokens), (100, 11));
+    assert_eq!((stats.dispatches, stats.bytes_read), (3 * 12, 110), "2 steps of prompt and 10 of decode");
+    assert!(stats.ttft_s >= stats.prefill_s && stats.prefill_s > 0.0 && stats.decode_s > 0.0);
+    assert!((stats.decode_tps * stats.decode_s - 10.0).abs() < 1e-6);
+    assert!((stats.prefill_tps * stats.prefill_s - 100.0).abs() < 1e-6);
+    let json = serde_json::to_value(&stats).expect("serialisable");
+    assert_eq!(json["prompt_tokens"], 100);
+}
+
+#[test]
+fn logprobs_are_the_models_own_and_come_with_the_best_tokens() {
+    let (engine, _) = engine(config(64));
+    let prompt = prompt(1, 10);
+    let request = Request { logprobs: Some(3), ..greedy_request(prompt.clone(), 1) };
+    let Some(Ok(Event::Token(token))) = submit(&engine, request).next() else { panic!("a token") };
+    let logits = expected_logits(&prompt);
+    let total: f64 = logits.iter().map(|x| f64::from(*x).exp()).sum();
+    let mut ranked: Vec<usize> = (0..VOCAB).collect();
+    ranked.sort_by(|&a, &b| logits[b].total_cmp(&logits[a]));
+    for (found, &id) in token.top_logprobs.iter().zip(&ranked) {
+        assert_eq!(found.id as usize, id);
+        assert!((f64::from(found.logprob) - (f64::from(logits[id]) - total.ln())).abs() < 1e-5);
+    }
+    assert_eq!(token.top_logprobs.len(), 3);
+    assert_eq!(token.logprob, Some(token.top_logprobs[0].logprob));
+}

@@ -1,0 +1,265 @@
+//! A program whose logits depend on the whole history, which it knows only from what was written to its paged cache:
+//! a wrong block, position or length changes every token after it.
+#![allow(dead_code)] // Each test file uses a part.
+
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+
+use metallic::generate::{Decode, Detokenize, Engine, EngineConfig, Request, Sampling};
+use metallic_core::{BLOCK_TOKENS, BackendError, DType, KvLayout, Program, ProgramMemory, RunStats, Step};
+
+pub(crate) const VOCAB: usize = 97;
+
+pub(crate) const LAYOUT: KvLayout = KvLayout { layers: 1, kv_heads: 1, head_dim: 4, dtype: DType::F32 };
+
+/// What went on inside the program, and what should go wrong in it.
+#[derive(Debug, Default)]
+pub(crate) struct Log {
+    pub(crate) tokens: usize,
+    pub(crate) steps: usize,
+    pub(crate) widest_step: usize,
+    pub(crate) longest_step: usize,
+    /// Runs (counted from 1) that fail, and runs that panic.
+    pub(crate) fail_on: Vec<usize>,
+    pub(crate) panic_on: Option<usize>,
+    /// A token that makes any step it is in fail.
+    pub(crate) poison: Option<u32>,
+    /// A token after which all logits are NaN.
+    pub(crate) nan_after: Option<u32>,
+    /// Makes this id always the best one after so many tokens.
+    pub(crate) end_with: Option<(usize, u32)>,
+    runs: usize,
+}
+
+pub(crate) struct Fake {
+    /// Token and position by block and place, `None` where nothing was written.
+    cache: Vec<Option<(u32, u32)>>,
+    output: Vec<f32>,
+    log: Arc<Mutex<Log>>,
+    gate: Arc<Gate>,
+    room: usize,
+}
+
+/// The test's view of a [`Fake`].
+#[derive(Clone)]
+pub(crate) struct Handle {
+    log: Arc<Mutex<Log>>,
+    gate: Arc<Gate>,
+}
+
+/// Lets steps through: all of them, or as many as a test allows.
+#[derive(Default)]
+struct Gate {
+    allowed: Mutex<Option<usize>>,
+    changed: Condvar,
+}
+
+impl Gate {
+    fn set(&self, allowed: Option<usize>) {
+        *self.allowed.lock().unwrap_or_else(PoisonError::into_inner) = allowed;
+        self.changed.notify_all();
+    }
+
+    fn pass(&self) {
+        let allowed = self.allowed.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut allowed =
+            self.changed.wait_while(allowed, |n| *n == Some(0)).unwrap_or_else(PoisonError::into_inner);
+        *allowed = allowed.map(|n| n - 1);
+    }
+}
+
+/// While it lives, only the steps it allows run.
+pub(crate) struct Hold<'h>(&'h Gate);
+
+impl Hold<'_> {
+    pub(crate) fn allow(&self, steps: usize) {
+        self.0.set(Some(steps));
+    }
+}
+
+impl Drop for Hold<'_> {
+    fn drop(&mut self) {
+        self.0.set(None);
+    }
+}
+
+impl Handle {
+    pub(crate) fn log(&self) -> MutexGuard<'_, Log> {
+        self.log.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn hold_steps(&self) -> Hold<'_> {
+        self.gate.set(Some(0));
+        Hold(&self.gate)
+    }
+}
+
+pub(crate) fn fake() -> (Box<dyn Program>, Handle) {
+    fake_with_room(usize::MAX)
+}
+
+/// A program that can reserve `room` blocks at most.
+pub(crate) fn fake_with_room(room: usize) -> (Box<dyn Program>, Handle) {
+    let handle = Handle { log: Arc::default(), gate: Arc::default() };
+    let fake = Fake {
+        cache: Vec::new(),
+        output: Vec::new(),
+        log: Arc::clone(&handle.log),
+        gate: Arc::clone(&handle.gate),
+        room,
+    };
+    (Box::new(fake), handle)
+}
+
+fn failed(reason: &str) -> BackendError {
+    BackendError::Failed { device: "fake", reason: reason.to_owned() }
+}
+
+impl Program for Fake {
+    fn reserve_blocks(&mut self, blocks: usize) -> Result<(), BackendError> {
+        if blocks > self.room {
+            return Err(BackendError::OutOfMemory { device: "fake", what: "cache", needed: blocks });
+        }
+        self.cache.resize(self.cache.len().max(blocks * BLOCK_TOKENS), None);
+        Ok(())
+    }
+
+    fn reserved_blocks(&self) -> usize {
+        self.cache.len() / BLOCK_TOKENS
+    }
+
+    fn run(&mut self, step: &Step<'_>) -> Result<RunStats, BackendError> {
+        self.gate.pass();
+        step.validate(VOCAB, self.reserved_blocks())?;
+        let mut log = self.log.lock().unwrap_or_else(PoisonError::into_inner);
+        log.runs += 1;
+        assert!(log.panic_on != Some(log.runs), "the fake was told to panic");
+        if log.fail_on.contains(&log.runs) {
+            return Err(failed("told to"));
+        }
+        if log.poison.is_some_and(|id| step.tokens.contains(&id)) {
+            return Err(failed("poison"));
+        }
+        log.steps += 1;
+        log.tokens += step.tokens.len();
+        log.widest_step = log.widest_step.max(step.sequences.len());
+        log.longest_step = log.longest_step.max(step.tokens.len());
+        let mut rows = vec![Vec::new(); step.tokens.len()];
+        for span in step.sequences {
+            let place = |p: usize| span.blocks[p / BLOCK_TOKENS] as usize * BLOCK_TOKENS + p % BLOCK_TOKENS;
+            for (p, i) in (span.past..).zip(span.tokens.clone()) {
+                self.cache[place(p)] = Some((step.tokens[i], step.positions[i]));
+            }
+            for (p, i) in (span.past..).zip(span.tokens.clone()) {
+                let history: Vec<_> = (0..=p).map(|q| self.cache[place(q)]).collect();
+                rows[i] =
+                    if step.outputs.contains(&(i as u32)) { logits_of(&history, &log) } else { Vec::new() };
+            }
+        }
+        self.output = step.outputs.iter().flat_map(|&row| rows[row as usize].clone()).collect();
+        let bytes_read = step.tokens.len() as u64;
+        Ok(RunStats { dispatches: 3, bytes_read, ..RunStats::default() })
+    }
+
+    fn output(&self, index: usize) -> &[f32] {
+        if index == 0 { &self.output } else { &[] }
+    }
+
+    fn memory(&self) -> ProgramMemory {
+        ProgramMemory { kv: self.reserved_blocks() * LAYOUT.block_bytes(), ..ProgramMemory::default() }
+    }
+}
+
+fn mix(state: u64, value: u64) -> u64 {
+    (state ^ value).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(29) ^ value
+}
+
+fn logits_of(history: &[Option<(u32, u32)>], log: &Log) -> Vec<f32> {
+    let last = history.last().copied().flatten().map(|(token, _)| token);
+    if last.is_some() && last == log.nan_after {
+        return vec![f32::NAN; VOCAB];
+    }
+    let state = history.iter().fold(1, |state, entry| match entry {
+        Some((token, position)) => mix(mix(state, u64::from(*token)), u64::from(*position)),
+        None => mix(state, u64::MAX),
+    });
+    let mut logits: Vec<f32> = (0..VOCAB as u64)
+        .map(|id| (mix(mix(state, id), 7) >> 40) as f32 / (1 << 24) as f32 * 8.0 - 4.0)
+        .collect();
+    if let Some((length, id)) = log.end_with
+        && history.len() >= length
+    {
+        logits[id as usize] = 100.0;
+    }
+    logits
+}
+
+/// Logits after `tokens` as they must come out, computed without any cache.
+pub(crate) fn expected_logits(tokens: &[u32]) -> Vec<f32> {
+    let history: Vec<_> = tokens.iter().copied().zip(0..).map(Some).collect();
+    logits_of(&history, &Log::default())
+}
+
+/// The greedy continuation as it must come out.
+pub(crate) fn expected_greedy(prompt: &[u32], n: usize) -> Vec<u32> {
+    let mut tokens = prompt.to_vec();
+    for _ in 0..n {
+        let logits = expected_logits(&tokens);
+        let best = (0..VOCAB).max_by(|&a, &b| logits[a].total_cmp(&logits[b]).then(b.cmp(&a)));
+        tokens.push(best.unwrap_or(0) as u32);
+    }
+    tokens.split_off(prompt.len())
+}
+
+/// A prompt of its own for each `kind`.
+pub(crate) fn prompt(kind: u32, len: usize) -> Vec<u32> {
+    (0..len as u32).map(|i| (i * i + kind * 31 + i / 7) % VOCAB as u32).collect()
+}
+
+pub(crate) fn greedy_request(prompt: Vec<u32>, n: usize) -> Request {
+    Request { max_tokens: Some(n), sampling: Sampling::greedy(), ..Request::new(prompt) }
+}
+
+/// A context of 4096 tokens and a cache of `blocks` blocks.
+pub(crate) fn config(blocks: usize) -> EngineConfig {
+    EngineConfig { kv_budget_bytes: blocks * LAYOUT.block_bytes(), ..EngineConfig::new(4096, VOCAB, LAYOUT) }
+}
+
+pub(crate) fn engine(config: EngineConfig) -> (Engine, Handle) {
+    let (program, handle) = fake();
+    (Engine::new(program, config).expect("a valid configuration"), handle)
+}
+
+/// Token 0 is `é`, 1 and 2 are the halves of `é`, others are the letters a, b, c … over and over.
+pub(crate) struct Letters;
+
+pub(crate) struct LetterDecoder {
+    half: bool,
+}
+
+pub(crate) fn letter(id: u32) -> char {
+    char::from(b'a' + (id % 26) as u8)
+}
+
+impl Detokenize for Letters {
+    fn decoder(&self) -> Box<dyn Decode + '_> {
+        Box::new(LetterDecoder { half: false })
+    }
+}
+
+impl Decode for LetterDecoder {
+    fn push(&mut self, id: u32) -> String {
+        match id {
+            0 => "é".to_owned(),
+            1 => {
+                self.half = true;
+                String::new()
+            }
+            2 if std::mem::take(&mut self.half) => "é".to_owned(),
+            id => letter(id).to_string(),
+        }
+    }
+
+    fn finish(&mut self) -> String {
+        if std::mem::take(&mut self.half) { "\u{fffd}".to_owned() } else { String::new() }
+    }
+}
