@@ -15,6 +15,7 @@ use metallic_formats::{FormatError, Gguf, Metadata, SafeTensors, Tensor};
 
 pub use config::{Config, RopeConfig, RopeScaling};
 
+use crate::text::{ChatTemplate, TemplateSources, TextError, Tokenizer};
 use crate::weights::{Naming, Weights};
 
 /// Why a model could not be loaded.
@@ -116,6 +117,14 @@ pub enum ModelError {
     /// The device refused the model.
     #[error(transparent)]
     Backend(#[from] BackendError),
+    /// The tokenizer or the chat template cannot be read.
+    #[error("`{file}`: {error}")]
+    Text {
+        /// The model.
+        file: String,
+        /// What is wrong with it.
+        error: TextError,
+    },
 }
 
 /// Families of models.
@@ -251,6 +260,41 @@ impl Model {
         &self.graph
     }
 
+    fn text_error(&self, error: TextError) -> ModelError {
+        ModelError::Text { file: self.path.display().to_string(), error }
+    }
+
+    /// Its tokenizer; `None` where it comes without one.
+    pub fn tokenizer(&self) -> Result<Option<Tokenizer>, ModelError> {
+        let tokenizer = match &self.source {
+            Source::Gguf(gguf) if gguf.metadata.get("tokenizer.ggml.model").is_some() => {
+                Tokenizer::from_gguf(&gguf.metadata)
+            }
+            Source::Folder(_) if self.path.join("tokenizer.json").exists() => Tokenizer::from_hf(&self.path),
+            Source::Gguf(_) | Source::Folder(_) => return Ok(None),
+        };
+        tokenizer.map(Some).map_err(|error| self.text_error(error))
+    }
+
+    /// Its template for ordinary chat; `None` where it comes without one.
+    pub fn template(&self, tokenizer: &Tokenizer) -> Result<Option<ChatTemplate>, ModelError> {
+        let sources = match &self.source {
+            Source::Gguf(gguf) => TemplateSources::from_gguf(&gguf.metadata),
+            Source::Folder(_) => TemplateSources::from_hf(&self.path),
+        };
+        let sources = sources.map_err(|error| self.text_error(error))?;
+        let text = |id: Option<u32>| id.and_then(|id| tokenizer.token_text(id)).unwrap_or("");
+        let template = sources
+            .choose(false)
+            .map(|source| ChatTemplate::new(source, text(tokenizer.bos()), text(tokenizer.eos())));
+        template.transpose().map_err(|error| self.text_error(error))
+    }
+
+    /// Bytes of the weights as stored in the file.
+    pub fn weight_bytes(&self) -> u64 {
+        self.graph.weights().iter().map(|w| w.data.len() as u64).sum()
+    }
+
     /// Number of parameters.
     pub fn parameters(&self) -> u64 {
         self.tensors().map(|t| t.shape.iter().map(|n| *n as u64).product::<u64>()).sum()
@@ -277,7 +321,7 @@ impl Model {
         let fused = rewrite::fuse(&self.graph)?;
         let arena = Schedule::of(&fused).arena_len(Sizes { tokens: 512, outputs: 1 }) * size_of::<f32>();
         Ok(MemoryEstimate {
-            weights: self.graph.weights().iter().map(|w| w.data.len() as u64).sum(),
+            weights: self.weight_bytes(),
             kv_per_1k_tokens: kv.token_bytes() as u64 * 1024,
             arena: arena as u64,
         })
