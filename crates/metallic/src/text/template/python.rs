@@ -101,7 +101,7 @@ fn float(x: f64, out: &mut String) {
 }
 
 /// The filter `tojson`, with the defaults that chat templates are written for: not ASCII only, no HTML escapes.
-pub(super) fn tojson(value: &Value, indent: Option<Value>, options: Kwargs) -> Result<Value, Error> {
+pub(super) fn tojson(value: &Value, indent: Option<Value>, options: &Kwargs) -> Result<Value, Error> {
     let indent = match indent {
         Some(indent) => Some(indent),
         None => options.get("indent")?,
@@ -259,7 +259,7 @@ mod tests {
 
     fn written(value: serde_json::Value) -> (String, String) {
         let value = Value::from_serialize(value);
-        let json = tojson(&value, None, Kwargs::from_iter(std::iter::empty::<(&str, Value)>())).unwrap();
+        let json = tojson(&value, None, &Kwargs::from_iter(std::iter::empty::<(&str, Value)>())).unwrap();
         (str(&value).unwrap(), json.to_string())
     }
 
