@@ -42,8 +42,10 @@ impl Cpu {
             0 => std::thread::available_parallelism().map_or(1, usize::from),
             n => n,
         };
-        let team = Team::new(threads)
-            .map_err(|e| BackendError::Failed { device: DEVICE, reason: format!("{threads} threads: {e}") })?;
+        let team = Team::new(threads).map_err(|e| BackendError::Failed {
+            device: DEVICE,
+            reason: format!("{threads} threads: {e}"),
+        })?;
         let isa = Isa::detect();
         let name = format!("{} threads, {}", team.threads(), isa.name());
         let info = DeviceInfo { kind: DEVICE, name, units: team.threads(), memory_bytes: None };
