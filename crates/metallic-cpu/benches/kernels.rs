@@ -12,7 +12,8 @@ use metallic_cpu::simd::{
 
 const TYPES: [DType; 8] =
     [DType::Q4_0, DType::Q4_1, DType::Q8_0, DType::Q4K, DType::Q5K, DType::Q6K, DType::F16, DType::F32];
-const DECODE: [(usize, usize); 3] = [(1536, 576), (49152, 512), (4096, 4096)];
+/// In the second-level cache, in the last, beyond both.
+const DECODE: [(usize, usize); 4] = [(1536, 576), (49152, 512), (4096, 4096), (49152, 4096)];
 const PREFILL: [usize; 2] = [128, 512];
 
 fn main() {

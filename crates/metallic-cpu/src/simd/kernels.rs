@@ -13,6 +13,10 @@ use super::pack::{PackedMatrix, TILE};
 /// The most tokens any instruction set computes together.
 pub(super) const MAX_BLOCK: usize = 8;
 
+/// How far ahead of a single token's product weights are asked for: past the page the processor itself
+/// looks ahead in.
+const AHEAD: usize = 4096;
+
 /// Products of a tile: `[tokens, 16]`.
 pub(super) type Block = [[f32; TILE]; MAX_BLOCK];
 
@@ -188,6 +192,11 @@ unsafe fn int_block<L: Lanes, Q: Format, const T: usize>(w: &IntTile<'_>, x: &[Q
             let d = L::load_f16(scales);
             let dmin = if Q::MIN { L::load_f16(scales.add(32)) } else { d };
             for g in 0..Q::SPAN {
+                if T == 1 {
+                    for line in 0..Q::BITS {
+                        L::prefetch(values.wrapping_add(AHEAD + 64 * line));
+                    }
+                }
                 let dots = L::dot::<Q, T>(values, &rows);
                 for h in 0..Q::HALVES {
                     let sub = 16 * (g * Q::HALVES + h);
@@ -295,6 +304,11 @@ unsafe fn float_block<L: Lanes, D: Element, const T: usize>(w: &[u8], x: &[f32],
         let whole = cols / L::CHAINS * L::CHAINS;
         let mut k = 0;
         while k < whole {
+            if T == 1 {
+                for line in 0..L::CHAINS * TILE * D::SIZE / 64 {
+                    L::prefetch(w.wrapping_add(AHEAD + k * TILE * D::SIZE + 64 * line));
+                }
+            }
             for c in 0..L::CHAINS {
                 let v = D::load::<L>(w.add((k + c) * TILE * D::SIZE));
                 for t in 0..T {

@@ -144,6 +144,12 @@ impl Lanes for Avx512 {
     }
 
     #[inline(always)]
+    unsafe fn prefetch(p: *const u8) {
+        // SAFETY: a hint; it touches no memory.
+        unsafe { _mm_prefetch::<_MM_HINT_T0>(p.cast()) }
+    }
+
+    #[inline(always)]
     unsafe fn dot<Q: Format, const T: usize>(w: *const u8, x: &[*const QGroup; T]) -> [[__m512i; 2]; T] {
         // SAFETY: features and pointers by the caller.
         unsafe {

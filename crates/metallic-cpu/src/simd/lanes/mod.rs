@@ -62,6 +62,8 @@ pub(super) trait Lanes {
         unsafe { Self::sums([x; 4])[0] }
     }
     unsafe fn to_float(x: Self::I) -> Self::F;
+    /// Asks for the cache line at `p`, which need not be readable.
+    unsafe fn prefetch(p: *const u8);
 
     /// For each of `T` tokens the sums over a group of `(q - OFFSET) * x` for 16 rows: one sum, or two
     /// with `HALVES == 2`. Exact.
@@ -74,6 +76,7 @@ pub(super) trait Lanes {
 ///
 /// # Safety
 /// `x` points to a record; `j < 8`.
+#[cfg(target_arch = "x86_64")]
 #[inline(always)]
 unsafe fn quad(x: *const QGroup, j: usize) -> i32 {
     // SAFETY: 4 j + 4 <= 32, within `values`, the first field.
@@ -84,6 +87,7 @@ unsafe fn quad(x: *const QGroup, j: usize) -> i32 {
 ///
 /// # Safety
 /// `x` points to a record.
+#[cfg(target_arch = "x86_64")]
 #[inline(always)]
 unsafe fn sums(x: *const QGroup) -> i32 {
     // SAFETY: the record is valid (caller), and reading `sums` as one word stays inside it.

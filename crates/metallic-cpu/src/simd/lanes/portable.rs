@@ -152,6 +152,9 @@ impl Lanes for Portable {
     }
 
     #[inline(always)]
+    unsafe fn prefetch(_: *const u8) {}
+
+    #[inline(always)]
     unsafe fn dot<Q: Format, const T: usize>(w: *const u8, x: &[*const QGroup; T]) -> [[Self::I; 2]; T] {
         let mut acc = [[[0; 16]; 2]; T];
         for t in 0..T {

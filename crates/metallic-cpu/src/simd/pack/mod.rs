@@ -64,7 +64,10 @@ struct Lines {
 impl Lines {
     fn new(tiles: usize, tile_bytes: usize) -> Lines {
         let tile = tile_bytes.div_ceil(64);
-        Lines { lines: vec![Line([0; 64]); tiles * tile], tile: tile * 64 }
+        let mut lines: Vec<Line> = Vec::with_capacity(tiles * tile);
+        ask_for_huge_pages(lines.as_ptr().cast(), lines.capacity() * 64);
+        lines.resize(tiles * tile, Line([0; 64]));
+        Lines { lines, tile: tile * 64 }
     }
 
     fn tile(&self, tile: usize) -> &[u8] {
@@ -79,6 +82,27 @@ impl Lines {
         unsafe { std::slice::from_raw_parts_mut(self.lines.as_mut_ptr().cast(), len) }
     }
 }
+
+/// A product with one token walks through all weights: with small pages it waits for address translations.
+#[cfg(target_os = "linux")]
+fn ask_for_huge_pages(start: *const u8, len: usize) {
+    const PAGE: usize = 4096;
+    const HUGE_PAGE: usize = 2 << 20;
+    const MADV_HUGEPAGE: std::ffi::c_int = 14;
+    unsafe extern "C" {
+        fn madvise(start: *const u8, len: usize, advice: std::ffi::c_int) -> std::ffi::c_int;
+    }
+    if len < 2 * HUGE_PAGE {
+        return;
+    }
+    let skip = start.align_offset(PAGE);
+    let len = (len - skip) / PAGE * PAGE;
+    // SAFETY: advice about whole pages of our own allocation; it changes no contents, and a refusal is no loss.
+    unsafe { madvise(start.wrapping_add(skip), len, MADV_HUGEPAGE) };
+}
+
+#[cfg(not(target_os = "linux"))]
+fn ask_for_huge_pages(_: *const u8, _: usize) {}
 
 /// A matrix of weights (`[rows, cols]`, `y = W x`) packed for the kernels of every instruction set.
 pub struct PackedMatrix {
