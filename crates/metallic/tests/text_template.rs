@@ -49,22 +49,19 @@ fn real_templates_with_tools_and_thoughts_render_as_python_renders_them() {
         let prompt = case["add_generation_prompt"] == true;
         let variables = case["variables"].as_object().unwrap();
         let result = template.render_values(&conversation["messages"], tools, prompt, variables);
-        match case.get("expected") {
-            Some(expected) => {
-                assert_eq!(&result.unwrap(), expected, "{name} {}", case["conversation"]);
-                rendered += 1;
-            }
-            None => {
-                let error = result.unwrap_err();
-                let message = case["error"].as_str().unwrap();
-                if let (TextError::TemplateRaised { message: found, line }, Some(raised)) =
-                    (&error, message.strip_prefix("TemplateError: "))
-                {
-                    assert_eq!(found, raised, "{name}");
-                    assert!(*line > 0, "{name}");
-                    refused += 1;
-                }
-            }
+        if let Some(expected) = case.get("expected") {
+            assert_eq!(&result.unwrap(), expected, "{name} {}", case["conversation"]);
+            rendered += 1;
+            continue;
+        }
+        let error = result.unwrap_err();
+        if let Some(raised) = case["error"].as_str().unwrap().strip_prefix("TemplateError: ") {
+            assert!(
+                matches!(&error, TextError::TemplateRaised { message, line } if message == raised && *line > 0),
+                "{name} {}: {error:?}, expected {raised}",
+                case["conversation"]
+            );
+            refused += 1;
         }
     }
     assert!(rendered > 100 && refused > 5, "{rendered} rendered, {refused} refused");

@@ -121,6 +121,21 @@ fn the_generation_config_lists_what_ends_a_generation() {
 }
 
 #[test]
+fn a_piece_of_text_that_looks_like_an_end_is_a_piece_of_text() {
+    let mut object = byte_level();
+    let tokens = object["tokenizer.ggml.tokens"].as_array_mut().unwrap();
+    let html = tokens.len() as u32;
+    tokens.extend([json!("</s>"), json!("<|eot_id|>")]);
+    object["tokenizer.ggml.token_type"].as_array_mut().unwrap().extend([json!(1), json!(1)]);
+    let tokenizer = Tokenizer::from_gguf(&metadata(&object)).unwrap();
+    assert!(!tokenizer.is_end_of_generation(html) && !tokenizer.is_special(html));
+    assert!(!tokenizer.encode("a</s>", false, true).unwrap().contains(&html));
+    // A mark that the file forgot to mark is one all the same.
+    assert!(tokenizer.is_end_of_generation(html + 1) && tokenizer.is_special(html + 1));
+    assert_eq!(tokenizer.encode("<|eot_id|>", false, true).unwrap(), [html + 1]);
+}
+
+#[test]
 fn the_configuration_decides_about_the_first_token() {
     let tokenizer = std::fs::read(data("spm_prefix/tokenizer.json")).unwrap();
     let with = |config: &str| {

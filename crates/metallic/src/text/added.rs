@@ -4,6 +4,7 @@ use super::TextError;
 
 /// A token that is found in the text as a whole, before anything is split.
 #[derive(Clone, Debug)]
+#[allow(clippy::struct_excessive_bools, reason = "the flags of the file format")]
 pub(super) struct AddedToken {
     pub id: u32,
     pub content: String,

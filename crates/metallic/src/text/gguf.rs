@@ -108,6 +108,7 @@ fn parts(
     Ok(Parts {
         vocab,
         model,
+        kinds_are_certain: false,
         added,
         added_normalized: Vec::new(),
         normalizers: Vec::new(),

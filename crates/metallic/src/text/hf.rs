@@ -38,6 +38,7 @@ struct TokenizerJson {
 }
 
 #[derive(Deserialize)]
+#[allow(clippy::struct_excessive_bools, reason = "the flags of the file format")]
 struct AddedJson {
     id: u32,
     content: String,
@@ -81,6 +82,7 @@ enum MergeJson {
 }
 
 #[derive(Default, Deserialize)]
+#[allow(clippy::struct_field_names, reason = "the names of the file format")]
 struct ConfigJson {
     bos_token: Option<NameJson>,
     eos_token: Option<NameJson>,
@@ -215,6 +217,7 @@ impl Tokenizer {
         Self::new(Parts {
             vocab,
             model,
+            kinds_are_certain: true,
             added: added.into_iter().map(convert).collect(),
             added_normalized,
             normalizers,

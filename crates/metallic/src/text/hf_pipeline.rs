@@ -188,9 +188,8 @@ fn prepend_scheme(component: &Component) -> Result<PrependScheme, TextError> {
     Ok(match component.get("prepend_scheme").and_then(Value::as_str) {
         Some("always") => PrependScheme::Always,
         Some("first") => PrependScheme::First,
-        Some("never") => PrependScheme::Never,
         None if flag(component, "add_prefix_space", true) => PrependScheme::Always,
-        None => PrependScheme::Never,
+        Some("never") | None => PrependScheme::Never,
         Some(_) => return Err(malformed(component, "prepend_scheme")),
     })
 }

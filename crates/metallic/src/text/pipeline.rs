@@ -97,7 +97,7 @@ pub(super) struct Pieces<'a> {
 
 impl<'a> Pieces<'a> {
     pub(super) fn whole(text: Cow<'a, str>) -> Self {
-        let ranges = if text.is_empty() { Vec::new() } else { vec![0..text.len()] };
+        let ranges = std::iter::once(0..text.len()).filter(|r| !r.is_empty()).collect();
         Self { text, ranges }
     }
 

@@ -49,6 +49,8 @@ pub(super) enum Model {
 pub(super) struct Parts {
     pub vocab: Vocab,
     pub model: Model,
+    /// Whether a token that is not marked as special is certainly a piece of text.
+    pub kinds_are_certain: bool,
     /// Found in the text as given.
     pub added: Vec<AddedToken>,
     /// Found in the normalized text.
@@ -93,9 +95,12 @@ impl Tokenizer {
         let mut ends: BTreeSet<u32> = parts.ends.iter().chain(&parts.eos).copied().collect();
         for text in END_TOKENS {
             let Some(id) = parts.vocab.id(text) else { continue };
-            ends.insert(id);
-            // Some files forget to mark it, and would let a user's text end the answer or show the mark in it.
             if parts.vocab.tokens[id as usize].kind == Kind::Normal {
+                // `</s>` may be a piece of HTML; what looks like nothing but a mark is one that the file forgot to mark.
+                let is_mark = ["<|", "<｜", "<end_of_"].iter().any(|start| text.starts_with(start));
+                if parts.kinds_are_certain || !is_mark {
+                    continue;
+                }
                 parts.vocab.tokens[id as usize].kind = Kind::Control;
                 parts.added.push(AddedToken {
                     id,
@@ -106,6 +111,7 @@ impl Tokenizer {
                     single_word: false,
                 });
             }
+            ends.insert(id);
         }
         // Harmony and Solar end a message with `<|end|>` and go on; they end an answer with the other marks.
         let has = |text| parts.vocab.id(text).is_some();

@@ -45,7 +45,7 @@ pub(super) fn strftime(format: &str, time: SystemTime) -> String {
             other => (false, other),
         };
         let two = |n: u64| if plain { n.to_string() } else { format!("{n:02}") };
-        out.push_str(&match directive {
+        let text = match directive {
             'Y' => year.to_string(),
             'y' => two(year % 100),
             'm' => two(month),
@@ -67,7 +67,8 @@ pub(super) fn strftime(format: &str, time: SystemTime) -> String {
             'z' => "+0000".to_owned(),
             '%' => "%".to_owned(),
             other => format!("%{other}"),
-        });
+        };
+        out.push_str(&text);
     }
     out
 }

@@ -1,4 +1,5 @@
 //! Filters that differ from Python's jinja2 in the engine: what they print, and the arguments they take.
+#![allow(clippy::needless_pass_by_value, reason = "the engine hands arguments over by value")]
 
 use minijinja::value::{Kwargs, Rest, ValueKind};
 use minijinja::{Environment, Error, State, Value};

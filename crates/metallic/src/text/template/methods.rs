@@ -181,9 +181,9 @@ fn title(s: &str) -> String {
     let mut inside = false;
     for c in s.chars() {
         if inside {
-            out.extend(c.to_lowercase())
+            out.extend(c.to_lowercase());
         } else {
-            out.extend(c.to_uppercase())
+            out.extend(c.to_uppercase());
         }
         inside = c.is_alphabetic();
     }
@@ -222,34 +222,21 @@ fn split(s: &str, sep: Option<&str>, most: Option<usize>, from_right: bool) -> R
 /// Words between whitespace, at most `most` of them; the last holds the rest. From the right: the last word first.
 fn words(s: &str, most: usize, from_right: bool) -> Vec<&str> {
     let mut out = Vec::new();
-    let mut rest = if from_right { s.trim_end_matches(is_space) } else { s.trim_start_matches(is_space) };
-    while !rest.is_empty() {
-        let cut = if from_right { rest.rfind(is_space) } else { rest.find(is_space) };
-        let Some(at) = cut.filter(|_| out.len() + 1 < most) else {
-            out.push(if from_right {
-                rest.trim_start_matches(is_space)
-            } else {
-                rest.trim_end_matches(is_space)
-            });
-            break;
-        };
-        if from_right {
-            let space = rest[at..].chars().next().map_or(1, char::len_utf8);
-            out.push(&rest[at + space..]);
-            rest = rest[..at].trim_end_matches(is_space);
-        } else {
-            out.push(&rest[..at]);
-            rest = rest[at..].trim_start_matches(is_space);
+    let mut rest = s;
+    loop {
+        rest = if from_right { rest.trim_end_matches(is_space) } else { rest.trim_start_matches(is_space) };
+        if rest.is_empty() {
+            return out;
         }
-    }
-    // A last part that was not cut keeps its outer whitespace in Python.
-    if out.len() == most && !from_right {
-        if let Some(last) = out.last_mut() {
-            let start = last.as_ptr() as usize - s.as_ptr() as usize;
-            *last = &s[start..];
+        if out.len() + 1 == most {
+            out.push(rest);
+            return out;
         }
+        let word = if from_right { rest.rsplit(is_space).next() } else { rest.split(is_space).next() };
+        let word = word.unwrap_or(rest);
+        rest = if from_right { &rest[..rest.len() - word.len()] } else { &rest[word.len()..] };
+        out.push(word);
     }
-    out
 }
 
 fn lines(s: &str, keep_ends: bool) -> Value {

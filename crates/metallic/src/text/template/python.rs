@@ -169,13 +169,12 @@ impl JsonWriter {
                     keys.sort();
                 }
                 self.group(('{', '}'), &keys, depth, out, |key, out| {
-                    match key.as_str() {
-                        Some(text) => self.string(text, out),
-                        None => {
-                            let mut name = String::new();
-                            self.write(key, depth + 1, &mut name)?;
-                            self.string(&name, out);
-                        }
+                    if let Some(text) = key.as_str() {
+                        self.string(text, out);
+                    } else {
+                        let mut name = String::new();
+                        self.write(key, depth + 1, &mut name)?;
+                        self.string(&name, out);
                     }
                     out.push_str(&self.key);
                     self.write(&value.get_item(key)?, depth + 1, out)

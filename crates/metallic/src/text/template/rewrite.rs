@@ -42,10 +42,9 @@ fn tag_end(text: &str, close: &str) -> Option<usize> {
             _ if escaped => escaped = false,
             Some(_) if c == '\\' => escaped = true,
             Some(q) if c == q => quote = None,
-            Some(_) => {}
             None if text[at..].starts_with(close) => return Some(at + close.len()),
             None if c == '"' || c == '\'' => quote = Some(c),
-            None => {}
+            _ => {}
         }
     }
     None

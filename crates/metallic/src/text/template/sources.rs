@@ -24,7 +24,9 @@ impl TemplateSources {
         let mut sources = Self { default: metadata.opt_str(Self::KEY)?.map(Into::into), ..Self::default() };
         for (key, _) in metadata.iter() {
             let name = key.strip_prefix(Self::KEY).and_then(|k| k.strip_prefix('.'));
-            if let (Some(name), Some(text)) = (name, metadata.opt_str(key)?) {
+            if let Some(name) = name
+                && let Some(text) = metadata.opt_str(key)?
+            {
                 sources.named.insert(name.into(), text.into());
             }
         }
