@@ -208,7 +208,7 @@ struct Softmax {
 impl Softmax {
     fn of(candidates: &[Candidate]) -> Self {
         let max = max_logit(candidates);
-        let total = candidates.iter().map(|c| exp(f64::from(c.logit) - max)).sum();
+        let total = sum_exp(candidates.iter().map(|c| f64::from(c.logit)), max);
         Self { max, total }
     }
 
@@ -225,19 +225,50 @@ fn max_logit(candidates: &[Candidate]) -> f64 {
     f64::from(candidates.iter().map(|c| c.logit).fold(f32::NEG_INFINITY, f32::max))
 }
 
-/// `e^x` for `x` ≤ 0 to the last digit or two; 0 below -708.
+/// `e^x` for `x` ≤ 0 to the last digit or two; 0 below -708. Free of branches, so that loops over it become vector code.
 pub fn exp(x: f64) -> f64 {
     // ln 2 in two parts: the first has so few digits that its multiples are exact.
     const LN_2_HIGH: f64 = 0.693_147_180_369_123_8;
     const LN_2_LOW: f64 = 1.908_214_929_270_587_7e-10;
-    if x.is_nan() || x < -708.0 {
-        return 0.0;
+    // Adding it rounds to whole numbers and leaves them in the lowest bits.
+    const ROUND: f64 = 6_755_399_441_055_744.0; // 1.5 * 2^52
+    let bounded = x.max(-708.0);
+    let shifted = bounded * std::f64::consts::LOG2_E + ROUND;
+    let k = shifted - ROUND;
+    let r = (bounded - k * LN_2_HIGH) - k * LN_2_LOW; // |r| ≤ ln 2 / 2
+    let mut series = 0.0;
+    for factor in INVERSE_FACTORIALS.iter().rev() {
+        series = series * r + factor;
     }
-    let k = (x * std::f64::consts::LOG2_E).round();
-    let r = (x - k * LN_2_HIGH) - k * LN_2_LOW; // |r| ≤ ln 2 / 2
-    let mut series = 1.0;
-    for n in (1..=13).rev() {
-        series = 1.0 + series * r / f64::from(n);
+    let power_of_two = f64::from_bits(shifted.to_bits().wrapping_add(1023) << 52);
+    if x >= -708.0 { series * power_of_two } else { 0.0 }
+}
+
+/// `1 / n!` from 0 on: the series of `e^r`.
+const INVERSE_FACTORIALS: [f64; 14] = {
+    let mut table = [1.0; 14];
+    let mut n = 1;
+    while n < table.len() {
+        table[n] = table[n - 1] / n as f64;
+        n += 1;
     }
-    series * f64::from_bits(((k as i64 + 1023) as u64) << 52)
+    table
+};
+
+/// `Σ e^(x - max)`, summed in order.
+pub(crate) fn sum_exp(values: impl Iterator<Item = f64>, max: f64) -> f64 {
+    let mut values = values.fuse();
+    let mut total = 0.0;
+    loop {
+        // A batch of its own, because a sum in order keeps the loop around it from becoming vector code.
+        let mut batch = [f64::NEG_INFINITY; 32];
+        let filled = batch.iter_mut().zip(&mut values).map(|(place, x)| *place = x).count();
+        for x in &mut batch {
+            *x = exp(*x - max);
+        }
+        total += batch[..filled].iter().sum::<f64>();
+        if filled < batch.len() {
+            return total;
+        }
+    }
 }

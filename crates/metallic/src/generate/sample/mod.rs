@@ -26,6 +26,7 @@ pub use filters::{
 pub use random::Random;
 
 use super::{EngineError, Logprob};
+use filters::sum_exp;
 
 /// Memory that sampling works in. One serves any number of samplers, one after another.
 #[derive(Debug, Default)]
@@ -112,7 +113,8 @@ pub fn logprobs(scratch: &mut Scratch, logits: &[f32], id: u32, top: usize) -> (
 
 /// `ln Σ e^x` over the logits that are numbers, in f64.
 pub(super) fn log_sum_exp(logits: &[f32]) -> f64 {
-    let numbers = || logits.iter().filter(|x| !x.is_nan()).map(|x| f64::from(x.min(f32::MAX)));
+    let numbers =
+        || logits.iter().map(|x| if x.is_nan() { f32::NEG_INFINITY } else { x.min(f32::MAX) }).map(f64::from);
     let max = numbers().fold(f64::NEG_INFINITY, f64::max);
-    max + numbers().map(|x| exp(x - max)).sum::<f64>().ln()
+    max + sum_exp(numbers(), max).ln()
 }

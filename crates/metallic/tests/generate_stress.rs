@@ -1,0 +1,79 @@
+//! Random traffic on random small engines: whatever happens to a request's neighbours, its tokens are the model's.
+
+mod generate_support;
+
+use generate_support::*;
+use metallic::generate::{EngineConfig, FinishReason, Generation};
+use proptest::prelude::*;
+
+/// One request: which of a few beginnings it shares, how much of it, its own tail, its length, and what happens to it.
+#[derive(Clone, Debug)]
+struct Traffic {
+    beginning: u32,
+    shared: usize,
+    tail: usize,
+    generate: usize,
+    fate: Fate,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Fate {
+    Served,
+    Cancelled,
+    Dropped,
+}
+
+fn traffic() -> impl Strategy<Value = Traffic> {
+    let fate = prop_oneof![5 => Just(Fate::Served), 1 => Just(Fate::Cancelled), 1 => Just(Fate::Dropped)];
+    (0u32..3, 0usize..120, 1usize..30, 1usize..60, fate).prop_map(
+        |(beginning, shared, tail, generate, fate)| Traffic { beginning, shared, tail, generate, fate },
+    )
+}
+
+fn prompt_of(traffic: &Traffic) -> Vec<u32> {
+    let mut tokens = prompt(traffic.beginning, traffic.shared);
+    tokens.extend(prompt(traffic.shared as u32 + 50, traffic.tail));
+    tokens
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(150))]
+
+    #[test]
+    fn every_answer_is_the_models_and_every_block_comes_back(
+        rounds in prop::collection::vec(prop::collection::vec(traffic(), 1..7), 1..4),
+        blocks in 7usize..20,
+        (step_tokens, max_sequences) in (5usize..100, 1usize..6),
+        prefix_cache in any::<bool>(),
+        failing in prop::collection::vec(1usize..60, 0..2),
+    ) {
+        let config = EngineConfig { step_tokens, max_sequences, prefix_cache, ..config(blocks) };
+        let (engine, handle) = engine(config);
+        handle.log().fail_on.clone_from(&failing);
+        for round in rounds {
+            let answers: Vec<(&Traffic, Generation)> = round
+                .iter()
+                .map(|t| (t, engine.submit(greedy_request(prompt_of(t), t.generate)).expect("it fits")))
+                .collect();
+            for (traffic, answer) in answers {
+                match traffic.fate {
+                    Fate::Dropped => continue,
+                    Fate::Cancelled => answer.cancel(),
+                    Fate::Served => {}
+                }
+                let expected = expected_greedy(&prompt_of(traffic), traffic.generate);
+                match answer.complete() {
+                    Ok(done) if done.reason == FinishReason::Cancelled => {
+                        prop_assert_eq!(traffic.fate, Fate::Cancelled);
+                        prop_assert!(expected.starts_with(&done.tokens));
+                    }
+                    Ok(done) => prop_assert_eq!(done.tokens, expected),
+                    Err(error) => prop_assert!(!failing.is_empty(), "{}", error),
+                }
+            }
+        }
+        let stats = engine.stats().expect("stats");
+        prop_assert_eq!((stats.held_blocks, stats.running, stats.waiting), (0, 0, 0));
+        prop_assert!(stats.reserved_blocks <= blocks);
+    }
+}
