@@ -33,6 +33,10 @@ pub(crate) fn run(args: &[String]) -> Result<()> {
     let peer = if options.peers { Some(llamacpp()?) } else { None };
     let models = if options.models.is_empty() { smollm2_files(&metallic)? } else { options.models.clone() };
 
+    let load = fs::read_to_string("/proc/loadavg").ok().and_then(|text| busy(&text));
+    if let Some(load) = load {
+        eprintln!("THE MACHINE IS BUSY (load {load}): these figures, and the ratios, will mean nothing");
+    }
     let mut rows = Vec::new();
     for model in &models {
         rows.extend(measure(model, &metallic, peer.as_deref(), &options)?);
@@ -70,6 +74,13 @@ impl Options {
         }
         Ok(options)
     }
+}
+
+/// The load of the last minute, where others would take part of a core from what is measured. Programs whose
+/// threads wait for each other by spinning lose far more than that part, so a ratio does not save the figures.
+fn busy(loadavg: &str) -> Option<f64> {
+    let load = loadavg.split_whitespace().next()?.parse().ok()?;
+    (load > 0.5).then_some(load)
 }
 
 fn count(name: &str, value: Option<&String>) -> Result<usize> {
@@ -303,6 +314,13 @@ mod tests {
         for bad in ["", "{\"median\":1}", "oops"] {
             assert!(parse_speeds(bad).is_err(), "{bad:?}");
         }
+    }
+
+    #[test]
+    fn a_busy_machine_is_noticed() {
+        assert_eq!(busy("9.60 8.79 7.29 3/210 4711\n"), Some(9.6));
+        assert_eq!(busy("0.03 8.79 7.29 1/210 4711\n"), None);
+        assert_eq!(busy(""), None);
     }
 
     #[test]
