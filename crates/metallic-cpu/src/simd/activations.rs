@@ -2,7 +2,6 @@
 
 use super::isa::{Isa, dispatch};
 use super::lanes::Lanes;
-use super::math::ROUND;
 use super::team::Team;
 
 /// Groups of a task; below this a fork costs more than it saves.
@@ -132,12 +131,8 @@ fn quantize_groups(isa: Isa, x: &[f32], groups: &mut [QGroup]) {
 #[inline(always)]
 unsafe fn quantize_body<L: Lanes>(x: &[f32], groups: &mut [QGroup]) {
     for (x, group) in x.as_chunks::<GROUP>().0.iter().zip(groups) {
-        // As integers, magnitudes order the same way, with infinities and NaNs above all numbers.
-        let mut top = 0u32;
-        for v in x {
-            top = top.max(v.to_bits() & 0x7fff_ffff);
-        }
-        let absmax = f32::from_bits(top);
+        // SAFETY: features by the caller; 32 values.
+        let absmax = f32::from_bits(unsafe { L::top32(x.as_ptr()) });
         // Below this 127 / absmax overflows: such a group is zero.
         let (scale, inverse) = if !absmax.is_finite() {
             (f32::NAN, 0.0)
@@ -146,13 +141,11 @@ unsafe fn quantize_body<L: Lanes>(x: &[f32], groups: &mut [QGroup]) {
         } else {
             (absmax / 127.0, 127.0 / absmax)
         };
-        let mut sums = [0i32; 2];
+        let mut sums = [0; 2];
         for half in 0..2 {
-            for i in half * 16..half * 16 + 16 {
-                let q = ((x[i] * inverse + ROUND).to_bits() as i32 - ROUND.to_bits() as i32) as i8;
-                group.values[i] = q;
-                sums[half] += i32::from(q);
-            }
+            let (x, out) = (x[16 * half..].as_ptr(), group.values[16 * half..].as_mut_ptr());
+            // SAFETY: features by the caller; 16 values and 16 places remain.
+            sums[half] = unsafe { L::quantize16(x, inverse, out) };
         }
         group.scale = scale;
         group.sums = [sums[0] as i16, sums[1] as i16];

@@ -43,6 +43,21 @@ unsafe fn unpack<Q: Format>(w: *const u8, j: usize, h: usize) -> __m256i {
     }
 }
 
+/// The sum of 16 signed bytes.
+///
+/// # Safety
+/// SSE2.
+#[inline(always)]
+pub(super) unsafe fn sum_bytes(bytes: __m128i) -> i32 {
+    // SAFETY: SSE2 by the caller.
+    unsafe {
+        // As unsigned bytes 128 higher, which one instruction sums by eights.
+        let eights = _mm_sad_epu8(_mm_xor_si128(bytes, _mm_set1_epi8(-128)), _mm_setzero_si128());
+        let both = _mm_add_epi32(eights, _mm_shuffle_epi32::<0b1110>(eights));
+        _mm_cvtsi128_si32(both) - 16 * 128
+    }
+}
+
 impl Lanes for Avx2 {
     type F = [__m256; 2];
     type I = [__m256i; 2];
@@ -153,6 +168,36 @@ impl Lanes for Avx2 {
     unsafe fn to_float(x: Self::I) -> Self::F {
         // SAFETY: features by the caller.
         unsafe { [_mm256_cvtepi32_ps(x[0]), _mm256_cvtepi32_ps(x[1])] }
+    }
+
+    #[inline(always)]
+    unsafe fn top32(x: *const f32) -> u32 {
+        // SAFETY: features and 32 readable f32 by the caller.
+        unsafe {
+            let mut top = _mm256_setzero_si256();
+            for i in 0..4 {
+                let bits = _mm256_loadu_si256(x.add(8 * i).cast());
+                top = _mm256_max_epu32(top, _mm256_and_si256(bits, _mm256_set1_epi32(0x7fff_ffff)));
+            }
+            let four = _mm_max_epu32(_mm256_castsi256_si128(top), _mm256_extracti128_si256::<1>(top));
+            let two = _mm_max_epu32(four, _mm_shuffle_epi32::<0b1110>(four));
+            _mm_cvtsi128_si32(_mm_max_epu32(two, _mm_shuffle_epi32::<1>(two))) as u32
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn quantize16(x: *const f32, inverse: f32, out: *mut i8) -> i32 {
+        // SAFETY: features, 16 readable f32 and 16 writable bytes by the caller.
+        unsafe {
+            let inverse = _mm256_set1_ps(inverse);
+            let low = _mm256_cvtps_epi32(_mm256_mul_ps(_mm256_loadu_ps(x), inverse));
+            let high = _mm256_cvtps_epi32(_mm256_mul_ps(_mm256_loadu_ps(x.add(8)), inverse));
+            // Packing keeps the two 128-bit halves apart; the permutation puts quarters in order.
+            let words = _mm256_permute4x64_epi64::<0b1101_1000>(_mm256_packs_epi32(low, high));
+            let bytes = _mm_packs_epi16(_mm256_castsi256_si128(words), _mm256_extracti128_si256::<1>(words));
+            _mm_storeu_si128(out.cast(), bytes);
+            sum_bytes(bytes)
+        }
     }
 
     #[inline(always)]

@@ -3,6 +3,7 @@
 #[allow(clippy::wildcard_imports, reason = "intrinsics carry their own prefix")]
 use std::arch::x86_64::*;
 
+use super::avx2::sum_bytes;
 use super::{Lanes, quad, sums};
 use crate::simd::activations::QGroup;
 use crate::simd::format::Format;
@@ -141,6 +142,28 @@ impl Lanes for Avx512 {
     unsafe fn to_float(x: __m512i) -> __m512 {
         // SAFETY: features by the caller.
         unsafe { _mm512_cvtepi32_ps(x) }
+    }
+
+    #[inline(always)]
+    unsafe fn top32(x: *const f32) -> u32 {
+        // SAFETY: features and 32 readable f32 by the caller.
+        unsafe {
+            let magnitude = _mm512_set1_epi32(0x7fff_ffff);
+            let low = _mm512_and_si512(_mm512_loadu_si512(x.cast()), magnitude);
+            let high = _mm512_and_si512(_mm512_loadu_si512(x.add(16).cast()), magnitude);
+            _mm512_reduce_max_epu32(_mm512_max_epu32(low, high))
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn quantize16(x: *const f32, inverse: f32, out: *mut i8) -> i32 {
+        // SAFETY: features, 16 readable f32 and 16 writable bytes by the caller.
+        unsafe {
+            let scaled = _mm512_mul_ps(_mm512_loadu_ps(x), _mm512_set1_ps(inverse));
+            let bytes = _mm512_cvtepi32_epi8(_mm512_cvtps_epi32(scaled));
+            _mm_storeu_si128(out.cast(), bytes);
+            sum_bytes(bytes)
+        }
     }
 
     #[inline(always)]

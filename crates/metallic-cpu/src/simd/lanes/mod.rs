@@ -2,6 +2,7 @@
 
 use super::activations::QGroup;
 use super::format::Format;
+use super::math::ROUND;
 
 #[cfg(target_arch = "x86_64")]
 mod avx2;
@@ -64,6 +65,27 @@ pub(super) trait Lanes {
     unsafe fn to_float(x: Self::I) -> Self::F;
     /// Asks for the cache line at `p`, which need not be readable.
     unsafe fn prefetch(p: *const u8);
+
+    /// The largest magnitude of 32 values, as bits: they order as the magnitudes do, infinities and NaNs above
+    /// all numbers.
+    #[inline(always)]
+    unsafe fn top32(x: *const f32) -> u32 {
+        // SAFETY: 32 readable f32 by the caller.
+        let x = unsafe { x.cast::<[f32; 32]>().read_unaligned() };
+        x.iter().fold(0, |top, v| top.max(v.to_bits() & 0x7fff_ffff))
+    }
+
+    /// Writes 16 values times `inverse`, rounded to even, as i8; their sum. What does not fit is any number.
+    #[inline(always)]
+    unsafe fn quantize16(x: *const f32, inverse: f32, out: *mut i8) -> i32 {
+        // SAFETY: 16 readable f32 by the caller.
+        let x = unsafe { x.cast::<[f32; 16]>().read_unaligned() };
+        let q =
+            x.map(|x| ((x * inverse + ROUND).to_bits() as i32).wrapping_sub(ROUND.to_bits() as i32) as i8);
+        // SAFETY: 16 writable i8 by the caller.
+        unsafe { out.cast::<[i8; 16]>().write(q) };
+        q.iter().map(|q| i32::from(*q)).sum()
+    }
 
     /// For each of `T` tokens the sums over a group of `(q - OFFSET) * x` for 16 rows: one sum, or two
     /// with `HALVES == 2`. Exact.

@@ -1,5 +1,7 @@
 //! The blocks of GGUF's quantised types, read field by field.
 
+use std::array::from_fn;
+
 use metallic_core::DType;
 
 /// One block of a row.
@@ -64,30 +66,31 @@ impl Block<'_> {
         let b = self.bytes;
         let nibbles = |at: usize, l: usize| (b[at + l % 16] >> (l / 16 * 4)) & 15;
         let fifth = |at: usize, l: usize| (b[at + l / 8] >> (l % 8)) & 1;
+        let part = |at: usize| b[at..].first_chunk::<32>().unwrap_or(&[0; 32]);
         // Position of group `g` among the 128 values of a half block.
         let (n, j) = (g / 4, g % 4);
-        let value = |l: usize| match self.dtype {
-            DType::Q4_0 => nibbles(2, l),
-            DType::Q4_1 => nibbles(4, l),
-            DType::Q5_0 => nibbles(6, l) | fifth(2, l) << 4,
-            DType::Q5_1 => nibbles(8, l) | fifth(4, l) << 4,
-            DType::Q8_0 => b[2 + l] ^ 0x80,
-            DType::Q2K => (b[16 + 32 * n + l] >> (2 * j)) & 3,
+        // The type is asked once a group: each loop below is then straight code.
+        match self.dtype {
+            DType::Q4_0 => from_fn(|l| nibbles(2, l)),
+            DType::Q4_1 => from_fn(|l| nibbles(4, l)),
+            DType::Q5_0 => from_fn(|l| nibbles(6, l) | fifth(2, l) << 4),
+            DType::Q5_1 => from_fn(|l| nibbles(8, l) | fifth(4, l) << 4),
+            DType::Q8_0 => part(2).map(|q| q ^ 0x80),
+            DType::Q2K => part(16 + 32 * n).map(|q| (q >> (2 * j)) & 3),
             DType::Q3K => {
-                let low = (b[32 + 32 * n + l] >> (2 * j)) & 3;
-                low | ((b[l] >> g) & 1) << 2
+                let (low, high) = (part(32 + 32 * n), part(0));
+                from_fn(|l| (low[l] >> (2 * j)) & 3 | ((high[l] >> g) & 1) << 2)
             }
-            DType::Q4K => (b[16 + 32 * (g / 2) + l] >> (g % 2 * 4)) & 15,
+            DType::Q4K => part(16 + 32 * (g / 2)).map(|q| (q >> (g % 2 * 4)) & 15),
             DType::Q5K => {
-                let low = (b[48 + 32 * (g / 2) + l] >> (g % 2 * 4)) & 15;
-                low | ((b[16 + l] >> g) & 1) << 4
+                let (low, high) = (part(48 + 32 * (g / 2)), part(16));
+                from_fn(|l| (low[l] >> (g % 2 * 4)) & 15 | ((high[l] >> g) & 1) << 4)
             }
             DType::Q6K => {
-                let low = (b[64 * n + 32 * (j % 2) + l] >> (j / 2 * 4)) & 15;
-                low | ((b[128 + 32 * n + l] >> (2 * j)) & 3) << 4
+                let (low, high) = (part(64 * n + 32 * (j % 2)), part(128 + 32 * n));
+                from_fn(|l| (low[l] >> (j / 2 * 4)) & 15 | ((high[l] >> (2 * j)) & 3) << 4)
             }
-            DType::F32 | DType::F16 | DType::BF16 | DType::I32 | DType::U32 => 0,
-        };
-        std::array::from_fn(value)
+            DType::F32 | DType::F16 | DType::BF16 | DType::I32 | DType::U32 => [0; 32],
+        }
     }
 }

@@ -181,7 +181,11 @@ impl PackedMatrix {
         };
         if dtype.is_float() {
             team.for_chunks(self.values.bytes_mut(), tile_values, |tile, values| {
-                interleave(tile_source(tile), row_bytes, dtype.block_bytes(), values);
+                if dtype == DType::F32 {
+                    interleave::<4>(tile_source(tile), row_bytes, values);
+                } else {
+                    interleave::<2>(tile_source(tile), row_bytes, values);
+                }
             });
             return;
         }
@@ -268,12 +272,19 @@ fn sizes<Q: Format>(cols: usize) -> (usize, usize) {
     (groups * Q::GROUP_BYTES, groups / Q::SPAN * Q::SCALE_BYTES)
 }
 
-/// `[rows][cols]` elements of `size` bytes to `[cols][16]`.
-fn interleave(source: &[u8], row_bytes: usize, size: usize, out: &mut [u8]) {
-    for (row, source) in source.chunks_exact(row_bytes).enumerate() {
-        for (k, element) in source.chunks_exact(size).enumerate() {
-            let at = (k * TILE + row) * size;
-            out[at..at + size].copy_from_slice(element);
+/// `[rows][cols]` elements of `SIZE` bytes to `[cols][16]`, a few columns at a time so that both sides stay in
+/// the cache.
+fn interleave<const SIZE: usize>(source: &[u8], row_bytes: usize, out: &mut [u8]) {
+    const COLUMNS: usize = 64;
+    let out = out.as_chunks_mut::<SIZE>().0;
+    let cols = row_bytes / SIZE;
+    for from in (0..cols).step_by(COLUMNS) {
+        for (row, source) in source.chunks_exact(row_bytes).enumerate() {
+            let source = &source.as_chunks::<SIZE>().0[from..cols.min(from + COLUMNS)];
+            let columns = out[from * TILE..].chunks_exact_mut(TILE);
+            for (element, column) in source.iter().zip(columns) {
+                column[row] = *element;
+            }
         }
     }
 }
