@@ -88,6 +88,23 @@ fn every_kind_of_tokenizer_gives_the_ids_of_the_reference() {
 }
 
 #[test]
+fn a_chat_begins_with_one_first_token() {
+    let tokenizer = Tokenizer::from_hf(&data("spm_prefix")).unwrap();
+    let plain = tokenizer.encode_chat("hello").unwrap();
+    assert_eq!(plain[0], tokenizer.bos().unwrap());
+    assert_eq!(tokenizer.encode_chat("<s>hello").unwrap(), plain);
+    let without = Tokenizer::from_hf(&data("bpe")).unwrap();
+    assert_eq!(without.encode_chat("hello").unwrap(), without.encode("hello", false, true).unwrap());
+}
+
+#[test]
+fn a_tokenizer_is_shared_between_threads() {
+    fn shared<T: Send + Sync>() {}
+    shared::<Tokenizer>();
+    shared::<metallic::text::ChatTemplate>();
+}
+
+#[test]
 fn special_tokens_are_parsed_only_on_request() {
     for tokenizer in
         [Tokenizer::from_hf(&data("bpe")).unwrap(), Tokenizer::from_gguf(&metadata(&byte_level())).unwrap()]

@@ -162,6 +162,16 @@ impl Tokenizer {
         Ok(out)
     }
 
+    /// The tokens of a text that a chat template has written: marks count, and the text begins with exactly one
+    /// [`bos`](Self::bos) if the model wants one, whether or not the template wrote it.
+    pub fn encode_chat(&self, text: &str) -> Result<Vec<u32>, TextError> {
+        let mut ids = self.encode(text, false, true)?;
+        if self.adds_bos() && ids.first() != self.bos.as_ref() {
+            ids.splice(0..0, self.bos);
+        }
+        Ok(ids)
+    }
+
     fn encode_fragment(
         &self,
         text: &str,

@@ -15,7 +15,7 @@ use minijinja::value::{Rest, ValueKind};
 use minijinja::{Environment, Error, ErrorKind, UndefinedBehavior, Value};
 use serde_json::Map;
 
-use super::TextError;
+use super::{TextError, Tokenizer};
 
 pub use message::Message;
 pub use sources::TemplateSources;
@@ -68,6 +68,12 @@ impl ChatTemplate {
             .add_template_owned(NAME, rewrite::rewrite(source))
             .map_err(|e| TextError::TemplateSyntax { line: e.line().unwrap_or(0), reason: describe(&e) })?;
         Ok(Self { environment, source: source.into(), bos: bos.into(), eos: eos.into() })
+    }
+
+    /// Compiles a template for the model that `tokenizer` belongs to.
+    pub fn for_tokenizer(source: &str, tokenizer: &Tokenizer) -> Result<Self, TextError> {
+        let text = |id: Option<u32>| id.and_then(|id| tokenizer.token_text(id)).unwrap_or_default();
+        Self::new(source, text(tokenizer.bos()), text(tokenizer.eos()))
     }
 
     /// The template as it was given.
