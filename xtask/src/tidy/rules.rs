@@ -119,26 +119,35 @@ fn check_text(path: &str, text: &str, findings: &mut Vec<Finding>) {
     }
 }
 
-/// A folder of data says under which licence it is there.
+/// A folder of data, or one above it up to the outermost, says under which licence it is there.
 fn check_data_licences(files: &[File], findings: &mut Vec<Finding>) {
-    let folders: BTreeSet<&str> = files.iter().filter_map(|file| data_folder(&file.path)).collect();
-    for folder in folders {
-        let note = |file: &&File| {
-            let name = file
-                .path
-                .strip_prefix(folder)
-                .and_then(|rest| rest.strip_prefix('/'))
-                .unwrap_or_default()
-                .to_lowercase();
-            ["license", "licence", "notice", "readme"].iter().any(|start| name.starts_with(start))
-        };
-        let says =
-            |file: &File| file.text.as_deref().is_some_and(|text| text.to_lowercase().contains("licen"));
-        if !files.iter().filter(note).any(says) {
-            let what = "a folder of data needs a README or LICENSE that says where it is from and under which licence".into();
-            findings.push(Finding { path: folder.into(), line: 0, rule: "data-licence", what });
+    let says = |file: &File| file.text.as_deref().is_some_and(|text| text.to_lowercase().contains("licen"));
+    let note = |file: &&File| {
+        let name = parent(&file.path).1.to_lowercase();
+        ["license", "licence", "notice", "readme"].iter().any(|start| name.starts_with(start)) && says(file)
+    };
+    let noted: BTreeSet<&str> = files.iter().filter(note).map(|file| parent(&file.path).0).collect();
+    let mut bare = BTreeSet::new();
+    for file in files {
+        let Some(outermost) = data_folder(&file.path) else { continue };
+        let folder = parent(&file.path).0;
+        let mut above = std::iter::successors(Some(folder), |&at| Some(parent(at).0))
+            .take_while(|at| at.len() >= outermost.len());
+        if !above.any(|at| noted.contains(at)) {
+            bare.insert(folder);
         }
     }
+    let inside =
+        |folder: &str, other: &str| folder.strip_prefix(other).is_some_and(|rest| rest.starts_with('/'));
+    for &folder in bare.iter().filter(|folder| !bare.iter().any(|other| inside(folder, other))) {
+        let what = "data needs a README or LICENSE that says where it is from and under which licence".into();
+        findings.push(Finding { path: folder.into(), line: 0, rule: "data-licence", what });
+    }
+}
+
+/// A path as its folder and its name.
+fn parent(path: &str) -> (&str, &str) {
+    path.rsplit_once('/').unwrap_or(("", path))
 }
 
 /// ARCHITECTURE.md, once there is one, names every crate.
@@ -161,7 +170,7 @@ fn check_architecture(files: &[File], findings: &mut Vec<Finding>) {
 fn test_files(sources: &[(&File, Source)]) -> BTreeSet<String> {
     let mut found = BTreeSet::new();
     for (file, source) in sources {
-        let (folder, name) = file.path.rsplit_once('/').unwrap_or(("", &file.path));
+        let (folder, name) = parent(&file.path);
         let stem = name.trim_end_matches(".rs");
         let home = if matches!(stem, "mod" | "lib" | "main") {
             folder.to_string()

@@ -120,12 +120,13 @@ fn a_folder_of_data_needs_a_licence_note() {
     let rules = |files: &[File]| {
         check(files).iter().map(|finding| format!("{} {}", finding.path, finding.rule)).collect::<Vec<_>>()
     };
-    assert_eq!(rules(&[blob()]), ["crates/a/tests/data data-licence"]);
-    assert_eq!(
-        rules(&[blob(), file("crates/a/tests/data/README.md", "x\n")]),
-        ["crates/a/tests/data data-licence"]
-    );
-    assert_eq!(rules(&[blob(), file("crates/a/tests/data/README.md", "Licence: MIT\n")]), NONE);
+    let note = |folder: &str, text: &str| file(&format!("{folder}/README.md"), text);
+    let bare = ["crates/a/tests/data/deep data-licence"];
+    assert_eq!(rules(&[blob()]), bare);
+    assert_eq!(rules(&[blob(), note("crates/a/tests/data/deep", "made by hand\n")]), bare);
+    assert_eq!(rules(&[blob(), note("crates/a/tests", "Licence: MIT\n")]), bare);
+    assert_eq!(rules(&[blob(), note("crates/a/tests/data", "Licence: MIT\n")]), NONE);
+    assert_eq!(rules(&[blob(), note("crates/a/tests/data/deep", "Licence: MIT\n")]), NONE);
     assert_eq!(rules(&[file("crates/a/src/data/x.rs", "fn f() {}\n")]), NONE);
 }
 
