@@ -1,4 +1,5 @@
 use aho_corasick::{AhoCorasick, MatchKind};
+use regex_automata::meta::Regex;
 
 use super::TextError;
 
@@ -32,6 +33,8 @@ pub(super) struct AddedTokens {
     all: Option<AhoCorasick>,
     /// Those that are not special, and their places in `tokens`.
     plain: Option<(AhoCorasick, Vec<usize>)>,
+    /// Matches a character that is part of a word, where a token asks to stand alone.
+    word: Option<Regex>,
 }
 
 impl AddedTokens {
@@ -40,7 +43,9 @@ impl AddedTokens {
         let plain: Vec<usize> = (0..tokens.len()).filter(|&i| !tokens[i].special).collect();
         let all = finder(tokens.iter().map(|t| &t.content))?;
         let plain = finder(plain.iter().map(|&i| &tokens[i].content))?.map(|f| (f, plain));
-        Ok(Self { tokens, all, plain })
+        let word = tokens.iter().any(|t| t.single_word).then(|| Regex::new(r"\w")).transpose();
+        let word = word.map_err(|e| TextError::Pattern { pattern: r"\w".into(), reason: e.to_string() })?;
+        Ok(Self { tokens, all, plain, word })
     }
 
     /// Cuts `text` at the added tokens.
@@ -57,7 +62,7 @@ impl AddedTokens {
             let place = found.pattern().as_usize();
             let token = &self.tokens[index.map_or(place, |i| i[place])];
             let (mut start, mut end) = (found.start(), found.end());
-            if start < done || (token.single_word && !stands_alone(text, start, end)) {
+            if start < done || (token.single_word && !self.stands_alone(text, start, end)) {
                 continue;
             }
             if token.lstrip {
@@ -77,6 +82,13 @@ impl AddedTokens {
         }
         out
     }
+
+    fn stands_alone(&self, text: &str, start: usize, end: usize) -> bool {
+        let is_word =
+            |c: char| self.word.as_ref().is_some_and(|w| w.is_match(c.encode_utf8(&mut [0; 4]).as_bytes()));
+        !text[..start].chars().next_back().is_some_and(is_word)
+            && !text[end..].chars().next().is_some_and(is_word)
+    }
 }
 
 fn finder<'a>(texts: impl Iterator<Item = &'a String>) -> Result<Option<AhoCorasick>, TextError> {
@@ -91,12 +103,6 @@ fn finder<'a>(texts: impl Iterator<Item = &'a String>) -> Result<Option<AhoCoras
             needed: "a list that fits into memory".into(),
         }
     })
-}
-
-fn stands_alone(text: &str, start: usize, end: usize) -> bool {
-    let is_word = |c: char| c.is_alphanumeric() || c == '_';
-    !text[..start].chars().next_back().is_some_and(is_word)
-        && !text[end..].chars().next().is_some_and(is_word)
 }
 
 #[cfg(test)]

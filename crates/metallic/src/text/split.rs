@@ -11,6 +11,9 @@ use super::TextError;
 /// How nearly every pattern ends: a run of spaces leaves its last one to the word that follows.
 const SPACE_RUN: &str = r"|\s+(?!\S)|\s+";
 
+/// Name of the group that stands in for [`SPACE_RUN`].
+const RUN: &str = "metallic_space_run";
+
 /// What happens to the matches of a pattern.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Behavior {
@@ -31,7 +34,7 @@ pub(super) struct Pattern {
 #[derive(Debug)]
 enum Engine {
     Literal,
-    /// No look-around. Pattern 1, where there is one, is `\s+` standing in for [`SPACE_RUN`]: that rule is applied by hand,
+    /// No look-around. Pattern 1, where there is one, is `\s+` standing in for [`SPACE_RUN`]: [`space_run`] applies that rule,
     /// so that a megabyte of spaces costs a megabyte of steps and no backtracking stack.
     Linear(LinearRegex),
     /// Everything else, with a bound on backtracking.
@@ -44,24 +47,24 @@ impl Pattern {
     }
 
     pub(super) fn regex(source: &str) -> Result<Self, TextError> {
-        let parts = match source.strip_suffix(SPACE_RUN) {
-            Some(rest) => vec![rest, r"\s+"],
-            None => vec![source],
-        };
+        let rest = source.strip_suffix(SPACE_RUN);
+        let parts = rest.map_or(vec![source], |rest| vec![rest, r"\s+"]);
         // Like Oniguruma, for which these patterns are written: `^` and `$` mean lines.
         let linear = LinearRegex::builder()
             .syntax(syntax::Config::new().multi_line(true))
             .configure(LinearRegex::config().nfa_size_limit(Some(16 << 20)))
             .build_many(&parts);
         let engine = match linear {
-            Ok(regex) => Engine::Linear(regex),
-            Err(_) => Engine::Looking(
-                fancy_regex::RegexBuilder::new(&format!("(?m){source}"))
+            Ok(regex) if !has_possessive(source) => Engine::Linear(regex),
+            _ => {
+                let pattern =
+                    rest.map_or(format!("(?m){source}"), |rest| format!(r"(?m)(?:{rest})|(?<{RUN}>\s+)"));
+                let regex = fancy_regex::RegexBuilder::new(&pattern)
                     .backtrack_limit(10_000_000)
                     .delegate_size_limit(16 << 20)
-                    .build()
-                    .map_err(|e| failed(source, &e))?,
-            ),
+                    .build();
+                Engine::Looking(regex.map_err(|e| failed(source, &e))?)
+            }
         };
         Ok(Self { source: source.into(), engine })
     }
@@ -80,18 +83,15 @@ impl Pattern {
                 let Some(found) = regex.search(&anchored).or_else(|| regex.search(&input)) else {
                     return Ok(None);
                 };
-                let mut range = found.range();
-                if found.pattern().as_usize() == 1 && range.end < text.len() {
-                    let last = text[range.clone()].chars().next_back().map_or(0, char::len_utf8);
-                    if range.len() > last {
-                        range.end -= last;
-                    }
-                }
-                Ok(Some(range))
+                let is_run = found.pattern().as_usize() == 1;
+                Ok(Some(if is_run { space_run(text, found.range()) } else { found.range() }))
             }
             Engine::Looking(regex) => {
-                let found = regex.find_from_pos(text, at).map_err(|e| failed(&self.source, &e))?;
-                Ok(found.map(|m| m.range()))
+                let found = regex.captures_from_pos(text, at).map_err(|e| failed(&self.source, &e))?;
+                Ok(found.and_then(|c| match c.name(RUN) {
+                    Some(run) => Some(space_run(text, run.range())),
+                    None => c.get(0).map(|m| m.range()),
+                }))
             }
         }
     }
@@ -162,6 +162,34 @@ impl Pattern {
     }
 }
 
+/// The part of a run of whitespace that [`SPACE_RUN`] matches: without its last character, if a word follows.
+fn space_run(text: &str, mut run: Range<usize>) -> Range<usize> {
+    let last = text[run.clone()].chars().next_back().map_or(0, char::len_utf8);
+    if run.end < text.len() && run.len() > last {
+        run.end -= last;
+    }
+    run
+}
+
+/// Whether a pattern has a quantifier that never gives back (`?+`, `*+`, `++`), which the linear engine would read as
+/// two quantifiers.
+fn has_possessive(pattern: &str) -> bool {
+    let (mut escaped, mut in_class, mut quantified) = (false, 0, false);
+    for c in pattern.chars() {
+        let was_quantified = std::mem::take(&mut quantified);
+        match c {
+            _ if escaped => escaped = false,
+            '\\' => escaped = true,
+            '[' => in_class += 1,
+            ']' if in_class > 0 => in_class -= 1,
+            '+' if in_class == 0 && was_quantified => return true,
+            '?' | '*' | '+' if in_class == 0 => quantified = true,
+            _ => {}
+        }
+    }
+    false
+}
+
 fn failed(pattern: &str, reason: &dyn std::fmt::Display) -> TextError {
     TextError::Pattern { pattern: pattern.into(), reason: reason.to_string() }
 }
@@ -208,6 +236,11 @@ mod tests {
     fn patterns_that_look_around_work_and_broken_ones_are_errors() {
         let thousands = Pattern::regex(r"\d{1,3}(?=(?:\d{3})*\b)").unwrap();
         assert_eq!(pieces(&thousands, Behavior::Isolated, "x 1234567"), ["x ", "1", "234", "567"]);
+        let possessive = Pattern::regex(r"\p{L}++|\s+(?!\S)|\s+").unwrap();
+        assert!(matches!(possessive.engine, Engine::Looking(_)));
+        assert_eq!(pieces(&possessive, Behavior::Isolated, "a   b  "), ["a", "  ", " ", "b", "  "]);
+        assert_eq!(pieces(&possessive, Behavior::Isolated, &" ".repeat(3 << 20)).len(), 1);
+        assert!(matches!(Pattern::regex(r"[?+*+]\?+|x{1,2}").unwrap().engine, Engine::Linear(_)));
         assert!(matches!(Pattern::regex("(unclosed"), Err(TextError::Pattern { .. })));
         assert!(matches!(Pattern::regex("((a{1000}){1000}){1000}"), Err(TextError::Pattern { .. })));
     }
