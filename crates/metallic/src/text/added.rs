@@ -43,8 +43,12 @@ impl AddedTokens {
         let plain: Vec<usize> = (0..tokens.len()).filter(|&i| !tokens[i].special).collect();
         let all = finder(tokens.iter().map(|t| &t.content))?;
         let plain = finder(plain.iter().map(|&i| &tokens[i].content))?.map(|f| (f, plain));
-        let word = tokens.iter().any(|t| t.single_word).then(|| Regex::new(r"\w")).transpose();
-        let word = word.map_err(|e| TextError::Pattern { pattern: r"\w".into(), reason: e.to_string() })?;
+        let mut word = None;
+        if tokens.iter().any(|t| t.single_word) {
+            let regex = Regex::new(r"\w");
+            word =
+                Some(regex.map_err(|e| TextError::Pattern { pattern: r"\w".into(), reason: e.to_string() })?);
+        }
         Ok(Self { tokens, all, plain, word })
     }
 
