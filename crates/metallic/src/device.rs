@@ -4,7 +4,9 @@ use std::str::FromStr;
 
 use metallic_core::reference::Reference;
 use metallic_core::{Backend, BackendError};
-use metallic_cpu::{Cpu, CpuOptions};
+use metallic_cpu::Cpu;
+
+pub use metallic_cpu::CpuOptions;
 
 /// Where a model runs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

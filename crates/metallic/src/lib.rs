@@ -5,6 +5,7 @@
 //! runs many requests at once on a compiled program, [`device`] chooses where.
 #![forbid(unsafe_code)]
 
+pub mod bench;
 pub mod device;
 pub mod generate;
 mod llm;

@@ -2,7 +2,8 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::{Receiver, Sender};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender};
+use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
@@ -154,6 +155,25 @@ impl Generation {
     /// A handle that cancels from elsewhere, such as a signal handler.
     pub fn canceller(&self) -> Canceller {
         self.canceller.clone()
+    }
+
+    /// The next event, if it comes within `timeout`; `None` if not, and once the answer [has ended](Self::has_ended).
+    pub fn next_timeout(&mut self, timeout: Duration) -> Option<Result<Event, EngineError>> {
+        if self.ended {
+            return None;
+        }
+        let event = match self.events.recv_timeout(timeout) {
+            Ok(event) => event,
+            Err(RecvTimeoutError::Timeout) => return None,
+            Err(RecvTimeoutError::Disconnected) => Err(EngineError::Gone),
+        };
+        self.ended = !matches!(event, Ok(Event::Token(_)));
+        Some(event)
+    }
+
+    /// Whether its last event was taken.
+    pub fn has_ended(&self) -> bool {
+        self.ended
     }
 
     /// Waits for the whole answer.
