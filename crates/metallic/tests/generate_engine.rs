@@ -46,6 +46,7 @@ fn prefill_in_pieces_of_any_size_gives_the_same_tokens() {
         let done = submit(&engine, greedy_request(prompt.clone(), 10)).complete().expect("an answer");
         assert_eq!(done.tokens, expected, "steps of {step_tokens}");
         assert_eq!(handle.log().steps, 150_usize.div_ceil(step_tokens) + 9);
+        assert_eq!(handle.log().rows, 10, "logits are computed for the tokens that need them only");
     }
 }
 
@@ -244,6 +245,19 @@ fn a_device_without_memory_for_the_cache_is_an_error_that_passes() {
     assert!(matches!(big, Err(EngineError::Backend(BackendError::OutOfMemory { .. }))), "{big:?}");
     let small = submit(&engine, greedy_request(prompt(1, 60), 30)).complete().expect("an answer");
     assert_eq!(small.tokens, expected_greedy(&prompt(1, 60), 30));
+}
+
+#[test]
+fn a_crowd_on_a_device_with_less_memory_than_the_budget_is_served() {
+    let (program, handle) = fake_with_room(6);
+    let engine = Engine::new(program, config(64)).expect("a valid configuration");
+    let gate = handle.hold_steps();
+    let answers: Vec<_> = (0..4).map(|kind| submit(&engine, greedy_request(prompt(kind, 40), 60))).collect();
+    drop(gate);
+    for (kind, answer) in (0..).zip(answers) {
+        assert_eq!(answer.complete().expect("an answer").tokens, expected_greedy(&prompt(kind, 40), 60));
+    }
+    assert!(engine.stats().expect("stats").preemptions > 0);
 }
 
 #[test]

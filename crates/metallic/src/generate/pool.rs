@@ -79,9 +79,11 @@ impl BlockPool {
         self.blocks.len()
     }
 
-    /// Blocks that can still be handed out.
+    /// Blocks that can still be handed out, as far as is known: the budget's, or those there are if the program could
+    /// not reserve more when it was last asked.
     pub(super) fn available(&self) -> usize {
-        self.limit - self.held()
+        let most = if self.growth_error.is_some() { self.reserved() } else { self.limit };
+        most - self.held()
     }
 
     /// A block for one holder; `None` when the budget is spent or the program has no more memory.
@@ -258,6 +260,7 @@ mod tests {
         let (mut pool, mut memory) = (BlockPool::new(100), Memory { reserved: 0, room: 18 });
         assert_eq!(take(&mut pool, &mut memory, 100).len(), 18);
         assert!(matches!(pool.growth_error, Some(BackendError::OutOfMemory { .. })));
+        assert_eq!(pool.available(), 0);
     }
 
     #[test]

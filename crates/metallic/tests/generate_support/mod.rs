@@ -18,6 +18,8 @@ pub(crate) struct Log {
     pub(crate) steps: usize,
     pub(crate) widest_step: usize,
     pub(crate) longest_step: usize,
+    /// Rows of logits asked for.
+    pub(crate) rows: usize,
     /// Runs (counted from 1) that fail, and runs that panic.
     pub(crate) fail_on: Vec<usize>,
     pub(crate) panic_on: Option<usize>,
@@ -141,6 +143,7 @@ impl Program for Fake {
         }
         log.steps += 1;
         log.tokens += step.tokens.len();
+        log.rows += step.outputs.len();
         log.widest_step = log.widest_step.max(step.sequences.len());
         log.longest_step = log.longest_step.max(step.tokens.len());
         let mut rows = vec![Vec::new(); step.tokens.len()];
