@@ -37,9 +37,10 @@ impl<'g> Maker<'g> {
     fn tensor(&self, dtype: DType, shape: Shape, scale: f32) -> Var<'g> {
         let mut random = self.random.borrow_mut();
         let len = shape.elements(Sizes::default());
-        let bytes = match encodable(dtype) {
-            true => encode(dtype, &random.floats(len, scale)),
-            false => blocks(dtype, len, &mut random),
+        let bytes = if encodable(dtype) {
+            encode(dtype, &random.floats(len, scale))
+        } else {
+            blocks(dtype, len, &mut random)
         };
         let name = format!("w{}", random.bits());
         self.g.weight(Weight { name, ty: TensorType::new(dtype, shape), data: bytes.into() })
@@ -115,8 +116,7 @@ fn attention_case(name: &str, heads: Heads, kv: DType, window: Option<usize>, so
     let Heads(q, k, d) = heads;
     let tolerance = match kv {
         DType::F32 => 2e-5,
-        DType::F16 => 2e-4,
-        DType::BF16 => 2e-4,
+        DType::F16 | DType::BF16 => 2e-4,
         _ => 2e-3,
     };
     let mut case = case(format!("attention {name} {kv}"), tolerance, move |g, rows, _| {

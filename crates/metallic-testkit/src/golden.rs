@@ -57,7 +57,8 @@ impl Expected {
     /// Root mean square by which llama.cpp, with its own activations, is off the reference.
     pub fn peer_rms(&self) -> Option<f64> {
         let by_prompt = self.checks.get("llamacpp_vs_ref_last_logits_rms")?.as_object()?;
-        let squares: Vec<f64> = by_prompt.values().filter_map(|v| v.as_f64()).map(|v| v * v).collect();
+        let squares: Vec<f64> =
+            by_prompt.values().filter_map(serde_json::Value::as_f64).map(|v| v * v).collect();
         Some((squares.iter().sum::<f64>() / squares.len() as f64).sqrt())
     }
 }

@@ -145,10 +145,7 @@ impl Llm {
     /// Answers a conversation.
     pub fn chat(&self, messages: &[Message], options: Options) -> Result<Generation, Error> {
         let prompt = self.render(messages)?;
-        // The template writes the special tokens itself.
-        let written = self.tokenizer.bos().and_then(|bos| self.tokenizer.token_text(bos));
-        let add_special = written.is_none_or(|bos| !prompt.starts_with(bos)) && self.tokenizer.adds_bos();
-        self.submit(self.tokenizer.encode(&prompt, add_special, true)?, options)
+        self.submit(self.tokenizer.encode_chat(&prompt)?, options)
     }
 
     /// The text a conversation becomes for this model, up to where its answer begins.

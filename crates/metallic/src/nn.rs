@@ -11,7 +11,8 @@ pub(crate) struct Linear<'g> {
     b: Option<Var<'g>>,
 }
 
-/// Which matrix a layer is: its name and shape.
+/// The shape of a layer's matrix.
+#[derive(Clone, Copy)]
 pub(crate) struct Dims {
     pub(crate) rows: usize,
     pub(crate) cols: usize,

@@ -146,7 +146,7 @@ impl Config {
         if !(rope.theta.is_finite() && rope.theta > 0.0) {
             return bad("rope theta", rope.theta.to_string(), "a positive number");
         }
-        if rope.dims == 0 || rope.dims % 2 != 0 || rope.dims > self.head_dim {
+        if rope.dims == 0 || !rope.dims.is_multiple_of(2) || rope.dims > self.head_dim {
             return bad(
                 "rope dimensions",
                 rope.dims.to_string(),

@@ -123,7 +123,7 @@ pub enum ModelError {
         /// The model.
         file: String,
         /// What is wrong with it.
-        error: TextError,
+        error: Box<TextError>,
     },
 }
 
@@ -261,7 +261,7 @@ impl Model {
     }
 
     fn text_error(&self, error: TextError) -> ModelError {
-        ModelError::Text { file: self.path.display().to_string(), error }
+        ModelError::Text { file: self.path.display().to_string(), error: Box::new(error) }
     }
 
     /// Its tokenizer; `None` where it comes without one.

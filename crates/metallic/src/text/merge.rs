@@ -101,10 +101,10 @@ mod tests {
 
     #[test]
     fn the_best_pair_is_joined_first_and_the_leftmost_of_equals() {
-        let mut scratch = Scratch::default();
         // "aaab": aa (priority 1), ab (priority 0).
-        scratch.symbols =
+        let symbols =
             vec![Symbol::new(0, 0, 1), Symbol::new(0, 1, 1), Symbol::new(0, 2, 1), Symbol::new(1, 3, 1)];
+        let mut scratch = Scratch { symbols, ..Scratch::default() };
         scratch.merge(|l, r| match (l.id, r.id) {
             (0, 0) => Some((1, 2)),
             (0, 1) => Some((0, 3)),

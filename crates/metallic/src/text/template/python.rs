@@ -258,7 +258,7 @@ mod tests {
 
     fn written(value: serde_json::Value) -> (String, String) {
         let value = Value::from_serialize(value);
-        let json = tojson(&value, None, &Kwargs::from_iter(std::iter::empty::<(&str, Value)>())).unwrap();
+        let json = tojson(&value, None, &std::iter::empty::<(&str, Value)>().collect::<Kwargs>()).unwrap();
         (str(&value).unwrap(), json.to_string())
     }
 
