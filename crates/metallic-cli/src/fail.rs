@@ -7,7 +7,7 @@ use std::{
     process::ExitCode,
 };
 
-use crate::{hub::HubError, interrupt::Interrupted, term};
+use crate::{hints, hub::HubError, interrupt::Interrupted, term};
 
 /// Exit code after Ctrl-C, as shells expect it: 128 + SIGINT.
 pub(crate) const INTERRUPTED: u8 = 130;
@@ -39,7 +39,7 @@ pub(crate) fn report(error: &anyhow::Error) -> ExitCode {
         // The reader (`head`, a closed pager) has all it wanted.
         return ExitCode::SUCCESS;
     }
-    let reason = one_line(&format!("{error:#}"));
+    let reason = reason(error);
     let mut err = io::stderr().lock();
     let _ = writeln!(err, "{} {reason}", term::paint_error("error:"));
     if let Some(hint) = hint(error) {
@@ -76,10 +76,25 @@ pub(crate) fn install_panic_hook() {
     }));
 }
 
-fn hint(error: &anyhow::Error) -> Option<String> {
+/// The error and its causes in one line; a cause that its error tells already is not told again.
+pub(crate) fn reason(error: &anyhow::Error) -> String {
+    let mut text = String::new();
+    for cause in error.chain().map(|cause| one_line(&cause.to_string())) {
+        if text.is_empty() {
+            text = cause;
+        } else if !text.ends_with(&cause) {
+            text = format!("{text}: {cause}");
+        }
+    }
+    text
+}
+
+/// The next step the user can take, where one is known.
+pub(crate) fn hint(error: &anyhow::Error) -> Option<String> {
     error.chain().find_map(|cause| {
         let failure = cause.downcast_ref::<Failure>().map(|failure| failure.hint.clone());
-        failure.or_else(|| cause.downcast_ref::<HubError>().and_then(HubError::hint))
+        let hub = || cause.downcast_ref::<HubError>().and_then(HubError::hint);
+        failure.or_else(hub).or_else(|| hints::of(cause).map(str::to_owned))
     })
 }
 
@@ -112,6 +127,15 @@ mod tests {
             Err::<(), _>(Failure::new("no such file", "check the path")).context("cannot open").unwrap_err();
         assert_eq!(hint(&error).as_deref(), Some("check the path"));
         assert_eq!(format!("{error:#}"), "cannot open: no such file");
+    }
+
+    #[test]
+    fn a_cause_that_was_told_is_not_told_again() {
+        let disk = || io::Error::other("disk full");
+        let told = metallic::text::TextError::Io { path: "a".into(), source: disk() };
+        assert_eq!(reason(&told.into()), "cannot read `a`: disk full");
+        let error = Err::<(), _>(disk()).context("cannot write").unwrap_err();
+        assert_eq!(reason(&error), "cannot write: disk full");
     }
 
     #[test]

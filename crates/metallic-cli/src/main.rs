@@ -3,12 +3,13 @@
 // `println!` panics when the reader has gone away; output goes through `term`.
 #![deny(clippy::print_stdout, clippy::print_stderr)]
 
-#[cfg_attr(not(test), allow(dead_code))]
 mod chat;
 mod commands;
 mod fail;
+mod hints;
 mod hub;
 mod interrupt;
+mod load;
 mod term;
 
 use std::process::ExitCode;
@@ -26,6 +27,11 @@ fn main() -> ExitCode {
     };
     let ui = Ui::new(cli.quiet);
     let outcome = interrupt::install().and_then(|()| match cli.command {
+        Command::Run(args) => commands::run::run(&args, ui),
+        Command::Chat(args) => commands::chat::run(&args, ui),
+        Command::Bench(args) => commands::bench::run(&args, ui),
+        Command::Inspect(args) => commands::inspect::run(&args, ui),
+        Command::Tool(args) => commands::tool::run(&args, ui),
         Command::Pull(args) => commands::pull::run(&args, ui),
         Command::List(args) => commands::list::run(&args, ui),
         Command::Rm(args) => commands::rm::run(&args, ui),

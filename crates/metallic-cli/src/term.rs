@@ -27,6 +27,31 @@ impl Ui {
         }
     }
 
+    /// A line that shows work without a known end; only on a terminal.
+    pub(crate) fn spinner(self, what: &str) -> Bar {
+        if self.quiet || !io::stderr().is_terminal() {
+            return Bar(ProgressBar::hidden());
+        }
+        let bar = ProgressBar::new_spinner();
+        bar.set_message(what.to_owned());
+        bar.enable_steady_tick(Duration::from_millis(100));
+        Bar(bar)
+    }
+
+    /// A progress bar over `total` steps; only on a terminal.
+    pub(crate) fn steps(self, what: &str, total: usize) -> Bar {
+        if self.quiet || !io::stderr().is_terminal() {
+            return Bar(ProgressBar::hidden());
+        }
+        let bar = ProgressBar::new(total as u64);
+        let style = ProgressStyle::with_template("{prefix} [{bar:24}] {pos}/{len} {msg} {eta}")
+            .map_or_else(|_| ProgressStyle::default_bar(), |style| style.progress_chars("=> "));
+        bar.set_style(style);
+        bar.set_prefix(what.to_owned());
+        bar.enable_steady_tick(Duration::from_millis(200));
+        Bar(bar)
+    }
+
     /// A progress bar over `total` bytes; off a terminal a single line says what is going on.
     pub(crate) fn bar(self, what: &str, total: Option<u64>) -> Bar {
         if self.quiet {
@@ -64,6 +89,11 @@ impl Bar {
 
     pub(crate) fn advance(&self, bytes: u64) {
         self.0.inc(bytes);
+    }
+
+    /// The text beside the bar.
+    pub(crate) fn tell(&self, text: String) {
+        self.0.set_message(text);
     }
 
     /// Prints a line without tearing the bar.

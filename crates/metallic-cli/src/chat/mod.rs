@@ -13,7 +13,7 @@ use std::{
 
 use serde::Serialize;
 
-use crate::interrupt::Listener;
+use crate::{fail, interrupt::Listener};
 use command::{Command, HELP, parse};
 use input::{Input, Typed, read_message};
 
@@ -24,6 +24,17 @@ pub(crate) enum Role {
     System,
     User,
     Assistant,
+}
+
+impl Role {
+    /// As templates call it.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::System => "system",
+            Self::User => "user",
+            Self::Assistant => "assistant",
+        }
+    }
 }
 
 /// One turn of a conversation.
@@ -113,7 +124,10 @@ fn answer(
         Err(error) => {
             // The turn did not happen: the next one must not answer it.
             conversation.turns.pop();
-            writeln!(notes, "error: {error:#}")?;
+            writeln!(notes, "error: {}", fail::reason(&error))?;
+            if let Some(hint) = fail::hint(&error) {
+                writeln!(notes, "hint: {hint}; /reset begins a new conversation")?;
+            }
         }
     }
     Ok(())

@@ -1,11 +1,15 @@
 //! The commands: each file holds its arguments and what it does with them.
 
+pub(crate) mod bench;
+pub(crate) mod chat;
 pub(crate) mod completions;
+pub(crate) mod inspect;
 pub(crate) mod list;
-#[cfg_attr(not(test), allow(dead_code))]
 pub(crate) mod options;
 pub(crate) mod pull;
 pub(crate) mod rm;
+pub(crate) mod run;
+pub(crate) mod tool;
 
 use clap::{Parser, Subcommand};
 
@@ -23,6 +27,16 @@ pub(crate) struct Cli {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
+    /// Answer one prompt
+    Run(run::RunArgs),
+    /// Talk with a model
+    Chat(chat::ChatArgs),
+    /// Measure the speed of a model
+    Bench(bench::BenchArgs),
+    /// Show what is in a model file
+    Inspect(inspect::InspectArgs),
+    /// Use the parts of the engine one by one
+    Tool(tool::ToolArgs),
     /// Fetch a model into the cache
     Pull(pull::PullArgs),
     /// List the models in the cache
@@ -50,6 +64,8 @@ Environment
 
 const EXAMPLES: &str = "\
 Examples:
+  metallic run \"Why is the sky blue?\"                    answer with the default model
+  metallic chat -m qwen2.5-0.5b                          talk
   metallic pull                                          fetch the default model (SmolLM2-135M)
   metallic pull qwen2.5-0.5b                             fetch a model by its alias
   metallic pull bartowski/Llama-3.2-1B-Instruct-GGUF:Q8_0

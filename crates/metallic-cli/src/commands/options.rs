@@ -3,6 +3,7 @@
 use std::{num::NonZeroUsize, ops::RangeInclusive, str::FromStr};
 
 use clap::{Args, ValueEnum};
+use metallic::{Options, Sampling, core::DType};
 
 use crate::hub::DEFAULT_MODEL;
 
@@ -20,13 +21,13 @@ pub(crate) struct ModelOptions {
 #[derive(Debug, Args)]
 pub(crate) struct DeviceOptions {
     /// What computes
-    #[arg(long, value_enum, default_value_t = Device::Auto)]
+    #[arg(long, value_enum, ignore_case = true, default_value_t = Device::Auto)]
     pub(crate) device: Device,
-    /// Threads of the CPU [default: one per physical core]
+    /// Threads of the CPU [default: one per core]
     #[arg(short, long)]
     pub(crate) threads: Option<NonZeroUsize>,
     /// Type of the cached keys and values
-    #[arg(long, value_enum, default_value_t = KvType::F16)]
+    #[arg(long, value_enum, ignore_case = true, default_value_t = KvType::F16)]
     pub(crate) kv_type: KvType,
 }
 
@@ -36,6 +37,18 @@ pub(crate) enum Device {
     Auto,
     /// The processor
     Cpu,
+    /// The naive interpreter: slow, for comparisons
+    Reference,
+}
+
+impl From<Device> for metallic::Device {
+    fn from(device: Device) -> Self {
+        match device {
+            Device::Auto => Self::Auto,
+            Device::Cpu => Self::Cpu,
+            Device::Reference => Self::Reference,
+        }
+    }
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -47,19 +60,37 @@ pub(crate) enum KvType {
     Q8,
 }
 
-/// How tokens are chosen; what is not given stays at the engine's default.
+impl From<KvType> for DType {
+    fn from(kv_type: KvType) -> Self {
+        match kv_type {
+            KvType::F32 => Self::F32,
+            KvType::F16 => Self::F16,
+            KvType::Bf16 => Self::BF16,
+            KvType::Q8 => Self::Q8_0,
+        }
+    }
+}
+
+impl DeviceOptions {
+    /// Threads as the library takes them: 0 for its own choice.
+    pub(crate) fn threads(&self) -> usize {
+        self.threads.map_or(0, NonZeroUsize::get)
+    }
+}
+
+/// How tokens are chosen; what is not given stays at the engine's default, which the help names.
 #[derive(Debug, Args)]
 pub(crate) struct SamplingOptions {
-    /// 0 takes the best token each time; higher is more varied
+    /// 0 takes the best token each time; higher is more varied [default: 0.8]
     #[arg(long, value_name = "T", value_parser = parse_temperature, allow_negative_numbers = true)]
     pub(crate) temp: Option<f32>,
-    /// Only the K best tokens; 0 for all
+    /// Only the K best tokens; 0 for all [default: 40]
     #[arg(long, value_name = "K")]
     pub(crate) top_k: Option<usize>,
-    /// Only the best tokens that together have this probability
+    /// Only the best tokens that together have this probability [default: 0.95]
     #[arg(long, value_name = "P", value_parser = parse_share, allow_negative_numbers = true)]
     pub(crate) top_p: Option<f32>,
-    /// Only tokens at least this share as probable as the best
+    /// Only tokens at least this share as probable as the best [default: 0.05]
     #[arg(long, value_name = "P", value_parser = parse_unit, allow_negative_numbers = true)]
     pub(crate) min_p: Option<f32>,
     /// Only the most typical tokens that together have this probability
@@ -77,9 +108,28 @@ pub(crate) struct SamplingOptions {
     /// Added to the logit of a token, `ID=BIAS`; may be given several times; `-inf` bans it
     #[arg(long, value_name = "ID=BIAS", value_parser = parse_bias)]
     pub(crate) logit_bias: Vec<(u32, f32)>,
-    /// Same seed, same answer
+    /// Same seed, same answer [default: another one each time]
     #[arg(long, value_name = "S")]
     pub(crate) seed: Option<u64>,
+}
+
+impl SamplingOptions {
+    pub(crate) fn sampling(&self) -> Sampling {
+        let default = Sampling::default();
+        Sampling {
+            temperature: self.temp.unwrap_or(default.temperature),
+            top_k: self.top_k.unwrap_or(default.top_k),
+            typical: self.typical.unwrap_or(default.typical),
+            top_p: self.top_p.unwrap_or(default.top_p),
+            min_p: self.min_p.unwrap_or(default.min_p),
+            repetition_penalty: self.repeat_penalty.unwrap_or(default.repetition_penalty),
+            presence_penalty: self.presence_penalty.unwrap_or(default.presence_penalty),
+            frequency_penalty: self.frequency_penalty.unwrap_or(default.frequency_penalty),
+            logit_bias: self.logit_bias.iter().copied().collect(),
+            seed: self.seed,
+            ..default
+        }
+    }
 }
 
 /// When an answer ends.
@@ -91,6 +141,28 @@ pub(crate) struct LengthOptions {
     /// Ends the answer before this text; may be given several times
     #[arg(long, value_name = "TEXT", value_parser = parse_stop)]
     pub(crate) stop: Vec<String>,
+}
+
+/// Everything that shapes an answer.
+#[derive(Debug, Args)]
+pub(crate) struct AnswerOptions {
+    #[command(flatten)]
+    length: LengthOptions,
+    #[command(flatten)]
+    sampling: SamplingOptions,
+    /// Most tokens of prompt and answer together [default: what the model was made for]
+    #[arg(long, value_name = "N")]
+    pub(crate) ctx: Option<NonZeroUsize>,
+}
+
+impl AnswerOptions {
+    pub(crate) fn options(&self) -> Options {
+        Options {
+            max_tokens: self.length.max_tokens.map(NonZeroUsize::get),
+            sampling: self.sampling.sampling(),
+            stop: self.length.stop.clone(),
+        }
+    }
 }
 
 /// A list of token ids, `1,2,3`.
@@ -105,7 +177,13 @@ impl FromStr for Ids {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        list(text, "a token id").map(Self)
+        // A JSON list, as `tool tokenize` prints it, will do.
+        let text = text.trim();
+        let inner = text.strip_prefix('[').and_then(|text| text.strip_suffix(']'));
+        match inner.unwrap_or(text).trim() {
+            "" => Err("it has no token ids; a list is written 1,2,3".to_owned()),
+            ids => list(ids, "a token id").map(Self),
+        }
     }
 }
 
@@ -202,6 +280,8 @@ mod tests {
         assert_eq!(all.sampling.logit_bias, [(5, f32::NEG_INFINITY), (6, 1.5)]);
         assert_eq!(all.tokens, Some(Ids(vec![1, 2, 3])));
         assert_eq!(all.prompt, Some(Counts(vec![128, 512])));
+        assert_eq!(parse("--tokens [1,2,3]").unwrap().tokens, Some(Ids(vec![1, 2, 3])));
+        assert_eq!(parse("--kv-type Q8_0").unwrap().model.device.kv_type, KvType::Q8);
         assert_eq!(parse("").unwrap().model.model, DEFAULT_MODEL);
     }
 
@@ -220,6 +300,7 @@ mod tests {
             ("--stop=", "--stop"),
             ("--logit-bias 5", "--logit-bias"),
             ("--tokens 1,,2", "--tokens"),
+            ("--tokens []", "--tokens"),
             ("--tokens 1,-2", "--tokens"),
             ("-p 128,0", "-p"),
             ("--device toaster", "--device"),

@@ -71,6 +71,11 @@ impl Cache {
         self.root.join("models")
     }
 
+    /// What was typed in conversations.
+    pub(crate) fn history(&self) -> PathBuf {
+        self.root.join("history")
+    }
+
     pub(super) fn repo_folder(&self, repo: &Repo) -> PathBuf {
         self.models().join(repo.folder())
     }

@@ -38,14 +38,18 @@ pub(crate) struct Obtained {
     pub(crate) fetched: bool,
 }
 
-/// Finds the model, fetching it if it is not here.
-pub(crate) fn obtain(name: &ModelName, cache: &Cache, ui: Ui) -> Result<Obtained, HubError> {
-    let here = match name {
+/// The model's path, if it is on this machine.
+pub(crate) fn find(name: &ModelName, cache: &Cache) -> Result<Option<PathBuf>, HubError> {
+    Ok(match name {
         ModelName::Path(path) => Some(path.clone()),
         ModelName::Alias(alias) => cache.find_alias(alias)?,
         ModelName::Hub(reference) => cache.find(reference),
-    };
-    let (path, fetched) = match (here, name) {
+    })
+}
+
+/// Finds the model, fetching it if it is not here.
+pub(crate) fn obtain(name: &ModelName, cache: &Cache, ui: Ui) -> Result<Obtained, HubError> {
+    let (path, fetched) = match (find(name, cache)?, name) {
         (Some(path), _) => (path, false),
         (None, ModelName::Alias(alias)) => (fetch_alias(alias, cache, ui)?, true),
         (None, ModelName::Hub(reference)) => (fetch(reference, cache, ui)?, true),

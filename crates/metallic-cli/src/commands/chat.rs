@@ -1,0 +1,109 @@
+//! `metallic chat`: a conversation in the terminal, or over a pipe.
+
+use std::io::{self, IsTerminal, Write};
+
+use clap::Args;
+use metallic::{Event, Generation, Llm};
+
+use crate::{
+    chat::{
+        self, Conversation, Responder,
+        input::{Input, Plain, Terminal},
+    },
+    commands::{
+        MODEL_HELP,
+        options::{AnswerOptions, ModelOptions},
+        run::speed,
+    },
+    hub::Cache,
+    interrupt, load,
+    term::Ui,
+};
+
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES, after_long_help = format!("{MODEL_HELP}\n\n{EXAMPLES}"))]
+pub(crate) struct ChatArgs {
+    #[command(flatten)]
+    model: ModelOptions,
+    #[command(flatten)]
+    answer: AnswerOptions,
+    /// What the model is told before the conversation
+    #[arg(long, value_name = "TEXT")]
+    system: Option<String>,
+    /// Show tokens and speed after each answer
+    #[arg(long)]
+    stats: bool,
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  metallic chat
+  metallic chat -m qwen2.5-1.5b --system \"Answer in French.\"
+  printf 'Hello!\\n/save talk.json\\n' | metallic chat --temp 0
+
+In the conversation, /help lists the commands, Ctrl-C stops an answer, Ctrl-D leaves.";
+
+pub(crate) fn run(args: &ChatArgs, ui: Ui) -> anyhow::Result<()> {
+    let llm = load::llm(&args.model, &args.answer, ui)?;
+    if llm.template().is_none() {
+        ui.note("note: the model has no chat template; the conversation is one plain text that it continues");
+    }
+    let mut input: Box<dyn Input> = if io::stdin().is_terminal() {
+        ui.note(&format!("{} on {}; /help lists the commands", args.model.model, llm.device()));
+        Box::new(Terminal::new(Cache::from_env()?.history())?)
+    } else {
+        Box::new(Plain::new(io::stdin().lock()))
+    };
+    let mut conversation = Conversation::new(args.system.clone());
+    let mut answers = Answers { llm: &llm, args, ui };
+    let (mut out, mut notes) = (io::stdout().lock(), io::stderr());
+    chat::talk(&mut conversation, input.as_mut(), &mut answers, &mut out, &mut notes)
+}
+
+struct Answers<'a> {
+    llm: &'a Llm,
+    args: &'a ChatArgs,
+    ui: Ui,
+}
+
+impl Answers<'_> {
+    fn begin(&self, messages: &[chat::Message]) -> anyhow::Result<Generation> {
+        let options = self.args.answer.options();
+        if self.llm.template().is_none() {
+            let texts: Vec<&str> = messages.iter().map(|message| message.content.as_str()).collect();
+            return Ok(self.llm.generate(&texts.join("\n"), options)?);
+        }
+        let messages: Vec<metallic::Message> = messages
+            .iter()
+            .map(|message| metallic::Message::new(message.role.name(), message.content.as_str()))
+            .collect();
+        Ok(self.llm.chat(&messages, options)?)
+    }
+}
+
+impl Responder for Answers<'_> {
+    fn answer(&mut self, messages: &[chat::Message], out: &mut dyn Write) -> anyhow::Result<String> {
+        let mut generation = self.begin(messages)?;
+        let mut answer = String::new();
+        while !generation.has_ended() {
+            if interrupt::check().is_err() {
+                // Dropping the generation ends it.
+                return Ok(answer);
+            }
+            let Some(event) = generation.next_timeout(interrupt::POLL) else { continue };
+            let (text, stats) = match event? {
+                Event::Token(token) => (token.text, None),
+                Event::Finished(end) => (end.text, Some(end.stats)),
+                _ => continue,
+            };
+            out.write_all(text.as_bytes())?;
+            out.flush()?;
+            answer.push_str(&text);
+            if let Some(stats) = stats.filter(|_| self.args.stats) {
+                writeln!(out)?;
+                self.ui.note(&speed(&stats, self.llm.device()));
+            }
+        }
+        Ok(answer)
+    }
+}

@@ -1,0 +1,56 @@
+//! `metallic tool`: the parts of the engine one by one, for scripts and comparisons.
+
+mod generate;
+mod logits;
+mod perplexity;
+mod quantize;
+mod template;
+mod text;
+mod tokenize;
+
+use clap::{Args, Subcommand};
+
+use crate::term::Ui;
+
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct ToolArgs {
+    #[command(subcommand)]
+    tool: Tool,
+}
+
+#[derive(Debug, Subcommand)]
+enum Tool {
+    /// Turn text into token ids
+    Tokenize(tokenize::TokenizeArgs),
+    /// Turn token ids into text
+    Detokenize(tokenize::DetokenizeArgs),
+    /// Write a conversation as the text that the model continues
+    Template(template::TemplateArgs),
+    /// Compute the logits after the last of some tokens, or after each
+    Logits(logits::LogitsArgs),
+    /// Continue token ids, taking the best token each time
+    Generate(generate::GenerateArgs),
+    /// Measure how well a model predicts a text
+    Perplexity(perplexity::PerplexityArgs),
+    /// Write a GGUF file with its weights in another type
+    Quantize(quantize::QuantizeArgs),
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  metallic tool tokenize -m smollm2 \"Hello, world\"
+  metallic tool generate -m ./model.gguf --tokens 1,2,3 -n 24 --json
+  metallic tool perplexity -m smollm2 --file wiki.test.raw";
+
+pub(crate) fn run(args: &ToolArgs, ui: Ui) -> anyhow::Result<()> {
+    match &args.tool {
+        Tool::Tokenize(args) => tokenize::tokenize(args, ui),
+        Tool::Detokenize(args) => tokenize::detokenize(args, ui),
+        Tool::Template(args) => template::run(args, ui),
+        Tool::Logits(args) => logits::run(args, ui),
+        Tool::Generate(args) => generate::run(args, ui),
+        Tool::Perplexity(args) => perplexity::run(args, ui),
+        Tool::Quantize(args) => quantize::run(args, ui),
+    }
+}

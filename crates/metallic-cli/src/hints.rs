@@ -1,0 +1,158 @@
+//! The next step for each way in which the library can fail.
+
+use std::error::Error;
+
+use metallic::{
+    core::BackendError, formats::FormatError, generate::EngineError, model::ModelError, text::TextError,
+};
+
+const WEIGHTS: &str =
+    "the file may be damaged or made for another program; `metallic inspect FILE` shows what is in it";
+const DAMAGED: &str = "the file is damaged or incomplete: download it again";
+const OTHER_MODEL: &str =
+    "`metallic list --aliases` names models that run; `metallic inspect FILE` shows this one";
+const MEMORY: &str =
+    "take a smaller model or quantisation, a shorter `--ctx`, or `--kv-type q8_0`; or close other programs";
+const SHORTEN: &str =
+    "shorten the prompt or the answer (`-n`); `--ctx` sets the limit, up to what the model was made for";
+const TOKENIZER: &str =
+    "the tokenizer's files are damaged or of an unknown kind: download the model again, or take another";
+
+/// A hint for one error of a chain.
+pub(crate) fn of(error: &(dyn Error + 'static)) -> Option<&'static str> {
+    let of_all = error.downcast_ref().and_then(of_library);
+    of_all
+        .or_else(|| error.downcast_ref().and_then(of_model))
+        .or_else(|| error.downcast_ref().and_then(of_format))
+        .or_else(|| error.downcast_ref().and_then(of_text))
+        .or_else(|| error.downcast_ref().and_then(of_engine))
+        .or_else(|| error.downcast_ref().and_then(of_backend))
+}
+
+fn of_library(error: &metallic::Error) -> Option<&'static str> {
+    use metallic::Error as E;
+    match error {
+        E::Model(error) => of_model(error),
+        E::Text(error) => of_text(error),
+        E::Engine(error) => of_engine(error),
+        E::Backend(error) => of_backend(error),
+        E::NoTokenizer { .. } => {
+            Some("`metallic tool generate` takes token ids; a folder needs its tokenizer.json for text")
+        }
+        E::NoTemplate { .. } => Some("`metallic run --raw` continues plain text"),
+        E::NoRoom { .. } => Some(MEMORY),
+        _ => None,
+    }
+}
+
+fn of_model(error: &ModelError) -> Option<&'static str> {
+    Some(match error {
+        ModelError::NotAModel { reason, .. } if reason.contains("config.json") => {
+            "a model folder holds config.json, tokenizer.json and *.safetensors; or give a GGUF file"
+        }
+        ModelError::NotAModel { reason, .. } if reason.contains("its folder") => {
+            "give the folder that holds config.json and the safetensors"
+        }
+        ModelError::NotAModel { .. } => "check the path; a model is a GGUF file or a Hugging Face folder",
+        ModelError::Format(error) => return of_format(error),
+        ModelError::Read { .. } => "check that the file is there and may be read",
+        ModelError::Json { .. } => DAMAGED,
+        ModelError::Architecture { .. } => OTHER_MODEL,
+        ModelError::Config { .. }
+        | ModelError::Missing { .. }
+        | ModelError::Mismatch { .. }
+        | ModelError::Unread { .. }
+        | ModelError::Graph(_) => WEIGHTS,
+        ModelError::KvType { .. } => "take another `--kv-type`",
+        ModelError::Backend(error) => return of_backend(error),
+        ModelError::Text { error, .. } => return of_text(error),
+        _ => return None,
+    })
+}
+
+fn of_format(error: &FormatError) -> Option<&'static str> {
+    Some(match error {
+        FormatError::Io { action: "write", .. } => {
+            "check the folder, its rights and the space left on the disk"
+        }
+        FormatError::Io { .. } => "check that the file is there and may be read",
+        FormatError::NotThisFormat { .. } => {
+            "a model is a GGUF file, or a folder with config.json and safetensors"
+        }
+        FormatError::Truncated { .. } => DAMAGED,
+        FormatError::DType { .. } => "take another quantisation of the model, such as Q4_K_M or Q8_0",
+        FormatError::Header { what, .. } if what == "the model file" => {
+            "a model folder holds config.json and *.safetensors; or give a GGUF file"
+        }
+        FormatError::MissingKey { .. } | FormatError::MissingTensor { .. } => WEIGHTS,
+        _ => DAMAGED,
+    })
+}
+
+fn of_text(error: &TextError) -> Option<&'static str> {
+    Some(match error {
+        TextError::Io { .. } => {
+            "check that the file is there and may be read; a folder needs its tokenizer.json"
+        }
+        TextError::Metadata(error) => match error {
+            FormatError::MissingKey { .. } => {
+                "the file has no complete tokenizer; take another file of the model"
+            }
+            other => return of_format(other),
+        },
+        TextError::Json { .. } | TextError::Vocabulary { .. } | TextError::Pattern { .. } => TOKENIZER,
+        TextError::Unsupported { .. } => OTHER_MODEL,
+        TextError::TooLong { .. } => "give the text in pieces",
+        TextError::TemplateRaised { .. } => "change the messages as the template asks",
+        TextError::TemplateSyntax { .. }
+        | TextError::TemplateFailed { .. }
+        | TextError::TemplateEndless { .. } => "`metallic run --raw` works without the template",
+        _ => return None,
+    })
+}
+
+fn of_engine(error: &EngineError) -> Option<&'static str> {
+    Some(match error {
+        EngineError::EmptyPrompt => "give some text, or at least one token",
+        EngineError::PromptTooLong { .. } => SHORTEN,
+        EngineError::TokenOutOfRange { .. } => "`metallic tool tokenize` gives ids of this model",
+        EngineError::Parameter { .. } => "`--help` lists the options and their ranges",
+        EngineError::KvBudget { .. } => MEMORY,
+        EngineError::Backend(error) => return of_backend(error),
+        EngineError::NoCandidate { .. } => "the model computes no numbers; its weights may be damaged",
+        EngineError::TextTooShort { .. } => "give a longer text, or a smaller `--ctx`",
+        EngineError::Thread { .. } => "the system has no threads or memory left: close other programs",
+        EngineError::Panicked { .. } => "please report this line together with the command you ran",
+        _ => return None,
+    })
+}
+
+fn of_backend(error: &BackendError) -> Option<&'static str> {
+    Some(match error {
+        BackendError::OutOfMemory { .. } => MEMORY,
+        BackendError::Unsupported { .. } => "try `--device cpu`, or another quantisation of the model",
+        BackendError::Step(_) => "please report this line together with the command you ran",
+        BackendError::Failed { .. } => "try fewer threads (`-t`)",
+        _ => return None,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_hint_is_found_below_the_errors_that_pass_it_on() {
+        let cut = || FormatError::Truncated { file: "a".into(), what: "b".into(), needed: 2, left: 1 };
+        let text = TextError::Metadata(cut());
+        for error in [
+            &cut() as &(dyn Error + 'static),
+            &ModelError::Format(cut()),
+            &metallic::Error::Model(ModelError::Format(cut())),
+            &ModelError::Text { file: "a".into(), error: text },
+        ] {
+            assert_eq!(of(error), Some(DAMAGED), "{error}");
+        }
+        assert_eq!(of(&std::io::Error::other("x")), None);
+    }
+}

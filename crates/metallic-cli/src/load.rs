@@ -1,0 +1,101 @@
+//! From a name to a model that runs.
+
+use std::path::{Path, PathBuf};
+
+use metallic::{
+    Llm, LoadOptions, Model,
+    core::{DeviceInfo, Program},
+    device::CpuOptions,
+    model::Source,
+};
+
+use crate::{
+    commands::options::{AnswerOptions, DeviceOptions, ModelOptions},
+    fail::Failure,
+    hub::{self, Cache, ModelName},
+    term::Ui,
+};
+
+/// The model's path; fetches it if it is not on this machine.
+pub(crate) fn path(model: &str, ui: Ui) -> anyhow::Result<PathBuf> {
+    match ModelName::parse(model)? {
+        ModelName::Path(path) => Ok(path),
+        name => Ok(hub::obtain(&name, &Cache::from_env()?, ui)?.path),
+    }
+}
+
+/// The model's path; an error if it is not on this machine.
+pub(crate) fn local_path(model: &str) -> anyhow::Result<PathBuf> {
+    let name = ModelName::parse(model)?;
+    if let ModelName::Path(path) = name {
+        return Ok(path);
+    }
+    hub::find(&name, &Cache::from_env()?)?.ok_or_else(|| {
+        let reason = format!("`{model}` is not on this machine");
+        Failure::new(reason, format!("`metallic pull {model}` fetches it")).into()
+    })
+}
+
+/// A model that answers.
+pub(crate) fn llm(model: &ModelOptions, answer: &AnswerOptions, ui: Ui) -> anyhow::Result<Llm> {
+    let path = path(&model.model, ui)?;
+    let context = answer.ctx.map(usize::from);
+    let options = LoadOptions {
+        device: model.device.device.into(),
+        threads: model.device.threads(),
+        kv_type: model.device.kv_type.into(),
+        context,
+        ..LoadOptions::default()
+    };
+    let spinner = ui.spinner(&format!("loading {}", path.display()));
+    let llm = Llm::load_with(&path, &options)?;
+    drop(spinner);
+    let made_for = llm.model().config().context;
+    if let Some(asked) = context.filter(|asked| *asked > made_for) {
+        ui.note(&format!("note: the model was made for {made_for} tokens; --ctx {asked} is cut to that"));
+    }
+    Ok(llm)
+}
+
+/// A model on its device, without engine and tokenizer.
+pub(crate) struct Loaded {
+    pub(crate) model: Model,
+    pub(crate) program: Box<dyn Program>,
+    pub(crate) device: DeviceInfo,
+}
+
+/// Loads a model for work on its program.
+pub(crate) fn program(path: &Path, device: &DeviceOptions, profile: bool, ui: Ui) -> anyhow::Result<Loaded> {
+    let _spinner = ui.spinner(&format!("loading {}", path.display()));
+    let model = Model::open(path)?;
+    if let Source::Folder(_) = model.source() {
+        // Not used here, but a folder that is broken should not seem whole.
+        model.tokenizer()?;
+    }
+    let options = CpuOptions { threads: device.threads(), profile };
+    let backend = metallic::Device::from(device.device).open_with(options)?;
+    let program = model.compile(backend.as_ref(), device.kv_type.into())?;
+    Ok(Loaded { model, program, device: backend.info().clone() })
+}
+
+impl Loaded {
+    /// Checks that the model has these ids.
+    pub(crate) fn check_ids(&self, tokens: &[u32]) -> anyhow::Result<()> {
+        let vocab = self.model.config().vocab;
+        let Some(id) = tokens.iter().find(|id| **id as usize >= vocab) else { return Ok(()) };
+        let reason = format!("token {id} is not in the vocabulary, which has {vocab} tokens");
+        Err(Failure::new(reason, "`metallic tool tokenize` gives ids of this model").into())
+    }
+
+    /// Checks ids that the user gave, and that they and `more` tokens fit the model.
+    pub(crate) fn check(&self, tokens: &[u32], more: usize) -> anyhow::Result<()> {
+        self.check_ids(tokens)?;
+        let config = self.model.config();
+        let needed = tokens.len().saturating_add(more);
+        if needed > config.context {
+            let reason = format!("{needed} tokens are needed, the model's context holds {}", config.context);
+            return Err(Failure::new(reason, "give fewer tokens, or generate fewer (`-n`)").into());
+        }
+        Ok(())
+    }
+}
