@@ -149,7 +149,7 @@ mod tests {
             &cut() as &(dyn Error + 'static),
             &ModelError::Format(cut()),
             &metallic::Error::Model(ModelError::Format(cut())),
-            &ModelError::Text { file: "a".into(), error: text },
+            &ModelError::Text { file: "a".into(), error: text.into() },
         ] {
             assert_eq!(of(error), Some(DAMAGED), "{error}");
         }

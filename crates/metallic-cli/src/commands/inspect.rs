@@ -12,7 +12,7 @@ use serde_json::{Map, Value, json};
 
 use crate::{
     fail, load,
-    term::{self, Ui, size},
+    term::{self, size},
 };
 
 #[derive(Debug, Args)]
@@ -37,10 +37,10 @@ const SHOWN_ELEMENTS: usize = 8;
 const SHOWN_CHARS: usize = 400;
 const SHOWN_CHARS_TABLE: usize = 100;
 
-pub(crate) fn run(args: &InspectArgs, ui: Ui) -> anyhow::Result<()> {
+pub(crate) fn run(args: &InspectArgs) -> anyhow::Result<()> {
     let path = load::local_path(&args.model)?;
     let report = Report::of(&path)?;
-    if args.json { term::print_json(&report.json()) } else { Ok(term::print(&report.text(ui))?) }
+    if args.json { term::print_json(&report.json()) } else { Ok(term::print(&report.text())?) }
 }
 
 /// What was found at a path.
@@ -82,6 +82,9 @@ impl Report {
 
     /// The estimate, or why there is none.
     fn memory(&self) -> Result<metallic::model::MemoryEstimate, String> {
+        if self.tensors.is_empty() {
+            return Err("the file holds metadata and no weights".to_owned());
+        }
         let model = self.model.as_ref().map_err(fail::reason)?;
         model.memory_estimate().map_err(|error| error.to_string())
     }
@@ -117,7 +120,7 @@ impl Report {
         })
     }
 
-    fn text(&self, _ui: Ui) -> String {
+    fn text(&self) -> String {
         let mut text = String::new();
         let mut line = |key: &str, value: &str| {
             let _ = writeln!(text, "{key:14} {value}");
@@ -334,7 +337,7 @@ mod tests {
 
     #[test]
     fn numbers_read_as_they_were_written() {
-        assert_eq!(meta(&1e-5_f32.into()).to_string(), "1e-5");
+        assert_eq!(meta(&1e-5_f32.into()), json!(1e-5));
         assert_eq!(meta(&f32::NAN.into()), Value::Null);
         assert_eq!(grouped(134515008), "134 515 008");
         assert_eq!(grouped(12), "12");

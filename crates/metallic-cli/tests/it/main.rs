@@ -1,11 +1,14 @@
-//! The `metallic` binary against a hub that lives in the test.
+//! The `metallic` binary: against a hub that lives in the test, and with small models.
 // Signals, shells and /proc are part of what is tested.
 #![cfg(unix)]
 
+mod answer;
+mod bad;
 mod disk;
 mod hub;
 mod pull;
 mod stop;
 mod support;
+mod tools;
 mod usage;
 mod wheel;

@@ -8,6 +8,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use metallic::formats::{Gguf, GgufWriter};
 use tempfile::TempDir;
 
 use crate::hub::Hub;
@@ -164,4 +165,39 @@ pub(crate) fn start_until(mut command: Command, file: &Path, bytes: u64) -> Chil
         thread::sleep(Duration::from_millis(10));
     }
     child
+}
+
+/// The smallest real model: a Llama with a SentencePiece vocabulary of 512 and a context of 512.
+pub(crate) fn stories() -> String {
+    let path = metallic_testkit::data::own().join("stories260K/stories260K-f32.gguf");
+    path.to_str().unwrap().to_owned()
+}
+
+/// The stories model with other metadata.
+pub(crate) fn edited(path: &Path, edit: impl FnOnce(&mut GgufWriter)) -> String {
+    let file = Gguf::open(Path::new(&stories())).unwrap();
+    let mut writer = GgufWriter::with_metadata(file.metadata.clone());
+    edit(&mut writer);
+    for tensor in file.tensors() {
+        writer.add(tensor.clone()).unwrap();
+    }
+    writer.write(path).unwrap();
+    path.to_str().unwrap().to_owned()
+}
+
+/// A stories model that does not come to an end soon.
+pub(crate) fn endless(machine: &Machine) -> String {
+    edited(&machine.folder().join("endless.gguf"), |writer| {
+        writer.insert("llama.context_length", 1_000_000_u32);
+    })
+}
+
+/// Starts the binary with a piped stdin and stdout.
+pub(crate) fn start(mut command: Command) -> Child {
+    command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
+}
+
+/// A list of ids as the command line takes it.
+pub(crate) fn list(ids: &[u32]) -> String {
+    ids.iter().map(u32::to_string).collect::<Vec<_>>().join(",")
 }

@@ -10,9 +10,13 @@ use crate::{
 #[test]
 fn every_help_text_has_examples() {
     let machine = Machine::without_hub();
-    for command in ["pull", "list", "rm", "completions"] {
+    let tools = ["tokenize", "detokenize", "template", "logits", "generate", "perplexity", "quantize"];
+    let tools = tools.map(|tool| format!("tool {tool}"));
+    let commands = ["run", "chat", "bench", "inspect", "tool", "pull", "list", "rm", "completions"];
+    for command in commands.into_iter().chain(tools.iter().map(String::as_str)) {
         for flag in ["-h", "--help"] {
-            let help = machine.run(&[command, flag]).ok().out;
+            let args: Vec<&str> = command.split(' ').chain([flag]).collect();
+            let help = machine.run(&args).ok().out;
             assert!(help.contains("Examples:") && help.contains(&format!("metallic {command}")), "{help}");
         }
     }
@@ -27,7 +31,9 @@ fn completions_are_made_for_every_shell() {
     let machine = Machine::without_hub();
     for shell in ["bash", "zsh", "fish", "powershell", "elvish"] {
         let script = machine.run(&["completions", shell]).ok().out;
-        assert!(script.contains("metallic") && script.contains("pull"), "{shell}");
+        for word in ["metallic", "pull", "run", "chat", "perplexity", "quantize"] {
+            assert!(script.contains(word), "{shell}: {word}");
+        }
     }
 }
 
