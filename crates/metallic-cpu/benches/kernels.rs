@@ -1,13 +1,13 @@
-//! Rates of the matrix products: GB/s of weights for one token, GMAC/s for many.
+//! Rates of matrix products and attention: GB/s of weights or cache for one token, GMAC/s for many.
 //!
 //! `cargo bench -p metallic-cpu --bench kernels [-- FILTER...]`; a line is printed where its name has every filter.
 
 use std::time::{Duration, Instant};
 
-use metallic_core::DType;
+use metallic_core::{BLOCK_TOKENS, DType};
 use metallic_cpu::simd::{
-    Accumulate, Activations, Isa, KvType, Matmul, PackedMatrix, QuantizedRows, SharedOut, Team, Weights,
-    accumulate_rows, dot_rows, matmul, store_row,
+    Accumulate, Activations, Isa, KvBlock, KvType, Matmul, PackedMatrix, QuantizedRows, SharedOut, Team,
+    Tile, TileShape, Weights, matmul, store_key, store_value,
 };
 
 const TYPES: [DType; 8] =
@@ -22,9 +22,29 @@ fn main() {
     fork_join();
     for isa in Isa::available() {
         for kind in KvType::ALL {
-            let name = format!("cache/{}/{kind:?}/64", isa.name());
-            if wanted(&name) {
-                println!("{name:48} {:22.1} GMAC/s", cache_rows(isa, kind, 64));
+            for (head_dim, group) in [(64, 3), (128, 1)] {
+                let shape = |tokens, position| TileShape {
+                    kind,
+                    head_dim,
+                    tokens,
+                    group,
+                    position,
+                    window: None,
+                    softcap: None,
+                };
+                let name = format!("attention512/{}/{kind:?}/{group}x{head_dim}", isa.name());
+                if wanted(&name) {
+                    let time: f64 =
+                        (0..512).step_by(16).map(|position| attention(isa, shape(16, position))).sum();
+                    let macs = (2 * group * head_dim * 512 * 513 / 2) as f64;
+                    println!("{name:48} {:9.1} us {:7.1} GMAC/s", time * 1e6, macs / time / 1e9);
+                }
+                let name = format!("attention1/{}/{kind:?}/{group}x{head_dim}", isa.name());
+                if wanted(&name) {
+                    let time = attention(isa, shape(1, 4095));
+                    let bytes = (2 * 4096 / BLOCK_TOKENS * kind.block_bytes(head_dim)) as f64;
+                    println!("{name:48} {:9.1} us {:7.1} GB/s", time * 1e6, bytes / time / 1e9);
+                }
             }
         }
     }
@@ -97,33 +117,35 @@ fn fork_join() {
     println!("fork-join of 2 threads: {:.2} us", (time - task.as_secs_f64()) * 1e6);
 }
 
-/// Attention of one head over 256 cached tokens: scores and weighted sums, in GMAC/s.
-fn cache_rows(isa: Isa, kind: KvType, len: usize) -> f64 {
-    let tokens = 256;
-    let stride = kind.row_bytes(len);
-    let mut bytes = vec![0; tokens * stride];
-    let q: Vec<f32> = (0..len).map(|i| (i as f32).cos()).collect();
-    for row in bytes.chunks_mut(stride) {
-        store_row(isa, kind, &q, row);
+/// Seconds of one key/value head over all a tile sees, on one thread.
+fn attention(isa: Isa, shape: TileShape) -> f64 {
+    let blocks = (shape.position + shape.tokens).div_ceil(BLOCK_TOKENS);
+    let bytes = shape.kind.block_bytes(shape.head_dim);
+    let (mut keys, mut values) = (vec![0; blocks * bytes], vec![0; blocks * bytes]);
+    let q: Vec<f32> = (0..shape.head_dim).map(|i| (i as f32).cos()).collect();
+    for position in 0..blocks * BLOCK_TOKENS {
+        let (at, position) = (position / BLOCK_TOKENS * bytes, position % BLOCK_TOKENS);
+        store_key(isa, shape.kind, &q, position, &mut keys[at..at + bytes]);
+        store_value(isa, shape.kind, &q, position, &mut values[at..at + bytes]);
     }
-    let (mut scores, mut out) = (vec![0.0; tokens], vec![0.0; len]);
-    let time = best(|| {
-        for block in bytes.chunks(32 * stride) {
-            let scores = &mut scores[..block.len() / stride];
-            dot_rows(isa, kind, (block, stride), &q, scores);
-            accumulate_rows(isa, kind, (block, stride), scores, &mut out);
+    let mut memory = vec![0.0; shape.memory()];
+    best(|| {
+        let mut tile = Tile::new(shape, &mut memory);
+        for query in 0..shape.queries() {
+            tile.set(query, &q, 0.1);
         }
-        out.fill(0.0);
-    });
-    (2 * tokens * len) as f64 / time / 1e9
+        for (block, (keys, values)) in keys.chunks(bytes).zip(values.chunks(bytes)).enumerate() {
+            tile.attend(isa, block, KvBlock { keys, values });
+        }
+    })
 }
 
-/// The fastest of the runs that fit in a fifth of a second: the machine is shared.
+/// The fastest of the runs that fit in a while: the machine is shared.
 fn best(mut run: impl FnMut()) -> f64 {
     run();
     let begin = Instant::now();
     let mut best = f64::INFINITY;
-    while begin.elapsed() < Duration::from_millis(150) {
+    while begin.elapsed() < Duration::from_millis(100) {
         let start = Instant::now();
         run();
         best = best.min(start.elapsed().as_secs_f64());

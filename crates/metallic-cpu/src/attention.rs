@@ -1,31 +1,55 @@
 //! Attention in one pass over the cache, block by block, with a running softmax.
 //!
-//! Blocks are cut at fixed positions of the sequence and taken in order, so a token's result does not depend on
-//! how its step was cut or batched.
+//! Blocks and segments of them are cut at fixed positions of the sequence and put together in order, so a token's
+//! result does not depend on how its step was cut, batched or shared among threads.
+
+use std::ops::Range;
 
 use metallic_core::{Attention, BLOCK_TOKENS, Step};
 
 use crate::cache::Cache;
-use crate::simd::{Isa, Team, accumulate_rows, dot_rows, exp_in_place, scale};
+use crate::simd::{Isa, Seen, Team, Tile, TileShape};
 
-/// Tokens of one task: neighbours read the same blocks while they are warm.
+/// Queries of a task: neighbours read the same blocks while they are warm.
+const TILE_QUERIES: usize = 48;
+/// Tokens of a task, where a key/value head has few queries.
 const TILE_TOKENS: usize = 16;
+/// Queries up to which the segments of a tile are tasks of their own.
+const FEW_QUERIES: usize = 16;
+/// Blocks whose results are made apart, then put together.
+const SEGMENT: usize = 8;
+const SEGMENT_TOKENS: usize = SEGMENT * BLOCK_TOKENS;
+/// Tokens of a task that puts results together.
+const JOINED_TOKENS: usize = 16;
 
-/// Some neighbouring tokens of one sequence.
-#[derive(Clone, Copy)]
-struct Tile {
+/// Some neighbouring tokens of one sequence, and one key/value head.
+struct Part {
     span: usize,
-    /// First token in the step, and how many.
+    kv_head: usize,
+    /// First token in the step.
     start: usize,
-    len: usize,
+    shape: TileShape,
+    /// Its tasks, one after another.
+    tasks: Range<usize>,
+}
+
+/// Segments one thread goes through for a part.
+struct Task {
+    part: usize,
+    segments: Range<usize>,
 }
 
 /// Buffers that are kept between steps.
 #[derive(Default)]
 pub(crate) struct Scratch {
-    tiles: Vec<Tile>,
-    /// By task: `[TILE_TOKENS, head_dim]` of results.
-    results: Vec<f32>,
+    /// The heads of a tile one after another.
+    parts: Vec<Part>,
+    /// By token: its part with the first head.
+    part_of: Vec<usize>,
+    tasks: Vec<Task>,
+    /// Where the memory of each task ends.
+    ends: Vec<usize>,
+    memory: Vec<f32>,
 }
 
 /// What one attention reads besides its scratch.
@@ -40,83 +64,116 @@ pub(crate) struct Inputs<'a> {
 
 /// `out [tokens, heads * head_dim]`
 pub(crate) fn attend(a: &Attention, inputs: &Inputs<'_>, scratch: &mut Scratch, out: &mut [f32]) {
-    let Scratch { tiles, results } = scratch;
-    tiles.clear();
-    for (span, sequence) in inputs.step.sequences.iter().enumerate() {
-        // From the end: the last tiles have the longest past, and long tasks go first.
-        let starts = sequence.tokens.clone().step_by(TILE_TOKENS).rev();
-        tiles.extend(starts.map(|start| Tile {
-            span,
-            start,
-            len: TILE_TOKENS.min(sequence.tokens.end - start),
-        }));
+    scratch.plan(a, inputs);
+    let Scratch { parts, part_of, tasks, ends, memory } = scratch;
+    let needed = ends.last().copied().unwrap_or(0);
+    if memory.len() < needed {
+        memory.resize(needed, 0.0);
     }
-    let chunk = TILE_TOKENS * a.head_dim;
-    let needed = tiles.len() * a.heads * chunk;
-    if results.len() < needed {
-        results.resize(needed, 0.0);
-    }
-    let tiles = &*tiles;
-    inputs.team.for_chunks(&mut results[..needed], chunk, |task, result| {
-        let (tile, head) = (tiles[task / a.heads], task % a.heads);
-        for (i, result) in result.chunks_exact_mut(a.head_dim).take(tile.len).enumerate() {
-            attend_one(a, inputs, (tile.span, tile.start + i, head), result);
+    let (parts, tasks, ends) = (&*parts, &*tasks, &*ends);
+    inputs.team.for_pieces(&mut memory[..needed], ends, |task, memory| {
+        let Task { part, segments } = &tasks[task];
+        attend_part(a, inputs, &parts[*part], segments.clone(), memory);
+    });
+    let (memory, d) = (&*memory, a.head_dim);
+    let row = a.heads * d;
+    inputs.team.for_chunks(out, JOINED_TOKENS * row, |chunk, out| {
+        for (i, out) in out.chunks_exact_mut(row).enumerate() {
+            let token = chunk * JOINED_TOKENS + i;
+            for (head, out) in out.chunks_exact_mut(d).enumerate() {
+                let group = a.heads / a.kv_heads;
+                let part = &parts[part_of[token] + head / group];
+                let query = (token - part.start) * group + head % group;
+                let mut seen = nothing(out);
+                for task in part.tasks.clone() {
+                    let results = &memory[ends[task] - results_len(&part.shape)..ends[task]];
+                    let result = &results[query * (d + 2)..][..d + 2];
+                    seen.add(inputs.isa, &Seen { top: result[0], total: result[1], sums: &result[2..] });
+                }
+                seen.finish(inputs.isa);
+            }
         }
     });
-    let row = a.heads * a.head_dim;
-    for (t, tile) in tiles.iter().enumerate() {
-        for head in 0..a.heads {
-            let result = &results[(t * a.heads + head) * chunk..][..chunk];
-            for (i, result) in result.chunks_exact(a.head_dim).take(tile.len).enumerate() {
-                out[(tile.start + i) * row + head * a.head_dim..][..a.head_dim].copy_from_slice(result);
+}
+
+fn nothing(sums: &mut [f32]) -> Seen<&mut [f32]> {
+    sums.fill(0.0);
+    Seen { top: f32::NEG_INFINITY, total: 0.0, sums }
+}
+
+/// Elements of the results at the end of a task's memory: by query top, total and sums.
+fn results_len(shape: &TileShape) -> usize {
+    shape.queries() * (shape.head_dim + 2)
+}
+
+impl Scratch {
+    fn plan(&mut self, a: &Attention, inputs: &Inputs<'_>) {
+        let Scratch { parts, part_of, tasks, ends, .. } = self;
+        parts.clear();
+        tasks.clear();
+        ends.clear();
+        part_of.clear();
+        part_of.resize(inputs.step.tokens.len(), 0);
+        let group = a.heads / a.kv_heads;
+        let tile = (TILE_QUERIES / group).clamp(1, TILE_TOKENS);
+        for (index, span) in inputs.step.sequences.iter().enumerate() {
+            // From the end: the last tiles have the longest past, and long tasks go first.
+            for start in span.tokens.clone().step_by(tile).rev() {
+                let shape = TileShape {
+                    kind: inputs.cache.kind(),
+                    head_dim: a.head_dim,
+                    tokens: tile.min(span.tokens.end - start),
+                    group,
+                    position: span.past + start - span.tokens.start,
+                    window: a.window,
+                    softcap: a.softcap,
+                };
+                part_of[start..start + shape.tokens].fill(parts.len());
+                let positions = shape.first(0)..shape.position + shape.tokens;
+                let segments = positions.start / SEGMENT_TOKENS..positions.end.div_ceil(SEGMENT_TOKENS);
+                let each = if shape.queries() <= FEW_QUERIES { 1 } else { segments.len() };
+                for kv_head in 0..a.kv_heads {
+                    let first = tasks.len();
+                    for from in segments.clone().step_by(each) {
+                        tasks.push(Task { part: parts.len(), segments: from..from + each });
+                        let end = ends.last().copied().unwrap_or(0);
+                        ends.push(end + shape.memory() + results_len(&shape));
+                    }
+                    parts.push(Part { span: index, kv_head, start, shape, tasks: first..tasks.len() });
+                }
             }
         }
     }
 }
 
-/// One head of one token.
-fn attend_one(
-    a: &Attention,
-    inputs: &Inputs<'_>,
-    (span, token, head): (usize, usize, usize),
-    out: &mut [f32],
-) {
+/// The segments of one task.
+fn attend_part(a: &Attention, inputs: &Inputs<'_>, part: &Part, segments: Range<usize>, memory: &mut [f32]) {
     let Inputs { isa, cache, step, .. } = *inputs;
-    let span = &step.sequences[span];
-    let last = span.past + token - span.tokens.start;
-    let first = a.window.map_or(0, |window| (last + 1).saturating_sub(window));
-    let q = &inputs.q[(token * a.heads + head) * a.head_dim..][..a.head_dim];
-    let kv_head = head / (a.heads / a.kv_heads);
-    let stride = cache.layout().row_bytes();
-
-    out.fill(0.0);
-    let (mut max, mut sum) = (f32::NEG_INFINITY, 0f32);
-    for block in first / BLOCK_TOKENS..=last / BLOCK_TOKENS {
-        let base = block * BLOCK_TOKENS;
-        let (from, to) = (first.max(base) - base, (last + 1).min(base + BLOCK_TOKENS) - base);
-        let rows = cache.head(a.layer, span.blocks[block], kv_head);
-        let mut scores = [0f32; BLOCK_TOKENS];
-        let scores = &mut scores[..to - from];
-        dot_rows(isa, cache.kind(), (&rows.keys[from * stride..], stride), q, scores);
-        for s in &mut *scores {
-            *s *= a.scale;
-            if let Some(cap) = a.softcap {
-                *s = cap * (*s / cap).tanh();
-            }
-        }
-        let block_max = scores.iter().copied().fold(f32::NEG_INFINITY, f32::max);
-        if block_max > max {
-            let shrink = (max - block_max).exp();
-            sum *= shrink;
-            scale(isa, shrink, out);
-            max = block_max;
-        }
-        for s in &mut *scores {
-            *s -= max;
-        }
-        exp_in_place(isa, scores);
-        sum += scores.iter().sum::<f32>();
-        accumulate_rows(isa, cache.kind(), (&rows.values[from * stride..], stride), scores, out);
+    let (shape, d) = (part.shape, a.head_dim);
+    let span = &step.sequences[part.span];
+    let (memory, results) = memory.split_at_mut(shape.memory());
+    let mut tile = Tile::new(shape, memory);
+    for query in 0..shape.queries() {
+        let (token, head) =
+            (part.start + query / shape.group, part.kv_head * shape.group + query % shape.group);
+        tile.set(query, &inputs.q[(token * a.heads + head) * d..][..d], a.scale);
     }
-    scale(isa, if sum == 0.0 { 0.0 } else { 1.0 / sum }, out);
+    for result in results.chunks_exact_mut(d + 2) {
+        result.fill(0.0);
+        result[0] = f32::NEG_INFINITY;
+    }
+    let blocks = shape.first(0) / BLOCK_TOKENS..(shape.position + shape.tokens).div_ceil(BLOCK_TOKENS);
+    for segment in segments {
+        let of_segment = segment * SEGMENT..(segment + 1) * SEGMENT;
+        for block in blocks.start.max(of_segment.start)..blocks.end.min(of_segment.end) {
+            tile.attend(isa, block, cache.head(a.layer, span.blocks[block], part.kv_head));
+        }
+        for (query, result) in results.chunks_exact_mut(d + 2).enumerate() {
+            let [top, total, sums @ ..] = result else { continue };
+            let mut seen = Seen { top: *top, total: *total, sums };
+            seen.add(isa, &tile.seen(query));
+            (*top, *total) = (seen.top, seen.total);
+        }
+        tile.clear();
+    }
 }

@@ -3,7 +3,7 @@
 use metallic_core::{BLOCK_TOKENS, BackendError, KvLayout, SequenceSpan};
 
 use crate::DEVICE;
-use crate::simd::{Isa, KvType, store_row};
+use crate::simd::{Isa, KvBlock, KvType, store_key, store_value};
 
 /// Blocks are made room for this many at a time.
 const SLAB_BLOCKS: usize = 16;
@@ -12,15 +12,9 @@ const SLAB_BLOCKS: usize = 16;
 pub(crate) struct Cache {
     layout: KvLayout,
     kind: KvType,
-    /// By layer and slab: blocks × kv heads × (keys, values) × tokens of a block × row bytes.
+    /// By layer and slab: blocks × kv heads × (keys, values), each as `simd` lays them out.
     layers: Vec<Vec<Vec<u8>>>,
     blocks: usize,
-}
-
-/// The rows of one head in one block: `BLOCK_TOKENS` keys or values.
-pub(crate) struct HeadBlock<'a> {
-    pub(crate) keys: &'a [u8],
-    pub(crate) values: &'a [u8],
 }
 
 impl Cache {
@@ -53,8 +47,9 @@ impl Cache {
         self.blocks * self.layout.block_bytes()
     }
 
+    /// Bytes of one head's keys, or values, in a block.
     fn head_bytes(&self) -> usize {
-        BLOCK_TOKENS * self.layout.row_bytes()
+        self.kind.block_bytes(self.layout.head_dim)
     }
 
     /// Bytes of a block in one layer.
@@ -81,12 +76,12 @@ impl Cache {
         Ok(())
     }
 
-    /// One head's rows in one block of a layer.
-    pub(crate) fn head(&self, layer: usize, block: u32, head: usize) -> HeadBlock<'_> {
+    /// One head's keys and values in one block of a layer.
+    pub(crate) fn head(&self, layer: usize, block: u32, head: usize) -> KvBlock<'_> {
         let (slab, at) = self.place(block, head);
         let rows = &self.layers[layer][slab][at..at + 2 * self.head_bytes()];
         let (keys, values) = rows.split_at(self.head_bytes());
-        HeadBlock { keys, values }
+        KvBlock { keys, values }
     }
 
     fn place(&self, block: u32, head: usize) -> (usize, usize) {
@@ -103,15 +98,13 @@ impl Cache {
         span: &SequenceSpan<'_>,
         (k, v): (&[f32], &[f32]),
     ) {
-        let (d, row) = (self.layout.head_dim, self.layout.row_bytes());
-        let block = span.blocks[position / BLOCK_TOKENS];
+        let (d, bytes) = (self.layout.head_dim, self.head_bytes());
+        let (block, position) = (span.blocks[position / BLOCK_TOKENS], position % BLOCK_TOKENS);
         for (head, (k, v)) in k.chunks_exact(d).zip(v.chunks_exact(d)).enumerate() {
             let (slab, at) = self.place(block, head);
-            let at = at + position % BLOCK_TOKENS * row;
-            let value_at = at + self.head_bytes();
-            let slab = &mut self.layers[layer][slab];
-            store_row(isa, self.kind, k, &mut slab[at..at + row]);
-            store_row(isa, self.kind, v, &mut slab[value_at..value_at + row]);
+            let (keys, values) = self.layers[layer][slab][at..at + 2 * bytes].split_at_mut(bytes);
+            store_key(isa, self.kind, k, position, keys);
+            store_value(isa, self.kind, v, position, values);
         }
     }
 }

@@ -9,6 +9,9 @@
 #![allow(clippy::needless_range_loop)]
 
 mod activations;
+mod attend;
+#[cfg(test)]
+mod attend_tests;
 mod format;
 mod isa;
 mod kernels;
@@ -22,8 +25,9 @@ mod team;
 mod tests;
 
 pub use activations::{Activations, GROUP, QuantizedRows};
+pub use attend::{KvBlock, Seen, Tile, TileShape};
 pub use isa::Isa;
-pub use kv::{KvType, accumulate, accumulate_rows, dot, dot_rows, store_row};
+pub use kv::{KvType, store_key, store_value};
 pub use math::{
     add, axpy, dot_f32, exp_in_place, gated, rms_norm, scale, silu_in_place, softmax, sum_of_squares,
 };

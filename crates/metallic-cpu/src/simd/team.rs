@@ -146,6 +146,24 @@ impl Team {
             body(i, chunk);
         });
     }
+
+    /// Runs `body(i, piece)` for pieces of `data` one after another, the `i`-th ending at `ends[i]`, as [`Team::run`].
+    ///
+    /// # Panics
+    /// Where an end lies before the last one or beyond `data`, or as [`Team::run`] does.
+    pub fn for_pieces<T: Send>(&self, data: &mut [T], ends: &[usize], body: impl Fn(usize, &mut [T]) + Sync) {
+        assert!(
+            ends.is_sorted() && ends.last().is_none_or(|end| *end <= data.len()),
+            "pieces beyond the data"
+        );
+        let base = SharedPtr(data.as_mut_ptr());
+        self.run(ends.len(), &|i| {
+            let from = i.checked_sub(1).map_or(0, |before| ends[before]);
+            // SAFETY: pieces lie inside `data` and do not overlap (above), each task runs once, and `data` is borrowed until `run` returns.
+            let piece = unsafe { std::slice::from_raw_parts_mut(base.get().add(from), ends[i] - from) };
+            body(i, piece);
+        });
+    }
 }
 
 impl Drop for Team {
@@ -296,6 +314,19 @@ mod tests {
                 }
             });
             assert!(data.iter().enumerate().all(|(i, v)| *v == i + 1));
+        }
+    }
+
+    #[test]
+    fn pieces_are_disjoint_and_may_be_empty_but_not_go_back() {
+        let team = team(3);
+        let mut data = vec![0usize; 20];
+        team.for_pieces(&mut data, &[3, 3, 10, 19], |i, piece| piece.iter_mut().for_each(|v| *v += i + 1));
+        let expected: Vec<usize> = [(1, 3), (3, 7), (4, 9), (0, 1)].map(|(v, n)| vec![v; n]).concat();
+        assert_eq!(data, expected);
+        for ends in [&[3, 2][..], &[21]] {
+            let run = || team.for_pieces(&mut data.clone(), ends, |_, _| {});
+            assert!(catch_unwind(AssertUnwindSafe(run)).is_err());
         }
     }
 

@@ -287,64 +287,6 @@ fn a_matrix_that_cannot_be_is_refused_with_its_sizes() {
 }
 
 #[test]
-fn cache_rows_of_every_type_and_length_dot_and_accumulate() {
-    let mut random = Random(9);
-    for kind in KvType::ALL {
-        for len in [1, 15, 16, 31, 32, 64, 80, 127, 128, 256] {
-            // An odd offset: bytes need no alignment.
-            let (count, stride) = (5, kind.row_bytes(len) + 3);
-            let source = random.floats(count * len);
-            let (q, weights) = (random.floats(len), random.floats(count));
-            for isa in Isa::available() {
-                let mut bytes = vec![0xff; 1 + count * stride];
-                for (row, out) in source.chunks(len).zip(bytes[1..].chunks_mut(stride)) {
-                    store_row(isa, kind, row, &mut out[..kind.row_bytes(len)]);
-                }
-                let dense: Vec<f64> =
-                    (0..count * len).map(|i| kept(kind, &bytes[1 + i / len * stride..], i % len)).collect();
-                for (kept, x) in dense.iter().zip(&source) {
-                    assert!((kept - f64::from(*x)).abs() <= 0.005, "{kind:?} {len} {isa:?}: {kept} for {x}");
-                }
-                let mut dots = vec![0.0; count];
-                dot_rows(isa, kind, (&bytes[1..], stride), &q, &mut dots);
-                let mut sums = q.clone();
-                accumulate_rows(isa, kind, (&bytes[1..], stride), &weights, &mut sums);
-                let mut single = q.clone();
-                for i in 0..count {
-                    let row = &bytes[1 + i * stride..][..kind.row_bytes(len)];
-                    assert_eq!(dot(isa, kind, row, &q), dots[i]);
-                    accumulate(isa, kind, row, weights[i], &mut single);
-                    let expected: f64 = (0..len).map(|j| dense[i * len + j] * f64::from(q[j])).sum();
-                    assert!((f64::from(dots[i]) - expected).abs() < 2e-5, "{kind:?} {len} {isa:?}");
-                }
-                assert_eq!(sums, single, "{kind:?} {len} {isa:?}");
-                for j in 0..len {
-                    let weighted =
-                        (0..count).map(|i| dense[i * len + j] * f64::from(weights[i])).sum::<f64>();
-                    assert!((f64::from(sums[j]) - f64::from(q[j]) - weighted).abs() < 2e-5);
-                }
-            }
-        }
-    }
-}
-
-/// Value `i` of a stored row.
-fn kept(kind: KvType, row: &[u8], i: usize) -> f64 {
-    let two = |at: usize| [row[at], row[at + 1]];
-    match kind {
-        KvType::F32 => {
-            f64::from(f32::from_le_bytes([row[4 * i], row[4 * i + 1], row[4 * i + 2], row[4 * i + 3]]))
-        }
-        KvType::F16 => f16::from_le_bytes(two(2 * i)).to_f64(),
-        KvType::BF16 => bf16::from_le_bytes(two(2 * i)).to_f64(),
-        KvType::Q8_0 => {
-            let at = i / 32 * 34;
-            f16::from_le_bytes(two(at)).to_f64() * f64::from(row[at + 2 + i % 32] as i8)
-        }
-    }
-}
-
-#[test]
 fn vector_helpers_match_f64_at_every_length() {
     let mut random = Random(10);
     for len in (0..70).chain([127, 128, 129, 1000]) {

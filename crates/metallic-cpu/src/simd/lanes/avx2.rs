@@ -64,6 +64,8 @@ impl Lanes for Avx2 {
     const INT_BLOCK: usize = 2;
     const FLOAT_BLOCK: usize = 3;
     const CHAINS: usize = 2;
+    const PANEL_ROWS: usize = 3;
+    const PANEL_WIDE: bool = false;
     const FMA: bool = true;
 
     #[inline(always)]

@@ -53,6 +53,8 @@ impl Lanes for Avx512 {
     const INT_BLOCK: usize = 8;
     const FLOAT_BLOCK: usize = 4;
     const CHAINS: usize = 4;
+    const PANEL_ROWS: usize = 6;
+    const PANEL_WIDE: bool = true;
     const FMA: bool = true;
 
     #[inline(always)]

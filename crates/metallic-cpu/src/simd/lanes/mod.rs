@@ -33,6 +33,9 @@ pub(super) trait Lanes {
     const FLOAT_BLOCK: usize;
     /// Chains of sums over k of the float kernels: 2 or 4, enough to hide the latency of one addition.
     const CHAINS: usize;
+    /// Queries attended to together, at most 6, and whether two vectors at a time.
+    const PANEL_ROWS: usize;
+    const PANEL_WIDE: bool;
     /// Whether `fma` rounds once.
     const FMA: bool;
 

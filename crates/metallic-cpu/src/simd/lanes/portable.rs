@@ -43,6 +43,8 @@ impl Lanes for Portable {
     const INT_BLOCK: usize = 4;
     const FLOAT_BLOCK: usize = 4;
     const CHAINS: usize = 2;
+    const PANEL_ROWS: usize = if cfg!(target_arch = "aarch64") { 3 } else { 1 };
+    const PANEL_WIDE: bool = false;
     // Without the instruction, a fused multiply-add is a slow library call.
     const FMA: bool = cfg!(any(target_arch = "aarch64", target_feature = "fma"));
 

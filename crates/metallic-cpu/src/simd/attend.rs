@@ -1,0 +1,628 @@
+//! Attention of a tile of queries over one block of the cache, with a running softmax.
+//!
+//! Scores and weighted sums are one product, rows of broadcast numbers times a matrix that lies in the cache as the
+//! lanes want it. Every sum of a query is made in an order that depends on its own positions alone, so its bits do
+//! not depend on the queries beside it.
+
+use std::marker::PhantomData;
+
+use metallic_core::BLOCK_TOKENS;
+
+use super::isa::{Isa, dispatch};
+use super::kv::{GROUP, GROUP_BYTES, KvType, SCALES_BYTES};
+use super::lanes::Lanes;
+use super::math::exp;
+
+/// One head's keys and values of one block, as `store_key` and `store_value` leave them.
+#[derive(Clone, Copy, Debug)]
+pub struct KvBlock<'a> {
+    /// [`KvType::block_bytes`] of them.
+    pub keys: &'a [u8],
+    /// As many.
+    pub values: &'a [u8],
+}
+
+/// What the queries of a tile have in common.
+#[derive(Clone, Copy, Debug)]
+pub struct TileShape {
+    /// How the cache keeps keys and values.
+    pub kind: KvType,
+    /// Elements of a head.
+    pub head_dim: usize,
+    /// Neighbouring tokens.
+    pub tokens: usize,
+    /// Query heads of a token that read this key/value head.
+    pub group: usize,
+    /// Position of the first token; each sees itself and what came before,
+    pub position: usize,
+    /// as far back as this, itself counted.
+    pub window: Option<usize>,
+    /// `cap * tanh(score / cap)`.
+    pub softcap: Option<f32>,
+}
+
+impl TileShape {
+    /// Queries of the tile: token by token, head by head.
+    pub fn queries(&self) -> usize {
+        self.tokens * self.group
+    }
+
+    /// Elements of a query or a result in memory: whole vectors.
+    pub fn row(&self) -> usize {
+        self.head_dim.next_multiple_of(16)
+    }
+
+    /// The first position a token of the tile sees.
+    pub fn first(&self, token: usize) -> usize {
+        self.window.map_or(0, |window| (self.position + token + 1).saturating_sub(window))
+    }
+
+    /// The positions of block `block` that `token` sees, counted from the block's first: from, to.
+    fn seen(&self, token: usize, block: usize) -> (usize, usize) {
+        let base = block * BLOCK_TOKENS;
+        let to = (self.position + token + 1).saturating_sub(base).min(BLOCK_TOKENS);
+        (self.first(token).saturating_sub(base).min(to), to)
+    }
+
+    /// f32s a [`Tile`] needs.
+    pub fn memory(&self) -> usize {
+        self.queries() * (2 * self.row() + BLOCK_TOKENS + 3)
+    }
+}
+
+/// Queries and what they have seen so far: for each the greatest score, the sum of the weights, and the
+/// weighted sum of values, weights being `exp(score - greatest)`.
+#[derive(Debug)]
+pub struct Tile<'a> {
+    shape: TileShape,
+    /// `[queries, row]`
+    q: &'a mut [f32],
+    /// `[queries, row]`
+    sums: &'a mut [f32],
+    /// Scores, then weights, of one block: `[queries, 32]`
+    weights: &'a mut [f32],
+    /// `[queries]`, as are the next.
+    tops: &'a mut [f32],
+    totals: &'a mut [f32],
+    /// What the last block made of earlier weights.
+    shrinks: &'a mut [f32],
+}
+
+impl<'a> Tile<'a> {
+    /// A tile in `memory`, of [`TileShape::memory`] elements; queries are what was there, nothing is seen.
+    ///
+    /// # Panics
+    /// Where the memory is of another size.
+    pub fn new(shape: TileShape, memory: &'a mut [f32]) -> Tile<'a> {
+        assert_eq!(memory.len(), shape.memory(), "memory of {shape:?}");
+        let (n, row) = (shape.queries(), shape.row());
+        let (q, rest) = memory.split_at_mut(n * row);
+        let (sums, rest) = rest.split_at_mut(n * row);
+        let (weights, rest) = rest.split_at_mut(n * BLOCK_TOKENS);
+        let (tops, rest) = rest.split_at_mut(n);
+        let (totals, shrinks) = rest.split_at_mut(n);
+        let mut tile = Tile { shape, q, sums, weights, tops, totals, shrinks };
+        tile.clear();
+        tile
+    }
+
+    /// Sets a query, times `scale`.
+    ///
+    /// # Panics
+    /// Where `query` is beyond the tile or `q` no head.
+    pub fn set(&mut self, query: usize, q: &[f32], scale: f32) {
+        assert_eq!(q.len(), self.shape.head_dim, "elements of a query");
+        let row = &mut self.q[query * self.shape.row()..][..self.shape.row()];
+        for (to, from) in row.iter_mut().zip(q) {
+            *to = from * scale;
+        }
+    }
+
+    /// Forgets what was seen.
+    pub fn clear(&mut self) {
+        self.sums.fill(0.0);
+        self.tops.fill(f32::NEG_INFINITY);
+        self.totals.fill(0.0);
+    }
+
+    /// What a query has seen.
+    pub fn seen(&self, query: usize) -> Seen<&[f32]> {
+        let sums = &self.sums[query * self.shape.row()..][..self.shape.head_dim];
+        Seen { top: self.tops[query], total: self.totals[query], sums }
+    }
+
+    /// Attends to block `block` of the sequence.
+    ///
+    /// # Panics
+    /// Where `kv` is no block of this shape.
+    pub fn attend(&mut self, isa: Isa, block: usize, kv: KvBlock<'_>) {
+        let TileShape { kind, head_dim, .. } = self.shape;
+        let needed = kind.block_bytes(head_dim);
+        let whole = kind != KvType::Q8_0 || head_dim.is_multiple_of(GROUP);
+        assert!(
+            whole && kv.keys.len() == needed && kv.values.len() == needed,
+            "keys of {} and values of {} bytes for {:?}",
+            kv.keys.len(),
+            kv.values.len(),
+            self.shape
+        );
+        let tile = self;
+        dispatch!(isa, attend_body(tile: &mut Tile<'_>, block: usize, kv: KvBlock<'_>));
+    }
+}
+
+/// What a query has seen of some positions.
+#[derive(Clone, Copy, Debug)]
+pub struct Seen<S> {
+    /// The greatest score; `-inf` where nothing was seen.
+    pub top: f32,
+    /// The sum of the weights.
+    pub total: f32,
+    /// The weighted sum of values: `[head_dim]`.
+    pub sums: S,
+}
+
+impl Seen<&mut [f32]> {
+    /// Adds what was seen of later positions.
+    ///
+    /// # Panics
+    /// Where the sums are of different lengths.
+    pub fn add(&mut self, isa: Isa, later: &Seen<&[f32]>) {
+        let nothing = |top: f32, total: f32| top == f32::NEG_INFINITY && total == 0.0;
+        if nothing(later.top, later.total) {
+            return;
+        }
+        if nothing(self.top, self.total) {
+            (self.top, self.total) = (later.top, later.total);
+            self.sums.copy_from_slice(later.sums);
+            return;
+        }
+        let top = if later.top > self.top { later.top } else { self.top };
+        let base = finite(top);
+        let factors = [(self.top - base).exp(), (later.top - base).exp()];
+        self.total = self.total * factors[0] + later.total * factors[1];
+        self.top = top;
+        super::scale(isa, factors[0], self.sums);
+        super::axpy(isa, factors[1], later.sums, self.sums);
+    }
+
+    /// Divides by the sum of the weights; nothing seen gives zeros.
+    pub fn finish(self, isa: Isa) {
+        super::scale(isa, if self.total == 0.0 { 0.0 } else { 1.0 / self.total }, self.sums);
+    }
+}
+
+/// What scores are measured from: not from `-inf`, which is no distance from itself.
+#[inline(always)]
+fn finite(top: f32) -> f32 {
+    if top == f32::NEG_INFINITY { 0.0 } else { top }
+}
+
+/// How 16 numbers of the cache are read.
+trait Element {
+    /// Bytes of a number.
+    const SIZE: usize;
+    /// Whether numbers are times a scale of their group.
+    const SCALED: bool;
+    /// # Safety
+    /// The caller has the features of `L`; 16 numbers can be read at `p`.
+    unsafe fn load<L: Lanes>(p: *const u8) -> L::F;
+}
+
+macro_rules! elements {
+    ($($name:ident $size:literal |$p:ident| $load:expr;)*) => {$(
+        struct $name;
+        impl Element for $name {
+            const SIZE: usize = $size;
+            const SCALED: bool = $size == 1;
+            #[inline(always)]
+            unsafe fn load<L: Lanes>($p: *const u8) -> L::F {
+                // SAFETY: by the caller.
+                unsafe { $load }
+            }
+        }
+    )*};
+}
+
+elements! {
+    F32 4 |p| L::load(p.cast());
+    F16 2 |p| L::load_f16(p);
+    BF16 2 |p| L::load_bf16(p);
+    I8 1 |p| L::load_i8(p);
+}
+
+/// Rows of broadcast numbers times a matrix of the cache.
+#[derive(Clone, Copy)]
+struct Product {
+    /// Row `r` begins at `r * row`.
+    a: *const f32,
+    row: usize,
+    /// `[depth][columns]`, lines `line` bytes apart.
+    b: *const u8,
+    line: usize,
+    depth: usize,
+}
+
+impl Product {
+    /// `Σ a[r][k] * b[k]`, even and odd `k` apart, then together.
+    ///
+    /// # Safety
+    /// The caller has the features of `L`; `a` has `R` rows of `depth` numbers, `b` `depth` lines with `16 V`
+    /// numbers from column `from` on.
+    #[inline(always)]
+    unsafe fn sums<L: Lanes, E: Element, const R: usize, const V: usize>(
+        self,
+        from: usize,
+    ) -> [[L::F; V]; R] {
+        // SAFETY: `k < depth`, for which the caller vouches.
+        unsafe {
+            let b = self.b.add(from * E::SIZE);
+            let mut chains = [[[L::splat(0.0); V]; R]; 2];
+            let mut k = 0;
+            while k + 2 <= self.depth {
+                for c in 0..2 {
+                    self.step::<L, E, R, V>(b, k + c, &mut chains[c]);
+                }
+                k += 2;
+            }
+            if k < self.depth {
+                self.step::<L, E, R, V>(b, k, &mut chains[0]);
+            }
+            let [mut sums, odd] = chains;
+            for r in 0..R {
+                for v in 0..V {
+                    sums[r][v] = L::add(sums[r][v], odd[r][v]);
+                }
+            }
+            sums
+        }
+    }
+
+    /// # Safety
+    /// As [`Product::sums`], with `k < depth`.
+    #[inline(always)]
+    unsafe fn step<L: Lanes, E: Element, const R: usize, const V: usize>(
+        self,
+        b: *const u8,
+        k: usize,
+        sums: &mut [[L::F; V]; R],
+    ) {
+        // SAFETY: by the caller.
+        unsafe {
+            let mut line = [L::splat(0.0); V];
+            for v in 0..V {
+                line[v] = E::load::<L>(b.add(k * self.line + 16 * v * E::SIZE));
+            }
+            for r in 0..R {
+                let a = L::splat(*self.a.add(r * self.row + k));
+                for v in 0..V {
+                    sums[r][v] = L::fma(a, line[v], sums[r][v]);
+                }
+            }
+        }
+    }
+}
+
+/// Something done for a few queries at a time.
+trait Rows {
+    /// # Safety
+    /// The caller has the features of `L`, and `R` queries from `query` on are in the tile.
+    unsafe fn run<L: Lanes, const R: usize>(&self, query: usize);
+}
+
+/// # Safety
+/// The caller has the features of `L`; the queries are in the tile of `rows`.
+#[inline(always)]
+unsafe fn by_rows<L: Lanes, W: Rows>((from, to): (usize, usize), rows: &W) {
+    let mut at = from;
+    while at < to {
+        let count = L::PANEL_ROWS.min(to - at);
+        // SAFETY: by the caller; `count` queries are left.
+        unsafe {
+            match count {
+                6 if L::PANEL_ROWS >= 6 => rows.run::<L, 6>(at),
+                5 if L::PANEL_ROWS >= 5 => rows.run::<L, 5>(at),
+                4 if L::PANEL_ROWS >= 4 => rows.run::<L, 4>(at),
+                3 if L::PANEL_ROWS >= 3 => rows.run::<L, 3>(at),
+                2 if L::PANEL_ROWS >= 2 => rows.run::<L, 2>(at),
+                _ => rows.run::<L, 1>(at),
+            }
+        }
+        at += count;
+    }
+}
+
+/// Scores of a block: `out [queries, 32] = q · keys`.
+struct Scores<E> {
+    q: *const f32,
+    row: usize,
+    head_dim: usize,
+    keys: *const u8,
+    out: *mut f32,
+    element: PhantomData<E>,
+}
+
+impl<E: Element> Scores<E> {
+    /// Scores of 16 `V` positions from `from` on.
+    ///
+    /// # Safety
+    /// As [`Rows::run`].
+    #[inline(always)]
+    unsafe fn part<L: Lanes, const R: usize, const V: usize>(&self, query: usize, from: usize) {
+        // SAFETY: `head_dim` elements of `R` queries and as many lines of 32 keys; rows of 32 scores.
+        unsafe {
+            let line = BLOCK_TOKENS * E::SIZE;
+            let a = self.q.add(query * self.row);
+            let mut total = [[L::splat(0.0); V]; R];
+            if E::SCALED {
+                for group in 0..self.head_dim / GROUP {
+                    let scales = self.keys.add(group * GROUP_BYTES);
+                    let (a, b) = (a.add(group * GROUP), scales.add(SCALES_BYTES));
+                    let product = Product { a, row: self.row, b, line, depth: GROUP };
+                    let sums = product.sums::<L, E, R, V>(from);
+                    for v in 0..V {
+                        let scale = L::load_f16(scales.add(2 * (from + 16 * v)));
+                        for r in 0..R {
+                            total[r][v] = L::fma(sums[r][v], scale, total[r][v]);
+                        }
+                    }
+                }
+            } else {
+                let product = Product { a, row: self.row, b: self.keys, line, depth: self.head_dim };
+                total = product.sums::<L, E, R, V>(from);
+            }
+            for r in 0..R {
+                for v in 0..V {
+                    L::store(total[r][v], self.out.add((query + r) * BLOCK_TOKENS + from + 16 * v));
+                }
+            }
+        }
+    }
+}
+
+impl<E: Element> Rows for Scores<E> {
+    #[inline(always)]
+    unsafe fn run<L: Lanes, const R: usize>(&self, query: usize) {
+        // SAFETY: by the caller; two halves are a block.
+        unsafe {
+            if L::PANEL_WIDE || R == 1 {
+                self.part::<L, R, 2>(query, 0);
+            } else {
+                self.part::<L, R, 1>(query, 0);
+                self.part::<L, R, 1>(query, 16);
+            }
+        }
+    }
+}
+
+/// Weighted sums of a block's values: `sums [queries, row] = sums * shrink + weights · values`, over the positions
+/// `seen`, the same for all queries.
+struct Sums<E> {
+    weights: *const f32,
+    seen: (usize, usize),
+    values: *const u8,
+    /// Bytes between the values of two positions.
+    line: usize,
+    /// Columns, a multiple of 16.
+    columns: usize,
+    sums: *mut f32,
+    row: usize,
+    shrinks: *const f32,
+    element: PhantomData<E>,
+}
+
+impl<E: Element> Sums<E> {
+    /// Sums of 16 `V` columns from `from` on; `from` counts in `values` as in `sums`.
+    ///
+    /// # Safety
+    /// As [`Rows::run`]; `weights` has `R` rows of 32, and `values` lines for all positions seen.
+    #[inline(always)]
+    unsafe fn part<L: Lanes, const R: usize, const V: usize>(
+        &self,
+        query: usize,
+        (weights, values): (*const f32, *const u8),
+        (from, to): (usize, usize),
+    ) {
+        // SAFETY: positions seen are below 32, columns within rows of values and sums (caller).
+        unsafe {
+            let (first, end) = self.seen;
+            let (a, b) = (weights.add(first), values.add(first * self.line));
+            let product = Product { a, row: BLOCK_TOKENS, b, line: self.line, depth: end - first };
+            let sums = product.sums::<L, E, R, V>(from);
+            for r in 0..R {
+                let shrink = L::splat(*self.shrinks.add(query + r));
+                for v in 0..V {
+                    let at = self.sums.add((query + r) * self.row + to + 16 * v);
+                    L::store(L::fma(L::load(at), shrink, sums[r][v]), at);
+                }
+            }
+        }
+    }
+
+    /// # Safety
+    /// As [`Sums::part`], for all of `columns`.
+    #[inline(always)]
+    unsafe fn all<L: Lanes, const R: usize>(
+        &self,
+        query: usize,
+        (weights, values): (*const f32, *const u8),
+        (columns, to): (usize, usize),
+    ) {
+        // SAFETY: parts are within the columns.
+        unsafe {
+            let mut at = 0;
+            if L::PANEL_WIDE || R == 1 {
+                while at + 32 <= columns {
+                    self.part::<L, R, 2>(query, (weights, values), (at, to + at));
+                    at += 32;
+                }
+            }
+            while at < columns {
+                self.part::<L, R, 1>(query, (weights, values), (at, to + at));
+                at += 16;
+            }
+        }
+    }
+}
+
+impl<E: Element> Rows for Sums<E> {
+    #[inline(always)]
+    unsafe fn run<L: Lanes, const R: usize>(&self, query: usize) {
+        // SAFETY: by the caller; a group of q8_0 holds the scales of 32 positions before its values.
+        unsafe {
+            let weights = self.weights.add(query * BLOCK_TOKENS);
+            if !E::SCALED {
+                self.all::<L, R>(query, (weights, self.values), (self.columns, 0));
+                return;
+            }
+            for group in 0..self.columns / GROUP {
+                let scales = self.values.add(group * GROUP_BYTES);
+                let mut scaled = [[0.0; BLOCK_TOKENS]; R];
+                for half in [0, 16] {
+                    let scale = L::load_f16(scales.add(2 * half));
+                    for r in 0..R {
+                        let weight = L::load(weights.add(r * BLOCK_TOKENS + half));
+                        L::store(L::mul(weight, scale), scaled[r].as_mut_ptr().add(half));
+                    }
+                }
+                let from = (scaled.as_ptr().cast(), scales.add(SCALES_BYTES));
+                self.all::<L, R>(query, from, (GROUP, group * GROUP));
+            }
+        }
+    }
+}
+
+/// # Safety
+/// The caller has the features of `L`; `kv` has the bytes of a block of the tile's shape.
+#[inline(always)]
+unsafe fn attend_body<L: Lanes>(tile: &mut Tile<'_>, block: usize, kv: KvBlock<'_>) {
+    // SAFETY: features and bytes by the caller.
+    unsafe {
+        match tile.shape.kind {
+            KvType::F32 => attend_as::<L, F32>(tile, block, kv),
+            KvType::F16 => attend_as::<L, F16>(tile, block, kv),
+            KvType::BF16 => attend_as::<L, BF16>(tile, block, kv),
+            KvType::Q8_0 => attend_as::<L, I8>(tile, block, kv),
+        }
+    }
+}
+
+/// # Safety
+/// As [`attend_body`], for a cache of `E`.
+#[inline(always)]
+unsafe fn attend_as<L: Lanes, E: Element>(tile: &mut Tile<'_>, block: usize, kv: KvBlock<'_>) {
+    let shape = tile.shape;
+    let (group, row, head_dim) = (shape.group, shape.row(), shape.head_dim);
+    // Tokens that see something of the block are neighbours.
+    let sees = |token: &usize| shape.seen(*token, block).0 < shape.seen(*token, block).1;
+    let Some(first) = (0..shape.tokens).find(sees) else { return };
+    let end = (first..shape.tokens).find(|token| !sees(token)).unwrap_or(shape.tokens);
+
+    let scores = Scores::<E> {
+        q: tile.q.as_ptr(),
+        row,
+        head_dim,
+        keys: kv.keys.as_ptr(),
+        out: tile.weights.as_mut_ptr(),
+        element: PhantomData,
+    };
+    // SAFETY: the tile has all these queries, and the keys were checked.
+    unsafe { by_rows::<L, _>((first * group, end * group), &scores) };
+    for token in first..end {
+        let seen = shape.seen(token, block);
+        for query in token * group..(token + 1) * group {
+            let weights = tile.weights.as_chunks_mut::<BLOCK_TOKENS>().0;
+            let state = (&mut tile.tops[query], &mut tile.totals[query]);
+            tile.shrinks[query] = weigh::<L>(&mut weights[query], seen, shape.softcap, state);
+        }
+    }
+
+    // Columns after the last whole vector, filled up with zeros: [32, 16]
+    let whole = head_dim / 16 * 16;
+    let rest = head_dim - whole;
+    let mut tail = [[0u8; 64]; BLOCK_TOKENS];
+    if rest > 0 {
+        for (tail, values) in tail.iter_mut().zip(kv.values.chunks_exact(head_dim * E::SIZE)) {
+            tail[..rest * E::SIZE].copy_from_slice(&values[whole * E::SIZE..]);
+        }
+    }
+    let mut token = first;
+    while token < end {
+        let seen = shape.seen(token, block);
+        let mut next = token + 1;
+        while next < end && shape.seen(next, block) == seen {
+            next += 1;
+        }
+        let mut sums = Sums::<E> {
+            weights: tile.weights.as_ptr(),
+            seen,
+            values: kv.values.as_ptr(),
+            line: if E::SCALED { GROUP } else { head_dim * E::SIZE },
+            columns: whole,
+            sums: tile.sums.as_mut_ptr(),
+            row,
+            shrinks: tile.shrinks.as_ptr(),
+            element: PhantomData,
+        };
+        // SAFETY: the tile has these queries, and the values were checked; the tail has rows of 64 bytes.
+        unsafe {
+            by_rows::<L, _>((token * group, next * group), &sums);
+            if rest > 0 {
+                sums.values = tail.as_ptr().cast();
+                (sums.line, sums.columns) = (64, 16);
+                sums.sums = sums.sums.add(whole);
+                by_rows::<L, _>((token * group, next * group), &sums);
+            }
+        }
+        token = next;
+    }
+}
+
+/// Makes the scores of a block weights: `exp(score - top)` for the positions seen, zero elsewhere. What earlier
+/// weights are to be multiplied with.
+#[inline(always)]
+fn weigh<L: Lanes>(
+    scores: &mut [f32; BLOCK_TOKENS],
+    (from, to): (usize, usize),
+    softcap: Option<f32>,
+    (top, total): (&mut f32, &mut f32),
+) -> f32 {
+    if let Some(cap) = softcap {
+        let inverse = 1.0 / cap;
+        for s in &mut *scores {
+            // tanh x = 1 - 2 / (exp(2 x) + 1)
+            *s = cap * (1.0 - 2.0 / (exp::<L>(2.0 * (*s * inverse)) + 1.0));
+        }
+    }
+    if (from, to) != (0, BLOCK_TOKENS) {
+        for (i, s) in scores.iter_mut().enumerate() {
+            *s = if i >= from && i < to { *s } else { f32::NEG_INFINITY };
+        }
+    }
+    let mut tops = *scores;
+    for width in [16, 8, 4, 2, 1] {
+        for i in 0..width {
+            tops[i] = if tops[i + width] > tops[i] { tops[i + width] } else { tops[i] };
+        }
+    }
+    // With a NaN among the scores any top will do: its weight makes everything NaN.
+    let here = tops[0];
+    let mut shrink = 1.0;
+    if here > *top {
+        shrink = exp::<L>(*top - here);
+        *top = here;
+    }
+    let base = finite(*top);
+    let mut sums = [0.0; BLOCK_TOKENS];
+    for (s, sum) in scores.iter_mut().zip(&mut sums) {
+        *s = exp::<L>(*s - base);
+        *sum = *s;
+    }
+    for width in [16, 8, 4, 2, 1] {
+        for i in 0..width {
+            sums[i] += sums[i + width];
+        }
+    }
+    *total = *total * shrink + sums[0];
+    shrink
+}
