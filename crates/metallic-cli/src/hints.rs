@@ -23,7 +23,7 @@ pub(crate) fn of(error: &(dyn Error + 'static)) -> Option<&'static str> {
     let of_all = error.downcast_ref().and_then(of_library);
     of_all
         .or_else(|| error.downcast_ref().and_then(of_model))
-        .or_else(|| error.downcast_ref().and_then(of_format))
+        .or_else(|| error.downcast_ref().map(of_format))
         .or_else(|| error.downcast_ref().and_then(of_text))
         .or_else(|| error.downcast_ref().and_then(of_engine))
         .or_else(|| error.downcast_ref().and_then(of_backend))
@@ -54,7 +54,7 @@ fn of_model(error: &ModelError) -> Option<&'static str> {
             "give the folder that holds config.json and the safetensors"
         }
         ModelError::NotAModel { .. } => "check the path; a model is a GGUF file or a Hugging Face folder",
-        ModelError::Format(error) => return of_format(error),
+        ModelError::Format(error) => of_format(error),
         ModelError::Read { .. } => "check that the file is there and may be read",
         ModelError::Json { .. } => DAMAGED,
         ModelError::Architecture { .. } => OTHER_MODEL,
@@ -70,8 +70,8 @@ fn of_model(error: &ModelError) -> Option<&'static str> {
     })
 }
 
-fn of_format(error: &FormatError) -> Option<&'static str> {
-    Some(match error {
+fn of_format(error: &FormatError) -> &'static str {
+    match error {
         FormatError::Io { action: "write", .. } => {
             "check the folder, its rights and the space left on the disk"
         }
@@ -79,14 +79,13 @@ fn of_format(error: &FormatError) -> Option<&'static str> {
         FormatError::NotThisFormat { .. } => {
             "a model is a GGUF file, or a folder with config.json and safetensors"
         }
-        FormatError::Truncated { .. } => DAMAGED,
         FormatError::DType { .. } => "take another quantisation of the model, such as Q4_K_M or Q8_0",
         FormatError::Header { what, .. } if what == "the model file" => {
             "a model folder holds config.json and *.safetensors; or give a GGUF file"
         }
         FormatError::MissingKey { .. } | FormatError::MissingTensor { .. } => WEIGHTS,
         _ => DAMAGED,
-    })
+    }
 }
 
 fn of_text(error: &TextError) -> Option<&'static str> {
@@ -98,7 +97,7 @@ fn of_text(error: &TextError) -> Option<&'static str> {
             FormatError::MissingKey { .. } => {
                 "the file has no complete tokenizer; take another file of the model"
             }
-            other => return of_format(other),
+            other => of_format(other),
         },
         TextError::Json { .. } | TextError::Vocabulary { .. } | TextError::Pattern { .. } => TOKENIZER,
         TextError::Unsupported { .. } => OTHER_MODEL,

@@ -181,14 +181,14 @@ fn folder_metadata(path: &Path, file: &SafeTensors) -> anyhow::Result<Map<String
 fn abbreviated(value: Value) -> Value {
     match value {
         Value::Array(items) if items.len() > SHOWN_ELEMENTS => {
-            array(items.len(), "value", items.into_iter().take(SHOWN_ELEMENTS).collect())
+            array(items.len(), "value", &items[..SHOWN_ELEMENTS])
         }
         Value::String(text) => short_text(&text),
         other => other,
     }
 }
 
-fn array(len: usize, of: &str, first: Vec<Value>) -> Value {
+fn array(len: usize, of: &str, first: &[Value]) -> Value {
     json!({"array_of": of, "len": len, "first": first})
 }
 
@@ -243,7 +243,7 @@ fn elements(values: &Array) -> Value {
         Array::Strings(v) => first(v, |v| short_text(v)),
     };
     if values.len() > SHOWN_ELEMENTS {
-        array(values.len(), values.type_name(), shown)
+        array(values.len(), values.type_name(), &shown)
     } else {
         Value::Array(shown)
     }
