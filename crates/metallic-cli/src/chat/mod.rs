@@ -49,6 +49,11 @@ pub(crate) trait Responder {
     /// Streams the answer to `out` and gives its whole text. Stops early, with what there is so
     /// far, once `interrupt::check` fails.
     fn answer(&mut self, messages: &[Message], out: &mut dyn Write) -> anyhow::Result<String>;
+
+    /// A note on the answer just given, such as its speed.
+    fn remark(&mut self) -> Option<String> {
+        None
+    }
 }
 
 /// A conversation so far.
@@ -119,6 +124,9 @@ fn answer(
             conversation.push(Role::Assistant, answer);
             writeln!(out)?;
             out.flush()?;
+            if let Some(remark) = responder.remark() {
+                writeln!(notes, "{remark}")?;
+            }
         }
         Err(error) if is_io(&error) => return Err(error),
         Err(error) => {

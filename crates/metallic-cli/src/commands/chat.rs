@@ -55,7 +55,7 @@ pub(crate) fn run(args: &ChatArgs, ui: Ui) -> anyhow::Result<()> {
         Box::new(Plain::new(io::stdin().lock()))
     };
     let mut conversation = Conversation::new(args.system.clone());
-    let mut answers = Answers { llm: &llm, args, ui };
+    let mut answers = Answers { llm: &llm, args, speed: None };
     let (mut out, mut notes) = (io::stdout().lock(), io::stderr());
     chat::talk(&mut conversation, input.as_mut(), &mut answers, &mut out, &mut notes)
 }
@@ -63,7 +63,8 @@ pub(crate) fn run(args: &ChatArgs, ui: Ui) -> anyhow::Result<()> {
 struct Answers<'a> {
     llm: &'a Llm,
     args: &'a ChatArgs,
-    ui: Ui,
+    /// Of the last answer, where it came to its end.
+    speed: Option<String>,
 }
 
 impl Answers<'_> {
@@ -99,11 +100,12 @@ impl Responder for Answers<'_> {
             out.write_all(text.as_bytes())?;
             out.flush()?;
             answer.push_str(&text);
-            if let Some(stats) = stats.filter(|_| self.args.stats) {
-                writeln!(out)?;
-                self.ui.note(&speed(&stats, self.llm.device()));
-            }
+            self.speed = stats.map(|stats| speed(&stats, self.llm.device()));
         }
         Ok(answer)
+    }
+
+    fn remark(&mut self) -> Option<String> {
+        self.speed.take().filter(|_| self.args.stats)
     }
 }

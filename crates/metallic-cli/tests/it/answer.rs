@@ -114,6 +114,8 @@ fn a_conversation_goes_through_the_template_and_is_saved() {
         assert!(ran.out.contains(message["content"].as_str().unwrap()), "{}", ran.out);
     }
 
+    assert_eq!(ran.err.matches(" generated").count(), 2, "{}", ran.err);
+
     // What was saved is what `tool template` reads.
     let args = ["tool", "template", "-m", &model, "--messages", saved.to_str().unwrap()];
     let text = machine.run(&args).ok().out;
