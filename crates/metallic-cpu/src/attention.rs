@@ -177,3 +177,95 @@ fn attend_part(a: &Attention, inputs: &Inputs<'_>, part: &Part, segments: Range<
         tile.clear();
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use metallic_core::{DType, KvLayout, SequenceSpan};
+
+    use super::*;
+
+    const TOKENS: usize = 700;
+    const ATTENTION: Attention =
+        Attention { layer: 0, heads: 6, kv_heads: 2, head_dim: 24, scale: 0.3, window: None, softcap: None };
+
+    /// `[TOKENS, cols]` of numbers that differ from place to place.
+    fn numbers(cols: usize, seed: f32) -> Vec<f32> {
+        (0..TOKENS * cols).map(|i| (i as f32 * 0.377 + seed + (i / cols) as f32 * 1.3).sin() * 2.0).collect()
+    }
+
+    /// Results of all tokens, in steps of `step` tokens beside another sequence of one token a step.
+    fn run(a: &Attention, threads: usize, step: usize) -> Vec<f32> {
+        let (row, kv_row) = (a.heads * a.head_dim, a.kv_heads * a.head_dim);
+        let (q, k, v) = (numbers(row, 0.0), numbers(kv_row, 1.0), numbers(kv_row, 2.0));
+        let team = Team::new(threads).unwrap();
+        let isa = Isa::detect();
+        let layout = KvLayout { layers: 1, kv_heads: a.kv_heads, head_dim: a.head_dim, dtype: DType::F16 };
+        let mut cache = Cache::new(layout).unwrap();
+        cache.reserve(60).unwrap();
+        // Blocks in no particular order, over several slabs.
+        let blocks: Vec<u32> = (0..22).map(|i| i * 7 % 23 * 2).collect();
+        let other: Vec<u32> = (0..22).map(|i| 59 - 2 * i).collect();
+        let mut scratch = Scratch::default();
+        let mut out = Vec::new();
+        for (turn, past) in (0..TOKENS).step_by(step).enumerate() {
+            let n = step.min(TOKENS - past);
+            let sequences = [
+                SequenceSpan { tokens: 0..1, past: turn, blocks: &other },
+                SequenceSpan { tokens: 1..n + 1, past, blocks: &blocks },
+            ];
+            // Attention reads nothing of tokens but their number.
+            let tokens = vec![0; n + 1];
+            let step = Step { tokens: &tokens, positions: &tokens, sequences: &sequences, outputs: &[] };
+            let at = |token: usize| past + token.saturating_sub(1);
+            cache.store((isa, &team), (0, &step), |token| {
+                (&k[at(token) * kv_row..][..kv_row], &v[at(token) * kv_row..][..kv_row])
+            });
+            let q: Vec<f32> = (0..=n).flat_map(|token| q[at(token) * row..][..row].to_vec()).collect();
+            let mut results = vec![f32::NAN; q.len()];
+            let inputs = Inputs { isa, team: &team, cache: &cache, step: &step, q: &q };
+            attend(a, &inputs, &mut scratch, &mut results);
+            out.extend_from_slice(&results[row..]);
+        }
+        out
+    }
+
+    #[test]
+    fn a_long_past_gives_the_same_bits_in_every_chunking_and_with_any_number_of_threads() {
+        for window in [None, Some(300)] {
+            let a = Attention { window, ..ATTENTION };
+            let whole = run(&a, 1, TOKENS);
+            assert!(whole.iter().all(|x| x.is_finite()));
+            for (threads, step) in [(3, TOKENS), (1, 1), (2, 1), (2, 5), (3, 37), (2, 256)] {
+                assert_eq!(run(&a, threads, step), whole, "{window:?}, {threads} threads, steps of {step}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_long_past_is_the_softmax_of_all_of_it() {
+        let a = ATTENTION;
+        let found = run(&a, 2, 100);
+        let (q, k, v) = (numbers(6 * 24, 0.0), numbers(2 * 24, 1.0), numbers(2 * 24, 2.0));
+        for (token, head) in [(0, 0), (255, 1), (256, 2), (257, 3), (512, 4), (699, 5)] {
+            let (q, kv) = (&q[(token * 6 + head) * 24..][..24], head / 3 * 24);
+            let dot = |p: usize| -> f64 {
+                let k = &k[p * 48 + kv..][..24];
+                q.iter()
+                    .zip(k)
+                    .map(|(q, k)| f64::from(*q) * f64::from(half::f16::from_f32(*k).to_f32()))
+                    .sum()
+            };
+            let weights: Vec<f64> = (0..=token).map(|p| (dot(p) * 0.3).exp()).collect();
+            for i in 0..24 {
+                let value = |p: usize| half::f16::from_f32(v[p * 48 + kv + i]).to_f64();
+                let sum: f64 = weights.iter().enumerate().map(|(p, w)| w * value(p)).sum();
+                let expected = sum / weights.iter().sum::<f64>();
+                let found = f64::from(found[(token * 6 + head) * 24 + i]);
+                assert!(
+                    (found - expected).abs() < 1e-5,
+                    "token {token}, head {head}: {found} for {expected}"
+                );
+            }
+        }
+    }
+}

@@ -1,12 +1,15 @@
 //! The paged cache of keys and values.
 
-use metallic_core::{BLOCK_TOKENS, BackendError, KvLayout, SequenceSpan};
+use metallic_core::{BLOCK_TOKENS, BackendError, KvLayout, SequenceSpan, Step};
 
 use crate::DEVICE;
-use crate::simd::{Isa, KvBlock, KvType, store_key, store_value};
+use crate::simd::{Isa, KvBlock, KvType, Team, store_key, store_value};
 
 /// Blocks are made room for this many at a time.
 const SLAB_BLOCKS: usize = 16;
+
+/// Tokens of a step from which on threads store its blocks together.
+const FORK_TOKENS: usize = 64;
 
 /// Keys and values in blocks; a head's keys of a block lie together, and so do its values.
 pub(crate) struct Cache {
@@ -90,21 +93,67 @@ impl Cache {
         (block / SLAB_BLOCKS, at)
     }
 
-    /// Stores one token's key and value rows, `[kv_heads * head_dim]` each, at `position` of a sequence.
-    pub(crate) fn store(
+    /// Stores the keys and values of a step; `rows(token)` gives them, `[kv_heads * head_dim]` each.
+    pub(crate) fn store<'r>(
         &mut self,
-        isa: Isa,
-        (layer, position): (usize, usize),
-        span: &SequenceSpan<'_>,
-        (k, v): (&[f32], &[f32]),
+        (isa, team): (Isa, &Team),
+        (layer, step): (usize, &Step<'_>),
+        rows: impl Fn(usize) -> (&'r [f32], &'r [f32]) + Sync,
     ) {
-        let (d, bytes) = (self.layout.head_dim, self.head_bytes());
-        let (block, position) = (span.blocks[position / BLOCK_TOKENS], position % BLOCK_TOKENS);
-        for (head, (k, v)) in k.chunks_exact(d).zip(v.chunks_exact(d)).enumerate() {
-            let (slab, at) = self.place(block, head);
-            let (keys, values) = self.layers[layer][slab][at..at + 2 * bytes].split_at_mut(bytes);
-            store_key(isa, self.kind, k, position, keys);
-            store_value(isa, self.kind, v, position, values);
+        let (kind, head_dim, bytes) = (self.kind, self.layout.head_dim, self.head_bytes());
+        let block_bytes = self.block_bytes();
+        let write = |piece: &Piece, block: &mut [u8]| {
+            for (head, kv) in block.chunks_exact_mut(2 * bytes).enumerate() {
+                let (keys, values) = kv.split_at_mut(bytes);
+                let columns = head * head_dim..(head + 1) * head_dim;
+                for i in 0..piece.len {
+                    let (k, v) = rows(piece.token + i);
+                    store_key(isa, kind, &k[columns.clone()], piece.position + i, keys);
+                    store_value(isa, kind, &v[columns.clone()], piece.position + i, values);
+                }
+            }
+        };
+        if step.tokens.len() < FORK_TOKENS {
+            for piece in step.sequences.iter().flat_map(pieces) {
+                let (slab, at) = self.place(piece.block, 0);
+                write(&piece, &mut self.layers[layer][slab][at..at + block_bytes]);
+            }
+            return;
+        }
+        for (index, slab) in self.layers[layer].iter_mut().enumerate() {
+            let of_slab = |piece: &Piece| piece.block as usize / SLAB_BLOCKS == index;
+            if !step.sequences.iter().flat_map(pieces).any(|piece| of_slab(&piece)) {
+                continue;
+            }
+            team.for_chunks(slab, block_bytes, |i, block| {
+                for piece in step.sequences.iter().flat_map(pieces) {
+                    if piece.block as usize == index * SLAB_BLOCKS + i {
+                        write(&piece, block);
+                    }
+                }
+            });
         }
     }
+}
+
+/// Tokens of a step that lie in one block.
+struct Piece {
+    block: u32,
+    /// The first one's place in the block, its index in the step, and how many.
+    position: usize,
+    token: usize,
+    len: usize,
+}
+
+fn pieces<'s>(span: &'s SequenceSpan<'_>) -> impl Iterator<Item = Piece> + 's {
+    (span.past / BLOCK_TOKENS..span.kv_len().div_ceil(BLOCK_TOKENS)).map(|index| {
+        let from = span.past.max(index * BLOCK_TOKENS);
+        let to = span.kv_len().min((index + 1) * BLOCK_TOKENS);
+        Piece {
+            block: span.blocks[index],
+            position: from % BLOCK_TOKENS,
+            token: span.tokens.start + from - span.past,
+            len: to - from,
+        }
+    })
 }

@@ -251,12 +251,10 @@ impl CpuProgram {
             }
             Op::KvWrite { layer } => {
                 let (k, v) = (input(0), input(1));
-                for span in step.sequences {
-                    for (i, token) in span.tokens.clone().enumerate() {
-                        let at = token * in_cols..(token + 1) * in_cols;
-                        cache.store(isa, (layer, span.past + i), span, (&k[at.clone()], &v[at]));
-                    }
-                }
+                cache.store((isa, &work.team), (layer, step), |token| {
+                    let at = token * in_cols..(token + 1) * in_cols;
+                    (&k[at.clone()], &v[at])
+                });
                 stats.bytes_written += kv_bytes(cache.layout(), step.tokens.len());
             }
             Op::Attention(a) => {
@@ -275,16 +273,18 @@ impl CpuProgram {
                     row.copy_from_slice(&qkv[token * in_cols..][..q_cols]);
                     angles.rotate(&rope, pairs, token, row);
                 });
-                work.normed.resize(kv_cols.max(work.normed.len()), 0.0);
-                for span in step.sequences {
-                    for (i, token) in span.tokens.clone().enumerate() {
-                        let (k, v) = qkv[token * in_cols + q_cols..(token + 1) * in_cols].split_at(kv_cols);
-                        let rotated = &mut work.normed[..kv_cols];
-                        rotated.copy_from_slice(k);
-                        angles.rotate(&rope, pairs, token, rotated);
-                        cache.store(isa, (layer, span.past + i), span, (rotated, v));
-                    }
-                }
+                let keys_len = step.tokens.len() * kv_cols;
+                work.normed.resize(keys_len.max(work.normed.len()), 0.0);
+                let keys = &mut work.normed[..keys_len];
+                work.team.for_chunks(keys, kv_cols, |token, row| {
+                    row.copy_from_slice(&qkv[token * in_cols + q_cols..][..kv_cols]);
+                    angles.rotate(&rope, pairs, token, row);
+                });
+                let keys = &*keys;
+                cache.store((isa, &work.team), (layer, step), |token| {
+                    let v = &qkv[token * in_cols + q_cols + kv_cols..(token + 1) * in_cols];
+                    (&keys[token * kv_cols..][..kv_cols], v)
+                });
                 stats.bytes_written += kv_bytes(cache.layout(), step.tokens.len());
             }
         }

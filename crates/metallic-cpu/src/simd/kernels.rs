@@ -99,6 +99,7 @@ impl Kernel {
                 // SAFETY: as above, with `cols` columns.
                 unsafe { body(values, x, count, y) }
             }
+            // INVARIANT: `Matmul::check` compared the kinds of weights and activations before any tile is computed.
             _ => panic!("activations of the wrong kind for {w:?}"),
         }
     }

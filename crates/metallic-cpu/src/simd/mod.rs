@@ -10,8 +10,6 @@
 
 mod activations;
 mod attend;
-#[cfg(test)]
-mod attend_tests;
 mod format;
 mod isa;
 mod kernels;

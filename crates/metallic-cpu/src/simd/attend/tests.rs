@@ -3,9 +3,9 @@
 use half::{bf16, f16};
 use metallic_core::BLOCK_TOKENS;
 
-use super::kv::{GROUP, GROUP_BYTES, SCALES_BYTES};
-use super::tests::Random;
-use super::*;
+use crate::simd::kv::{GROUP, GROUP_BYTES, SCALES_BYTES};
+use crate::simd::tests::Random;
+use crate::simd::{Isa, KvBlock, KvType, Seen, Tile, TileShape, store_key, store_value};
 
 /// A sequence in the cache: what was stored, and what came of it.
 struct Kept {
