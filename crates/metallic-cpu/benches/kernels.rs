@@ -134,8 +134,12 @@ fn attention(isa: Isa, shape: TileShape) -> f64 {
         for query in 0..shape.queries() {
             tile.set(query, &q, 0.1);
         }
-        for (block, (keys, values)) in keys.chunks(bytes).zip(values.chunks(bytes)).enumerate() {
-            tile.attend(isa, block, KvBlock { keys, values });
+        for block in 0..blocks {
+            let head = |block: usize| {
+                let range = block * bytes..(block + 1) * bytes;
+                KvBlock { keys: &keys[range.clone()], values: &values[range] }
+            };
+            tile.attend(isa, block, (head(block), head((block + 1).min(blocks - 1))));
         }
     })
 }

@@ -166,7 +166,8 @@ fn attend_part(a: &Attention, inputs: &Inputs<'_>, part: &Part, segments: Range<
     for segment in segments {
         let of_segment = segment * SEGMENT..(segment + 1) * SEGMENT;
         for block in blocks.start.max(of_segment.start)..blocks.end.min(of_segment.end) {
-            tile.attend(isa, block, cache.head(a.layer, span.blocks[block], part.kv_head));
+            let head = |block: usize| cache.head(a.layer, span.blocks[block], part.kv_head);
+            tile.attend(isa, block, (head(block), head((block + 1).min(blocks.end - 1))));
         }
         for (query, result) in results.chunks_exact_mut(d + 2).enumerate() {
             let [top, total, sums @ ..] = result else { continue };

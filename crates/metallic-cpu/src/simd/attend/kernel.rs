@@ -52,6 +52,9 @@ struct Product {
     b: *const u8,
     line: usize,
     depth: usize,
+    /// Bytes from `b` to the same place of the next block, which is asked for meanwhile: blocks lie apart, and the
+    /// processor looks no further than a page.
+    ahead: isize,
 }
 
 impl Product {
@@ -101,8 +104,12 @@ impl Product {
         // SAFETY: by the caller.
         unsafe {
             let mut line = [L::splat(0.0); V];
+            let at = b.add(k * self.line);
+            for part in 0..(16 * V * E::SIZE).div_ceil(64) {
+                L::prefetch(at.wrapping_offset(self.ahead).wrapping_add(64 * part));
+            }
             for v in 0..V {
-                line[v] = E::load::<L>(b.add(k * self.line + 16 * v * E::SIZE));
+                line[v] = E::load::<L>(at.add(16 * v * E::SIZE));
             }
             for r in 0..R {
                 let a = L::splat(*self.a.add(r * self.row + k));
@@ -150,6 +157,8 @@ struct Scores<E> {
     head_dim: usize,
     keys: *const u8,
     out: *mut f32,
+    /// As in [`Product`].
+    ahead: isize,
     element: PhantomData<E>,
 }
 
@@ -169,7 +178,7 @@ impl<E: Element> Scores<E> {
                 for group in 0..self.head_dim / GROUP {
                     let scales = self.keys.add(group * GROUP_BYTES);
                     let (a, b) = (a.add(group * GROUP), scales.add(SCALES_BYTES));
-                    let product = Product { a, row: self.row, b, line, depth: GROUP };
+                    let product = Product { a, row: self.row, b, line, depth: GROUP, ahead: self.ahead };
                     let sums = product.sums::<L, E, R, V>(from);
                     for v in 0..V {
                         let scale = L::load_f16(scales.add(2 * (from + 16 * v)));
@@ -179,7 +188,8 @@ impl<E: Element> Scores<E> {
                     }
                 }
             } else {
-                let product = Product { a, row: self.row, b: self.keys, line, depth: self.head_dim };
+                let product =
+                    Product { a, row: self.row, b: self.keys, line, depth: self.head_dim, ahead: self.ahead };
                 total = product.sums::<L, E, R, V>(from);
             }
             for r in 0..R {
@@ -219,6 +229,8 @@ struct Weighted<E> {
     sums: *mut f32,
     row: usize,
     shrinks: *const f32,
+    /// As in [`Product`].
+    ahead: isize,
     element: PhantomData<E>,
 }
 
@@ -238,7 +250,8 @@ impl<E: Element> Weighted<E> {
         unsafe {
             let (first, end) = self.seen;
             let (a, b) = (weights.add(first), values.add(first * self.line));
-            let product = Product { a, row: BLOCK_TOKENS, b, line: self.line, depth: end - first };
+            let product =
+                Product { a, row: BLOCK_TOKENS, b, line: self.line, depth: end - first, ahead: self.ahead };
             let sums = product.sums::<L, E, R, V>(from);
             for r in 0..R {
                 let shrink = L::splat(*self.shrinks.add(query + r));
@@ -306,14 +319,19 @@ impl<E: Element> Rows for Weighted<E> {
 /// # Safety
 /// The caller has the features of `L`; `kv` has the bytes of a block of the tile's shape.
 #[inline(always)]
-pub(super) unsafe fn attend_body<L: Lanes>(tile: &mut Tile<'_>, block: usize, kv: KvBlock<'_>) {
+pub(super) unsafe fn attend_body<L: Lanes>(
+    tile: &mut Tile<'_>,
+    block: usize,
+    kv: KvBlock<'_>,
+    next: KvBlock<'_>,
+) {
     // SAFETY: features and bytes by the caller.
     unsafe {
         match tile.shape.kind {
-            KvType::F32 => attend_as::<L, F32>(tile, block, kv),
-            KvType::F16 => attend_as::<L, F16>(tile, block, kv),
-            KvType::BF16 => attend_as::<L, BF16>(tile, block, kv),
-            KvType::Q8_0 => attend_as::<L, I8>(tile, block, kv),
+            KvType::F32 => attend_as::<L, F32>(tile, block, kv, next),
+            KvType::F16 => attend_as::<L, F16>(tile, block, kv, next),
+            KvType::BF16 => attend_as::<L, BF16>(tile, block, kv, next),
+            KvType::Q8_0 => attend_as::<L, I8>(tile, block, kv, next),
         }
     }
 }
@@ -321,7 +339,12 @@ pub(super) unsafe fn attend_body<L: Lanes>(tile: &mut Tile<'_>, block: usize, kv
 /// # Safety
 /// As [`attend_body`], for a cache of `E`.
 #[inline(always)]
-unsafe fn attend_as<L: Lanes, E: Element>(tile: &mut Tile<'_>, block: usize, kv: KvBlock<'_>) {
+unsafe fn attend_as<L: Lanes, E: Element>(
+    tile: &mut Tile<'_>,
+    block: usize,
+    kv: KvBlock<'_>,
+    next: KvBlock<'_>,
+) {
     let shape = tile.shape;
     let (group, row, head_dim) = (shape.group, shape.row(), shape.head_dim);
     // Tokens that see something of the block are neighbours.
@@ -335,6 +358,7 @@ unsafe fn attend_as<L: Lanes, E: Element>(tile: &mut Tile<'_>, block: usize, kv:
         head_dim,
         keys: kv.keys.as_ptr(),
         out: tile.weights.as_mut_ptr(),
+        ahead: distance(kv.keys, next.keys),
         element: PhantomData,
     };
     // SAFETY: the tile has all these queries, and the keys were checked.
@@ -360,9 +384,9 @@ unsafe fn attend_as<L: Lanes, E: Element>(tile: &mut Tile<'_>, block: usize, kv:
     let mut token = first;
     while token < end {
         let seen = shape.seen(token, block);
-        let mut next = token + 1;
-        while next < end && shape.seen(next, block) == seen {
-            next += 1;
+        let mut same = token + 1;
+        while same < end && shape.seen(same, block) == seen {
+            same += 1;
         }
         let mut sums = Weighted::<E> {
             weights: tile.weights.as_ptr(),
@@ -373,20 +397,27 @@ unsafe fn attend_as<L: Lanes, E: Element>(tile: &mut Tile<'_>, block: usize, kv:
             sums: tile.sums.as_mut_ptr(),
             row,
             shrinks: tile.shrinks.as_ptr(),
+            ahead: distance(kv.values, next.values),
             element: PhantomData,
         };
         // SAFETY: the tile has these queries, and the values were checked; the tail has rows of 64 bytes.
         unsafe {
-            by_rows::<L, _>((token * group, next * group), &sums);
+            by_rows::<L, _>((token * group, same * group), &sums);
             if rest > 0 {
                 sums.values = tail.as_ptr().cast();
-                (sums.line, sums.columns) = (64, 16);
+                (sums.line, sums.columns, sums.ahead) = (64, 16, 0);
                 sums.sums = sums.sums.add(whole);
-                by_rows::<L, _>((token * group, next * group), &sums);
+                by_rows::<L, _>((token * group, same * group), &sums);
             }
         }
-        token = next;
+        token = same;
     }
+}
+
+/// From one block to another, for hints alone.
+#[inline(always)]
+fn distance(from: &[u8], to: &[u8]) -> isize {
+    to.as_ptr().addr().wrapping_sub(from.as_ptr().addr()).cast_signed()
 }
 
 /// Makes the scores of a block weights: `exp(score - top)` for the positions seen, zero elsewhere. What earlier

@@ -132,11 +132,11 @@ impl<'a> Tile<'a> {
         Seen { top: self.tops[query], total: self.totals[query], sums }
     }
 
-    /// Attends to block `block` of the sequence.
+    /// Attends to block `block` of the sequence, and asks the memory for the one that comes next (or any).
     ///
     /// # Panics
     /// Where `kv` is no block of this shape.
-    pub fn attend(&mut self, isa: Isa, block: usize, kv: KvBlock<'_>) {
+    pub fn attend(&mut self, isa: Isa, block: usize, (kv, next): (KvBlock<'_>, KvBlock<'_>)) {
         let TileShape { kind, head_dim, .. } = self.shape;
         let needed = kind.block_bytes(head_dim);
         let whole = kind != KvType::Q8_0 || head_dim.is_multiple_of(GROUP);
@@ -148,7 +148,7 @@ impl<'a> Tile<'a> {
             self.shape
         );
         let tile = self;
-        dispatch!(isa, attend_body(tile: &mut Tile<'_>, block: usize, kv: KvBlock<'_>));
+        dispatch!(isa, attend_body(tile: &mut Tile<'_>, block: usize, kv: KvBlock<'_>, next: KvBlock<'_>));
     }
 }
 

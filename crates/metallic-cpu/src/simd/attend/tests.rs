@@ -87,7 +87,7 @@ fn run(isa: Isa, shape: TileShape, kept: &Kept, q: &[f32]) -> Vec<f32> {
         tile.set(query, q, SCALE);
     }
     for block in 0..(shape.position + shape.tokens).div_ceil(BLOCK_TOKENS) {
-        tile.attend(isa, block, kept.block(block));
+        tile.attend(isa, block, (kept.block(block), kept.block(0)));
     }
     let mut out = vec![0.0; q.len()];
     for (query, out) in out.chunks_exact_mut(shape.head_dim).enumerate() {
@@ -190,7 +190,7 @@ fn what_was_seen_of_two_parts_adds_up_and_nothing_adds_nothing() {
         let mut tile = Tile::new(shape, &mut memory);
         tile.set(0, &q, SCALE);
         for block in 0..3 {
-            tile.attend(isa, block, kept.block(block));
+            tile.attend(isa, block, (kept.block(block), kept.block(0)));
             seen.add(isa, &tile.seen(0));
             tile.clear();
             seen.add(isa, &tile.seen(0));
@@ -296,5 +296,6 @@ fn a_block_of_another_size_is_refused() {
         softcap: None,
     };
     let mut memory = vec![0.0; shape.memory()];
-    Tile::new(shape, &mut memory).attend(Isa::detect(), 0, KvBlock { keys: &[0; 64], values: &[0; 2048] });
+    let block = KvBlock { keys: &[0; 64], values: &[0; 2048] };
+    Tile::new(shape, &mut memory).attend(Isa::detect(), 0, (block, block));
 }
