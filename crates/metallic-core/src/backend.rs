@@ -3,7 +3,7 @@
 use std::ops::Range;
 use std::time::Duration;
 
-use crate::{DType, Graph};
+use crate::{DType, Graph, Op};
 
 /// Tokens of one cache block. A sequence's cache is a table of blocks.
 pub const BLOCK_TOKENS: usize = 32;
@@ -143,7 +143,8 @@ pub struct SequenceSpan<'a> {
 impl SequenceSpan<'_> {
     /// Tokens in the cache once the step has run.
     pub fn kv_len(&self) -> usize {
-        self.past + self.tokens.len()
+        // A past beyond all bounds stays there, so that `Step::validate` sees it.
+        self.past.saturating_add(self.tokens.len())
     }
 }
 
@@ -221,6 +222,48 @@ impl KvLayout {
     pub fn supports(dtype: DType, head_dim: usize) -> bool {
         matches!(dtype, DType::F32 | DType::F16 | DType::BF16 | DType::Q8_0)
             && head_dim.is_multiple_of(dtype.block_len())
+    }
+
+    /// Refuses a graph whose operations write or read a cache of another shape, or a layer that is not there.
+    pub fn check(&self, device: &'static str, graph: &Graph) -> Result<(), BackendError> {
+        let KvLayout { layers, kv_heads, head_dim, .. } = *self;
+        for node in graph.nodes() {
+            let (layer, found) = match node.op {
+                Op::KvWrite { layer } => {
+                    let cols = node.inputs.first().map_or(0, |id| graph.node(*id).ty.shape.cols());
+                    (layer, (cols == kv_heads * head_dim).then_some((kv_heads, head_dim)))
+                }
+                Op::Attention(a) => (a.layer, Some((a.kv_heads, a.head_dim))),
+                Op::RopeKvWrite { rope, layer, kv_heads, .. } => (layer, Some((kv_heads, rope.head_dim))),
+                Op::Tokens
+                | Op::Positions
+                | Op::OutputRows
+                | Op::Weight(_)
+                | Op::Embed
+                | Op::SelectRows
+                | Op::Slice { .. }
+                | Op::Unary(_)
+                | Op::Binary(_)
+                | Op::Scale(_)
+                | Op::Softcap(_)
+                | Op::RmsNorm { .. }
+                | Op::Softmax
+                | Op::Linear
+                | Op::Rope(_)
+                | Op::Project(_)
+                | Op::GatedProject { .. } => continue,
+            };
+            if layer >= layers || found != Some((kv_heads, head_dim)) {
+                return Err(BackendError::Unsupported {
+                    device,
+                    op: node.op.name(),
+                    reason: format!(
+                        "layer {layer} does not fit a cache of {layers} layers with {kv_heads} heads of {head_dim}"
+                    ),
+                });
+            }
+        }
+        Ok(())
     }
 
     /// Bytes of one head's row: a key or a value of one token.

@@ -59,6 +59,7 @@ impl Backend for Cpu {
     }
 
     fn compile(&self, graph: &Graph, kv: KvLayout) -> Result<Box<dyn Program>, BackendError> {
+        kv.check(DEVICE, graph)?;
         let fused = rewrite::fuse(graph).map_err(|error| BackendError::Unsupported {
             device: DEVICE,
             op: "rewrite",

@@ -41,6 +41,7 @@ impl Backend for Reference {
     }
 
     fn compile(&self, graph: &Graph, kv: KvLayout) -> Result<Box<dyn Program>, BackendError> {
+        kv.check(DEVICE, graph)?;
         let weights = graph.weights().iter().map(to_f32).collect::<Result<Vec<_>, _>>()?;
         Ok(Box::new(Interpreter {
             graph: graph.clone(),
