@@ -49,7 +49,7 @@ enum Use {
 fn use_of(op: &Op, index: usize) -> Use {
     match op {
         Op::Embed if index == 0 => Use::Table,
-        Op::Linear => Use::Matrix,
+        Op::Linear if index == 1 => Use::Matrix,
         Op::Project(spec) => {
             let at = spec.inputs();
             if (at.weights..at.weights + spec.parts).contains(&index) { Use::Matrix } else { Use::Vector }
