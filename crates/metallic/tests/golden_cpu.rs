@@ -60,9 +60,15 @@ fn folders_match_at_every_position_and_in_every_chunking() {
         let rows = golden::all_logits(&folder.join("expected_logits.safetensors")).unwrap();
         for (name, all) in rows {
             let prompt = expected.prompts.iter().find(|p| p.name == name).unwrap();
-            let found = golden::logits(program.as_mut(), &prompt.token_ids, 512).unwrap().concat();
-            let diff = golden::max_diff(&found, &all);
-            assert!(diff <= golden::EXACT.max_abs, "{} {name}: off by {diff}", folder.display());
+            for chunk in [1, 7, 64, 512] {
+                let found = golden::logits(program.as_mut(), &prompt.token_ids, chunk).unwrap().concat();
+                let diff = golden::max_diff(&found, &all);
+                assert!(
+                    diff <= golden::EXACT.max_abs,
+                    "{} {name} by {chunk}: off by {diff}",
+                    folder.display()
+                );
+            }
         }
     }
 }
