@@ -112,7 +112,7 @@ impl<'g, 'f> Weights<'g, 'f> {
         self.take(self.name(layer, ours, "bias"), Shape::vector(len), true)
     }
 
-    /// The numbers of a small `F32` vector, where the file has it.
+    /// The numbers of a small `F32` vector, all above 0, where the file has it.
     pub(crate) fn numbers(&self, ours: &str, len: usize) -> Option<Vec<f32>> {
         let name = self.name(None, ours, "weight");
         let tensor = *self.tensors.get(name.as_str())?;
@@ -127,7 +127,14 @@ impl<'g, 'f> Weights<'g, 'f> {
             });
             return None;
         }
-        Some(tensor.data.chunks_exact(4).map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]])).collect())
+        let numbers: Vec<f32> =
+            tensor.data.chunks_exact(4).map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]])).collect();
+        if let Some(bad) = numbers.iter().find(|x| !(x.is_finite() && **x > 0.0)) {
+            let (file, found) = (self.file.clone(), format!("{} with {bad} in it", describe(tensor)));
+            self.fail(ModelError::Mismatch { file, name, found, needed: "positive numbers".to_owned() });
+            return None;
+        }
+        Some(numbers)
     }
 
     fn fail(&self, error: ModelError) {

@@ -138,7 +138,8 @@ fn windows(family: Family, json: &Json<'_>, layers: usize) -> Result<Vec<Option<
             .map(|slides| slides.then_some(window))
             .collect());
     }
-    let first = if family == Family::Qwen2 { json.opt_usize("max_window_layers")?.unwrap_or(0) } else { 0 };
+    // 28 is what transformers takes where the key is missing.
+    let first = if family == Family::Qwen2 { json.opt_usize("max_window_layers")?.unwrap_or(28) } else { 0 };
     Ok((0..layers).map(|i| (i >= first).then_some(window)).collect())
 }
 
