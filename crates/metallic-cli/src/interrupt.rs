@@ -1,6 +1,7 @@
 //! Ctrl-C: work that polls the flag stops tidily; everything else stops at once.
 
 use std::{
+    io::{self, IsTerminal, Write},
     process,
     sync::{
         atomic::{AtomicBool, AtomicUsize, Ordering},
@@ -48,6 +49,11 @@ impl Drop for Listener {
 pub(crate) fn install() -> anyhow::Result<()> {
     ctrlc::set_handler(|| {
         if LISTENERS.load(Ordering::SeqCst) == 0 || PRESSED.swap(true, Ordering::SeqCst) {
+            if io::stderr().is_terminal() {
+                // The line may hold half an answer, or a progress bar.
+                let _ = writeln!(io::stderr());
+            }
+            fail::report(&Interrupted.into());
             process::exit(fail::INTERRUPTED.into());
         }
     })

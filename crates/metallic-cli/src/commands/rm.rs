@@ -62,7 +62,8 @@ fn confirmed(entries: &[Entry]) -> anyhow::Result<bool> {
         let reason = "will not remove models without asking, and stdin is not a terminal";
         return Err(Failure::new(reason, "add -y to remove without a question").into());
     }
-    let mut err = io::stderr().lock();
+    // Not locked: Ctrl-C at the question is reported, too.
+    let mut err = io::stderr();
     for entry in entries {
         writeln!(err, "{}  {}", entry.path.display(), size(entry.bytes))?;
     }

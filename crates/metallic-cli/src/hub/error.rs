@@ -113,7 +113,7 @@ impl HubError {
             Self::Dropped { .. } | Self::Interrupted { resumable: true } => {
                 "give the command again: the download goes on where it stopped"
             }
-            Self::Interrupted { resumable: false } => return None,
+            Self::Interrupted { resumable: false } => "give the command again to start over",
         };
         Some(hint.to_owned())
     }

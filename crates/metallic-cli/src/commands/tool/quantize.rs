@@ -82,7 +82,8 @@ const QUANTIZATION_VERSION: u32 = 2;
 const CHUNK: usize = 1 << 20;
 
 pub(super) fn run(args: &QuantizeArgs, ui: Ui) -> anyhow::Result<()> {
-    if args.out.exists() && !args.force {
+    let replaces = args.out.exists();
+    if replaces && !args.force {
         let reason = format!("`{}` is there already", args.out.display());
         return Err(Failure::new(reason, "give another name, or `--force` to write over it").into());
     }
@@ -116,6 +117,10 @@ pub(super) fn run(args: &QuantizeArgs, ui: Ui) -> anyhow::Result<()> {
     writer.write(&args.out)?;
     drop(spinner);
     if interrupt::check().is_err() {
+        if replaces {
+            // What was there is gone already, and may have been the source: a whole file is better than none.
+            interrupt::check()?;
+        }
         // Whoever pressed Ctrl-C does not want the file.
         fs::remove_file(&args.out).with_context(|| format!("cannot remove `{}`", args.out.display()))?;
         interrupt::check()?;
