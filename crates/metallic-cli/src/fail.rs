@@ -93,7 +93,7 @@ pub(crate) fn reason(error: &anyhow::Error) -> String {
 pub(crate) fn hint(error: &anyhow::Error) -> Option<String> {
     error.chain().find_map(|cause| {
         let failure = cause.downcast_ref::<Failure>().map(|failure| failure.hint.clone());
-        let hub = || cause.downcast_ref::<HubError>().and_then(HubError::hint);
+        let hub = || cause.downcast_ref::<HubError>().map(HubError::hint);
         let again = || cause.is::<Interrupted>().then(|| "give the command again to start over".to_owned());
         failure.or_else(hub).or_else(again).or_else(|| hints::of(cause).map(str::to_owned))
     })

@@ -76,12 +76,12 @@ impl HubError {
     }
 
     /// The next step the user can take.
-    pub(crate) fn hint(&self) -> Option<String> {
+    pub(crate) fn hint(&self) -> String {
         let hint = match self {
             Self::UnknownName { near: Some(near), .. } => {
-                return Some(format!(
+                return format!(
                     "did you mean `{near}`? `metallic list --aliases` shows the names, `metallic list` what is here"
-                ));
+                );
             }
             Self::UnknownName { near: None, .. } => {
                 "`metallic list --aliases` shows the names, `metallic list` what is here; or give OWNER/REPO, or a path"
@@ -100,7 +100,7 @@ impl HubError {
             Self::Refused { status, token_sent, .. } => refusal_hint(*status, *token_sent),
             Self::BadAnswer { .. } => "check HF_ENDPOINT and any proxy between, then try again",
             Self::NoChoice { files, .. } if !files.is_empty() => {
-                return Some(format!("name one, OWNER/REPO:FILE, of: {}", files.join(", ")));
+                return format!("name one, OWNER/REPO:FILE, of: {}", files.join(", "));
             }
             Self::NoChoice { .. } => "look at the repository's file list in a browser",
             Self::Checksum { .. } => {
@@ -115,7 +115,7 @@ impl HubError {
             }
             Self::Interrupted { resumable: false } => "give the command again to start over",
         };
-        Some(hint.to_owned())
+        hint.to_owned()
     }
 }
 
