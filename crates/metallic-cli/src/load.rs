@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use metallic::{
     Llm, LoadOptions, Model,
-    core::{DeviceInfo, Program},
+    core::{BLOCK_TOKENS, DType, DeviceInfo, Program},
     device::CpuOptions,
     model::Source,
 };
@@ -62,6 +62,7 @@ pub(crate) struct Loaded {
     pub(crate) model: Model,
     pub(crate) program: Box<dyn Program>,
     pub(crate) device: DeviceInfo,
+    kv_type: DType,
 }
 
 /// Loads a model for work on its program.
@@ -74,8 +75,15 @@ pub(crate) fn program(path: &Path, device: &DeviceOptions, profile: bool, ui: Ui
     }
     let options = CpuOptions { threads: device.threads(), profile };
     let backend = metallic::Device::from(device.device).open_with(options)?;
-    let program = model.compile(backend.as_ref(), device.kv_type.into())?;
-    Ok(Loaded { model, program, device: backend.info().clone() })
+    let kv_type = device.kv_type.into();
+    let (weights, available) = (model.weight_bytes(), metallic::device::available_memory());
+    if let Some(available) = available.filter(|available| weights > *available) {
+        let reason =
+            format!("the weights of `{}` take {weights} bytes, {available} are available", path.display());
+        return Err(Failure::new(reason, "take a smaller model or a stronger quantisation").into());
+    }
+    let program = model.compile(backend.as_ref(), kv_type)?;
+    Ok(Loaded { model, program, device: backend.info().clone(), kv_type })
 }
 
 impl Loaded {
@@ -96,6 +104,21 @@ impl Loaded {
             let reason = format!("{needed} tokens are needed, the model's context holds {}", config.context);
             return Err(Failure::new(reason, "give fewer tokens, or generate fewer (`-n`)").into());
         }
-        Ok(())
+        self.check_room(needed)
+    }
+
+    /// Checks that keys and values of so many tokens fit into the memory that is left.
+    pub(crate) fn check_room(&self, tokens: usize) -> anyhow::Result<()> {
+        let layout = self.model.kv_layout(self.kv_type)?;
+        let needed =
+            (layout.token_bytes() as u64).saturating_mul(tokens.next_multiple_of(BLOCK_TOKENS) as u64);
+        match metallic::device::available_memory() {
+            Some(available) if needed > available => {
+                let reason =
+                    format!("the cache of {tokens} tokens takes {needed} bytes, {available} are available");
+                Err(Failure::new(reason, "give fewer tokens, or a smaller `--kv-type`").into())
+            }
+            _ => Ok(()),
+        }
     }
 }

@@ -23,7 +23,7 @@ pub(crate) fn map(path: &Path) -> Result<Bytes, FormatError> {
         return Ok(Bytes::from(Vec::new()));
     }
     let file = File::open(path).map_err(fail)?;
-    // SAFETY: the mapping is private to this process and read-only, and no `&mut` to it is ever made. Its
+    // SAFETY: the mapping is read-only, and no `&mut` to it is ever made. Its
     // length is that of the file now; that others leave the file alone is the contract of the crate (see
     // its documentation).
     let map = unsafe { Mmap::map(&file) }.map_err(|reason| FormatError::io(path, "map", reason))?;

@@ -53,12 +53,22 @@ impl Device {
     }
 }
 
-/// Bytes of memory this machine can still give, where it says so.
+/// Bytes of memory this process can still get, where the system says so: what the machine has left, and no more than
+/// the process's control group allows.
 pub fn available_memory() -> Option<u64> {
     let text = std::fs::read_to_string("/proc/meminfo").ok()?;
     let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
     let kib: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
-    kib.checked_mul(1024)
+    let machine = kib.checked_mul(1024)?;
+    Some(control_group().map_or(machine, |left| left.min(machine)))
+}
+
+/// What a limit on this control group leaves; `None` where there is none.
+fn control_group() -> Option<u64> {
+    let number = |name: &str| -> Option<u64> {
+        std::fs::read_to_string(format!("/sys/fs/cgroup/{name}")).ok()?.trim().parse().ok()
+    };
+    Some(number("memory.max")?.saturating_sub(number("memory.current")?))
 }
 
 #[cfg(test)]

@@ -34,7 +34,6 @@ Examples:
 
 /// Elements of an array, and characters of a text, that are shown.
 const SHOWN_ELEMENTS: usize = 8;
-const SHOWN_CHARS: usize = 400;
 const SHOWN_CHARS_TABLE: usize = 100;
 
 pub(crate) fn run(args: &InspectArgs) -> anyhow::Result<()> {
@@ -183,7 +182,6 @@ fn abbreviated(value: Value) -> Value {
         Value::Array(items) if items.len() > SHOWN_ELEMENTS => {
             array(items.len(), "value", &items[..SHOWN_ELEMENTS])
         }
-        Value::String(text) => short_text(&text),
         other => other,
     }
 }
@@ -192,15 +190,7 @@ fn array(len: usize, of: &str, first: &[Value]) -> Value {
     json!({"array_of": of, "len": len, "first": first})
 }
 
-/// Texts such as chat templates are cut; their full length is said.
-fn short_text(text: &str) -> Value {
-    match text.char_indices().nth(SHOWN_CHARS) {
-        None => json!(text),
-        Some((end, _)) => json!({"string_of": text.len(), "first": &text[..end]}),
-    }
-}
-
-/// A metadata value as JSON; long ones abbreviated.
+/// A metadata value as JSON; long arrays abbreviated, texts such as chat templates whole.
 fn meta(value: &Meta) -> Value {
     match value {
         Meta::U8(v) => json!(v),
@@ -214,7 +204,7 @@ fn meta(value: &Meta) -> Value {
         Meta::F32(v) => float(*v),
         Meta::F64(v) => json!(v),
         Meta::Bool(v) => json!(v),
-        Meta::String(v) => short_text(v),
+        Meta::String(v) => json!(v),
         Meta::Array(v) => elements(v),
     }
 }
@@ -240,7 +230,7 @@ fn elements(values: &Array) -> Value {
         Array::F32(v) => first(v, |v| float(*v)),
         Array::F64(v) => first(v, |v| json!(v)),
         Array::Bool(v) => first(v, |v| json!(v)),
-        Array::Strings(v) => first(v, |v| short_text(v)),
+        Array::Strings(v) => first(v, |v| json!(v)),
     };
     if values.len() > SHOWN_ELEMENTS {
         array(values.len(), values.type_name(), &shown)
@@ -283,13 +273,10 @@ fn config(config: &Config) -> Value {
 fn shown(value: &Value) -> String {
     let text = match value {
         Value::String(text) => text.clone(),
-        Value::Object(map) => match (map.get("len"), map.get("string_of"), map.get("first")) {
-            (Some(len), _, Some(first)) => {
+        Value::Object(map) => match (map.get("len"), map.get("first")) {
+            (Some(len), Some(first)) => {
                 let of = map.get("array_of").and_then(Value::as_str).unwrap_or("value");
                 format!("{len} × {of}: {first}")
-            }
-            (_, Some(len), Some(first)) => {
-                format!("{len} bytes of text: {}", first.as_str().unwrap_or_default())
             }
             _ => value.to_string(),
         },
@@ -332,7 +319,7 @@ mod tests {
         assert_eq!(meta(&long.into())["len"], 100);
         assert_eq!(meta(&vec![1, 2, 3].into()), json!([1, 2, 3]));
         let text = "ä".repeat(500);
-        assert_eq!(meta(&text.into())["string_of"], 1000);
+        assert_eq!(meta(&text.clone().into()), json!(text));
     }
 
     #[test]

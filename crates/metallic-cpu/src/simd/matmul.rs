@@ -81,7 +81,9 @@ impl<'a> SharedOut<'a> {
 
     /// Outputs side by side in each row of one matrix: the first `widths[0]` columns, the next `widths[1]`, …
     pub fn side_by_side<const N: usize>(data: &'a mut [f32], widths: [usize; N]) -> [Self; N] {
-        let (base, len, stride) = (data.as_mut_ptr(), data.len(), widths.iter().sum());
+        let sum = widths.iter().try_fold(0usize, |sum, width| sum.checked_add(*width));
+        assert!(sum.is_some(), "columns beyond the address space");
+        let (base, len, stride) = (data.as_mut_ptr(), data.len(), sum.unwrap_or(0));
         let mut from = 0;
         // No two parts share a column, and `row` keeps each within its own.
         widths.map(|width| {
@@ -93,8 +95,10 @@ impl<'a> SharedOut<'a> {
 
     /// `count` elements of a row; in bounds of the borrowed matrix.
     fn row(&self, token: usize, from: usize, count: usize) -> *mut [f32] {
-        let at = token * self.stride + from;
-        assert!(from + count <= self.width && at + count <= self.len, "an output beyond its matrix");
+        let at = token.checked_mul(self.stride).and_then(|at| at.checked_add(from)).unwrap_or(usize::MAX);
+        let end = at.checked_add(count).unwrap_or(usize::MAX);
+        let inside = from.checked_add(count).is_some_and(|to| to <= self.width) && end <= self.len;
+        assert!(inside, "an output beyond its matrix");
         // The sum is in bounds, so it wraps nowhere.
         std::ptr::slice_from_raw_parts_mut(self.data.wrapping_add(at), count)
     }
@@ -132,7 +136,10 @@ impl Matmul<'_> {
         if let Accumulate::Residual(r) = self.accumulate {
             assert_eq!(r.len(), tokens * w.rows(), "a residual for {w:?}");
         }
-        let last = tokens.checked_sub(1).map_or(0, |last| last * self.out.stride + w.rows());
+        let last = tokens
+            .checked_sub(1)
+            .map_or(Some(0), |last| last.checked_mul(self.out.stride)?.checked_add(w.rows()));
+        let last = last.unwrap_or(usize::MAX);
         assert!(self.out.width >= w.rows() && self.out.len >= last, "an output for {w:?}");
     }
 

@@ -125,7 +125,7 @@ impl Config {
             ("kv head count", self.kv_heads, MAX_HEADS),
             ("head size", self.head_dim, MAX_HEAD_DIM),
             ("vocabulary size", self.vocab, MAX_WIDTH),
-            ("context length", self.context, usize::MAX / 2),
+            ("context length", self.context, u32::MAX as usize),
         ];
         for (key, found, most) in counts {
             if found == 0 || found > most {

@@ -95,6 +95,9 @@ impl<'a> Tile<'a> {
     /// # Panics
     /// Where the memory is of another size.
     pub fn new(shape: TileShape, memory: &'a mut [f32]) -> Tile<'a> {
+        // Far beyond any model, and small enough that no size below wraps.
+        let sane = shape.head_dim <= 1 << 16 && shape.tokens <= 1 << 16 && shape.group <= 1 << 16;
+        assert!(sane, "a tile of {shape:?}");
         assert_eq!(memory.len(), shape.memory(), "memory of {shape:?}");
         let (n, row) = (shape.queries(), shape.row());
         let (q, rest) = memory.split_at_mut(n * row);
