@@ -6,7 +6,7 @@ use std::process::Command;
 use anyhow::{Result, bail};
 
 use crate::models::{self, QWEN, SMOLLM2};
-use crate::process::{cargo, root, works};
+use crate::process::{apt_install, cargo, root, run as run_command, works};
 
 /// How long the optional model may take to arrive before the tests go on without it.
 const OPTIONAL_LIMIT_S: u32 = 150;
@@ -81,9 +81,27 @@ fn parse(args: &[String]) -> (Fetch, Vec<String>) {
     (fetch, rest)
 }
 
-/// Fetches the models. Returns what is missing and what that means.
+/// The newest compiler for kernels that the package manager has, and the names it may go by.
+const CLANG: &str = "clang-19";
+const CLANGS: [&str; 6] = ["clang-21", "clang-20", CLANG, "clang-18", "clang-17", "clang"];
+
+/// Installs clang, with which kernels are compiled on this machine, where there is none.
+fn clang() -> Result<()> {
+    let named = std::env::var_os("SOFTMETAL_CLANG").is_some();
+    if named || CLANGS.iter().any(|name| works(name, &["--version"])) {
+        return Ok(());
+    }
+    if cfg!(target_os = "macos") {
+        eprintln!("installing by brew: llvm");
+        return run_command(Command::new("brew").args(["install", "llvm"]));
+    }
+    apt_install(&[CLANG])
+}
+
+/// Installs and fetches what the tests need. Returns what is missing and what that means.
 fn prepare(fetch: Fetch) -> Result<Vec<String>> {
     if fetch != Fetch::Nothing {
+        clang()?;
         let python = models::python()?;
         eprintln!("test models: {}", models::folder().display());
         SMOLLM2.fetch(&python, LIMIT_S)?;
