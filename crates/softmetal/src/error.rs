@@ -67,6 +67,14 @@ pub enum Error {
         /// Names near it, or all if they are few.
         known: Vec<String>,
     },
+    /// A dispatch asks for what cannot be.
+    #[error("cannot dispatch kernel `{kernel}`: {problem}")]
+    Dispatch {
+        /// The kernel's host name.
+        kernel: String,
+        /// What is wrong.
+        problem: crate::device::Problem,
+    },
 }
 
 const INSTALL: &str = "install one (Debian, Ubuntu: `apt install clang-19`; Fedora: `dnf install clang`; \

@@ -1,13 +1,98 @@
 //! A compiled source and what it says about its kernels.
 
+use std::{path::Path, sync::Arc};
+
 use serde::Serialize;
 
+use crate::{
+    diagnostic::Diagnostic,
+    error::{Error, Result},
+    runtime::Image,
+};
+
 /// Compiled kernels, loaded into this process.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct Library {
-    pub(crate) name: String,
-    pub(crate) kernels: Vec<Kernel>,
-    pub(crate) constants: Vec<FunctionConstant>,
+    name: String,
+    image: Arc<Image>,
+    warnings: Vec<Diagnostic>,
+}
+
+impl Library {
+    pub(crate) fn new(name: &Path, image: Arc<Image>, warnings: Vec<Diagnostic>) -> Self {
+        Self { name: name.display().to_string(), image, warnings }
+    }
+
+    /// The source it was made from.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// The kernels in the order of the source.
+    pub fn kernels(&self) -> &[Kernel] {
+        self.image.kernels()
+    }
+
+    /// The function constants in the order of the source.
+    pub fn constants(&self) -> &[FunctionConstant] {
+        self.image.constants()
+    }
+
+    /// What the rewriter had to say.
+    pub fn warnings(&self) -> &[Diagnostic] {
+        &self.warnings
+    }
+
+    /// The kernel of a host name.
+    pub fn kernel(&self, name: &str) -> Result<&Kernel> {
+        self.kernels().iter().find(|kernel| kernel.name == name).ok_or_else(|| {
+            let names: Vec<&str> = self.kernels().iter().map(|kernel| kernel.name.as_str()).collect();
+            Error::NoKernel {
+                name: name.to_owned(),
+                library: self.name.clone(),
+                known: nearest(name, &names),
+            }
+        })
+    }
+
+    /// The loaded code, for dispatches.
+    pub fn image(&self) -> &Arc<Image> {
+        &self.image
+    }
+}
+
+/// What a source says about its kernels: a [`Library`] without code.
+#[derive(Debug, Clone, Serialize)]
+pub struct Interface {
+    /// The kernels in the order of the source.
+    pub kernels: Vec<Kernel>,
+    /// The function constants in the order of the source.
+    pub constants: Vec<FunctionConstant>,
+    /// What the rewriter had to say.
+    pub warnings: Vec<Diagnostic>,
+}
+
+/// Up to eight names, those most like `name` first.
+pub(crate) fn nearest(name: &str, names: &[&str]) -> Vec<String> {
+    let mut ranked: Vec<(usize, &str)> = names.iter().map(|known| (distance(name, known), *known)).collect();
+    ranked.sort_unstable();
+    ranked.into_iter().take(8).map(|(_, known)| known.to_owned()).collect()
+}
+
+/// How many letters must change.
+fn distance(a: &str, b: &str) -> usize {
+    let b: Vec<char> = b.chars().collect();
+    let mut row: Vec<usize> = (0..=b.len()).collect();
+    for (i, letter) in a.chars().enumerate() {
+        let mut diagonal = row[0];
+        row[0] = i + 1;
+        for (j, other) in b.iter().enumerate() {
+            let change = diagonal + usize::from(letter != *other);
+            diagonal = row[j + 1];
+            row[j + 1] = change.min(row[j] + 1).min(diagonal + 1);
+        }
+    }
+    row[b.len()]
 }
 
 /// A kernel and the table of its arguments.
