@@ -58,7 +58,7 @@ pub enum Error {
         reason: String,
     },
     /// A kernel of that name is not in the library.
-    #[error("no kernel `{name}` in {library}; it has {}", known.join(", "))]
+    #[error("no kernel `{name}` in {library}; {}", known_kernels(known))]
     NoKernel {
         /// The name that was asked for.
         name: String,
@@ -79,6 +79,10 @@ pub enum Error {
 
 const INSTALL: &str = "install one (Debian, Ubuntu: `apt install clang-19`; Fedora: `dnf install clang`; \
 macOS: `brew install llvm`) or name it in SOFTMETAL_CLANG";
+
+fn known_kernels(names: &[String]) -> String {
+    if names.is_empty() { "it has none".to_owned() } else { format!("the nearest are {}", names.join(", ")) }
+}
 
 fn show(diagnostics: &[Diagnostic]) -> String {
     diagnostics.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n")

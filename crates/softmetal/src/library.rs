@@ -79,17 +79,18 @@ pub(crate) fn nearest(name: &str, names: &[&str]) -> Vec<String> {
     ranked.into_iter().take(8).map(|(_, known)| known.to_owned()).collect()
 }
 
-/// How many letters must change.
+/// How much must change to make `b` of `a`. Letters that are missing weigh less than wrong ones: a part of a name finds it.
 fn distance(a: &str, b: &str) -> usize {
+    const WRONG: usize = 3;
     let b: Vec<char> = b.chars().collect();
     let mut row: Vec<usize> = (0..=b.len()).collect();
-    for (i, letter) in a.chars().enumerate() {
+    for letter in a.chars() {
         let mut diagonal = row[0];
-        row[0] = i + 1;
+        row[0] += WRONG;
         for (j, other) in b.iter().enumerate() {
-            let change = diagonal + usize::from(letter != *other);
+            let change = diagonal + if letter == *other { 0 } else { WRONG };
             diagonal = row[j + 1];
-            row[j + 1] = change.min(row[j] + 1).min(diagonal + 1);
+            row[j + 1] = change.min(row[j] + 1).min(diagonal + WRONG);
         }
     }
     row[b.len()]

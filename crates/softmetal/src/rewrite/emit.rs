@@ -7,10 +7,14 @@ use super::{
     kernels::{Base, Entry},
     text::at_line,
 };
-use crate::{error::Result, library::BuiltIn};
+use crate::{
+    error::{Error, Result},
+    library::{BuiltIn, nearest},
+};
 
 impl Rewriter<'_> {
     pub(super) fn finish(mut self) -> Result<Rewritten> {
+        self.check_selection()?;
         let mut kernels = Vec::new();
         let mut names = HashSet::new();
         for entry in std::mem::take(&mut self.entries) {
@@ -72,6 +76,20 @@ impl Rewriter<'_> {
         }
         let text = self.edits.apply(&self.view.text) + &tail;
         Ok(Rewritten { text, kernels, constants: self.constants, warnings: self.warnings })
+    }
+
+    /// Kernels that were asked for must be there.
+    fn check_selection(&self) -> Result<()> {
+        let Selection::Only(names) = self.selection else { return Ok(()) };
+        let known: Vec<&str> = self.entries.iter().map(|entry| entry.host_name.as_str()).collect();
+        match names.iter().find(|name| !known.contains(&name.as_str())) {
+            Some(name) => Err(Error::NoKernel {
+                name: name.clone(),
+                library: self.view.text.user_files().next().unwrap_or("the source").to_owned(),
+                known: nearest(name, &known),
+            }),
+            None => Ok(()),
+        }
     }
 
     /// The kernel an instantiation means: one of its name, in its namespace if there is a choice.
