@@ -1,0 +1,719 @@
+//! One host thread at work: the fibers of a threadgroup, its collectives, barriers and memory.
+
+use std::{
+    cell::{Cell, RefCell},
+    ffi::{CStr, c_char, c_void},
+    ptr,
+    sync::atomic::{AtomicBool, Ordering},
+};
+
+use corosensei::{Coroutine, CoroutineResult, Yielder};
+
+use super::{
+    Job, Stats, abi,
+    arena::Arena,
+    memory::FiberStack,
+    trap::{self, Exit, Running, Trap},
+};
+use crate::check::{Checker, Event, Site, Who};
+
+/// A divergent barrier in a loop would say the same thing for ever.
+const MAX_EVENTS: usize = 256;
+
+type Fiber = Coroutine<(), (), Exit, FiberStack>;
+
+/// Where a GPU thread stands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum State {
+    New,
+    Ready,
+    Simd,
+    SimdBarrier,
+    Barrier,
+    Done,
+    /// Ended by the checker; its fiber is still to be cleared.
+    Stopped,
+}
+
+/// What a parked thread waits for.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Parked {
+    pub(crate) run: Option<abi::SimdFn>,
+    pub(crate) input: *mut c_void,
+    pub(crate) output: *mut c_void,
+    pub(crate) file: *const c_char,
+    pub(crate) line: i32,
+    pub(crate) flags: i32,
+    pub(crate) pc: usize,
+}
+
+impl Default for Parked {
+    fn default() -> Self {
+        Self {
+            run: None,
+            input: ptr::null_mut(),
+            output: ptr::null_mut(),
+            file: ptr::null(),
+            line: 0,
+            flags: 0,
+            pc: 0,
+        }
+    }
+}
+
+impl Parked {
+    fn site(&self) -> Site {
+        // SAFETY: the file is null or a string literal of the library, which is never unloaded.
+        let file = if self.file.is_null() {
+            "".into()
+        } else {
+            unsafe { CStr::from_ptr(self.file) }.to_string_lossy()
+        };
+        Site { file: file.into_owned(), line: self.line as u32, pc: self.pc }
+    }
+
+    fn same_place(&self, other: &Self) -> bool {
+        self.line == other.line
+            && self.file == other.file
+            && self.run.map(|f| f as usize) == other.run.map(|f| f as usize)
+    }
+}
+
+/// One GPU thread.
+struct Thread {
+    state: Cell<State>,
+    /// The fiber it runs on: a finished thread hands its fiber to the next unstarted one.
+    fiber: Cell<u32>,
+    yielder: Cell<*const Yielder<(), ()>>,
+    parked: Cell<Parked>,
+}
+
+impl Thread {
+    fn new() -> Self {
+        Self {
+            state: Cell::new(State::Done),
+            fiber: Cell::new(0),
+            yielder: Cell::new(ptr::null()),
+            parked: Cell::default(),
+        }
+    }
+}
+
+/// The order in which the lanes of a simdgroup run, as offsets from its first thread.
+struct Simdgroup {
+    order: [u8; abi::SIMD_WIDTH],
+    lanes: usize,
+    /// Some lane can run or waits for a collective.
+    busy: bool,
+}
+
+/// The state of one host thread during a dispatch. Callbacks reach it through a thread-local while a fiber runs, so all that
+/// changes is in cells.
+pub(crate) struct Worker<'a> {
+    job: &'a Job<'a>,
+    entry: abi::Entry,
+    threads: Vec<Thread>,
+    current: Cell<usize>,
+    /// Threads of the current threadgroup, per axis and in all.
+    size: Cell<[u32; 3]>,
+    total: Cell<usize>,
+    live: Cell<usize>,
+    group: Cell<[u32; 3]>,
+    /// The next lanes of the current simdgroup, for threads that finish without ever parking.
+    upcoming: RefCell<Upcoming>,
+    arena: RefCell<Arena>,
+    tgmem: RefCell<[*mut c_void; abi::MAX_THREADGROUP_ARGS]>,
+    checker: RefCell<Option<&'a mut Checker>>,
+    /// Found without instrumentation too.
+    events: RefCell<Vec<(Event, Who)>>,
+    /// Threads of this threadgroup that the checker ended.
+    stopped: Cell<usize>,
+    stats: Cell<Stats>,
+}
+
+struct Upcoming {
+    first: usize,
+    order: [u8; abi::SIMD_WIDTH],
+    lanes: usize,
+    next: usize,
+}
+
+/// What belongs to fibers alone; callbacks never see it.
+struct Fibers {
+    slots: Vec<Option<Slot>>,
+    stacks: Vec<FiberStack>,
+    made: usize,
+    size: usize,
+}
+
+struct Slot {
+    fiber: Fiber,
+    running: Running,
+    stack: std::ops::Range<usize>,
+}
+
+thread_local! {
+    static CURRENT: Cell<*const Worker<'static>> = const { Cell::new(ptr::null()) };
+}
+
+/// A zero page for references that nothing is bound to.
+#[repr(align(64))]
+struct Zeros(#[allow(dead_code)] [u8; 65536]);
+static ZEROS: Zeros = Zeros([0; 65536]);
+
+fn shuffle<T>(items: &mut [T], rng: &mut u64) {
+    for i in (1..items.len()).rev() {
+        items.swap(i, (next(rng) % (i as u64 + 1)) as usize);
+    }
+}
+
+fn next(state: &mut u64) -> u64 {
+    *state ^= *state << 13;
+    *state ^= *state >> 7;
+    *state ^= *state << 17;
+    *state
+}
+
+/// Spreads seeds that differ in few bits; never zero.
+pub(crate) fn mix(seed: u64, n: u64) -> u64 {
+    let mut z =
+        seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) ^ n.wrapping_add(1).wrapping_mul(0xD1B5_4A32_D192_ED03);
+    z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+    z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+    (z ^ (z >> 31)) | 1
+}
+
+// ---- what callbacks use --------------------------------------------------------------------------------------------------------
+
+impl Worker<'_> {
+    /// Runs `f` on the worker whose fiber is running on this host thread; nothing if none is.
+    #[inline]
+    pub(crate) fn with<R>(f: impl FnOnce(&Worker<'_>) -> R) -> Option<R> {
+        let p = CURRENT.get();
+        // SAFETY: set by `resume` for exactly the time a fiber of that worker runs.
+        unsafe { p.as_ref() }.map(f)
+    }
+
+    fn me(&self) -> &Thread {
+        &self.threads[self.current.get()]
+    }
+
+    pub(crate) fn lane(&self) -> u32 {
+        (self.current.get() % abi::SIMD_WIDTH) as u32
+    }
+
+    fn who(&self) -> Who {
+        Who { thread: self.current.get() as u32, group: self.group.get() }
+    }
+
+    /// Gives control back to the scheduler until the thread's wait is over.
+    #[inline]
+    pub(crate) fn park(&self, state: State, parked: Parked) {
+        trap::in_kernel(false);
+        let me = self.me();
+        me.parked.set(parked);
+        me.state.set(state);
+        // SAFETY: the yielder of the fiber this very code runs on.
+        unsafe { (*me.yielder.get()).suspend(()) };
+        trap::in_kernel(true);
+    }
+
+    /// Ends the running thread: its fiber is not resumed again.
+    pub(crate) fn stop_thread(&self) {
+        self.park(State::Stopped, Parked::default());
+    }
+
+    /// Consults the checker about the running thread; nothing in the plain flavour.
+    #[inline]
+    pub(crate) fn check<R>(&self, f: impl FnOnce(&mut Checker, Who) -> R) -> Option<R> {
+        self.checker.borrow_mut().as_deref_mut().map(|c| f(c, self.who()))
+    }
+
+    pub(crate) fn variable(&self, key: usize, size: usize, align: usize, zeroed: bool) -> Option<usize> {
+        let (address, new) = self.arena.borrow_mut().variable(key, size, align, zeroed)?;
+        if new && let Some(c) = self.checker.borrow_mut().as_deref_mut() {
+            c.threadgroup_memory(address..address + size, None, zeroed);
+        }
+        Some(address)
+    }
+
+    pub(crate) fn report_threadgroup_memory(&self, size: usize) {
+        self.events
+            .borrow_mut()
+            .push((Event::ThreadgroupMemory { size, used: self.arena.borrow().used() }, self.who()));
+    }
+}
+
+// ---- the scheduler -------------------------------------------------------------------------------------------------------------
+
+/// What a host thread brings back.
+pub(crate) struct Done {
+    pub(crate) stats: Stats,
+    pub(crate) events: Vec<(Event, Who)>,
+    pub(crate) stacks: Vec<FiberStack>,
+}
+
+/// Runs threadgroups until `next` has no more or the dispatch is stopped.
+pub(crate) fn work<'a>(
+    job: &'a Job<'a>,
+    checker: Option<&'a mut Checker>,
+    stacks: Vec<FiberStack>,
+    stop: &AtomicBool,
+    mut next_group: impl FnMut() -> Option<u64>,
+) -> Done {
+    job.image.set_constants(&job.constants);
+    let most = job.threadgroup.iter().product::<u32>() as usize;
+    let worker = Worker {
+        job,
+        entry: job.image.entry(job.kernel),
+        threads: (0..most).map(|_| Thread::new()).collect(),
+        current: Cell::new(0),
+        size: Cell::new([0; 3]),
+        total: Cell::new(0),
+        live: Cell::new(0),
+        group: Cell::new([0; 3]),
+        upcoming: RefCell::new(Upcoming { first: 0, order: [0; 32], lanes: 0, next: 0 }),
+        arena: RefCell::new(Arena::new()),
+        tgmem: RefCell::new([ptr::null_mut(); abi::MAX_THREADGROUP_ARGS]),
+        checker: RefCell::new(checker),
+        events: RefCell::default(),
+        stopped: Cell::new(0),
+        stats: Cell::default(),
+    };
+    worker.allow_own_memory();
+    let mut fibers = Fibers { made: stacks.len(), stacks, slots: Vec::new(), size: job.stack_size };
+    fibers.slots.resize_with(most, || None);
+    while let Some(n) = next_group() {
+        worker.run_group(n, &mut fibers, stop);
+        if stop.load(Ordering::Relaxed) {
+            break;
+        }
+    }
+    Done {
+        stats: worker.stats.get(),
+        events: worker.events.take(),
+        stacks: std::mem::take(&mut fibers.stacks),
+    }
+}
+
+impl Worker<'_> {
+    /// Entry points read the tables of buffers and the zero page, which are not the kernel's.
+    fn allow_own_memory(&self) {
+        if let Some(c) = self.checker.borrow_mut().as_deref_mut() {
+            for (start, len) in [
+                (self.job.buffers.as_ptr() as usize, size_of_val(&self.job.buffers)),
+                (self.tgmem.as_ptr() as usize, size_of_val(&*self.tgmem.borrow())),
+                (&raw const ZEROS as usize, size_of::<Zeros>()),
+            ] {
+                c.allow(start..start + len);
+            }
+        }
+    }
+
+    fn event(&self, event: Event, who: Who) {
+        let mut events = self.events.borrow_mut();
+        if events.len() < MAX_EVENTS {
+            events.push((event, who));
+        }
+    }
+
+    fn count(&self, f: impl FnOnce(&mut Stats)) {
+        let mut stats = self.stats.get();
+        f(&mut stats);
+        self.stats.set(stats);
+    }
+
+    fn run_group(&self, n: u64, fibers: &mut Fibers, stop: &AtomicBool) {
+        let mut rng = if self.job.seed == 0 { 0 } else { mix(self.job.seed, n) };
+        let (mut groups, mut order) = self.begin_group(n, &mut rng);
+        self.count(|s| s.threadgroups += 1);
+        'group: loop {
+            let mut busy = true;
+            while busy {
+                busy = false;
+                for &s in &order {
+                    if !groups[s].busy {
+                        continue;
+                    }
+                    if stop.load(Ordering::Relaxed)
+                        || self.run_simdgroup(s, &mut groups[s], fibers, &mut rng).is_none()
+                    {
+                        stop.store(true, Ordering::Relaxed);
+                        break 'group;
+                    }
+                    busy |= groups[s].busy;
+                }
+                if rng != 0 {
+                    shuffle(&mut order, &mut rng);
+                }
+            }
+            if self.live.get() == 0 {
+                break;
+            }
+            self.release_barrier();
+            for g in &mut groups {
+                g.busy = true;
+                if rng != 0 {
+                    shuffle(&mut g.order[..g.lanes], &mut rng);
+                }
+            }
+        }
+        fibers.clear();
+    }
+
+    /// Sets up threads, memory and order of threadgroup `n` of the grid.
+    fn begin_group(&self, n: u64, rng: &mut u64) -> (Vec<Simdgroup>, Vec<usize>) {
+        let job = self.job;
+        let [gx, gy, _] = job.groups.map(u64::from);
+        let group = [(n % gx) as u32, (n / gx % gy) as u32, (n / gx / gy) as u32];
+        let mut size = [0; 3];
+        for axis in 0..3 {
+            size[axis] = job.threadgroup[axis].min(job.threads[axis] - group[axis] * job.threadgroup[axis]);
+        }
+        let total = size.iter().product::<u32>() as usize;
+        self.group.set(group);
+        self.size.set(size);
+        self.total.set(total);
+        self.live.set(total);
+        self.stopped.set(0);
+        for t in &self.threads[..total] {
+            t.state.set(State::New);
+        }
+        if let Some(c) = self.checker.borrow_mut().as_deref_mut() {
+            c.begin_group(n, group, size);
+        }
+        self.begin_memory();
+        let count = total.div_ceil(abi::SIMD_WIDTH);
+        let mut order: Vec<usize> = (0..count).collect();
+        let groups = (0..count)
+            .map(|s| {
+                let lanes = (total - s * abi::SIMD_WIDTH).min(abi::SIMD_WIDTH);
+                let mut order = std::array::from_fn(|i| i as u8);
+                if *rng != 0 {
+                    shuffle(&mut order[..lanes], rng);
+                }
+                Simdgroup { order, lanes, busy: true }
+            })
+            .collect();
+        if *rng != 0 {
+            shuffle(&mut order, rng);
+        }
+        (groups, order)
+    }
+
+    fn begin_memory(&self) {
+        let mut arena = self.arena.borrow_mut();
+        arena.clear();
+        for (index, &len) in self.job.threadgroup_memory.iter().enumerate() {
+            let address = if len == 0 { None } else { arena.argument(len as usize) };
+            self.tgmem.borrow_mut()[index] = address.unwrap_or(0) as *mut c_void;
+            let Some(address) = address else { continue };
+            if let Some(c) = self.checker.borrow_mut().as_deref_mut() {
+                c.threadgroup_memory(address..address + len as usize, Some(index as u32), false);
+            }
+        }
+    }
+
+    /// Runs simdgroup `s` until all its lanes wait at a threadgroup barrier or are done, or, in a random schedule, until it is
+    /// another's turn. Nothing if the dispatch must stop.
+    fn run_simdgroup(&self, s: usize, g: &mut Simdgroup, fibers: &mut Fibers, rng: &mut u64) -> Option<()> {
+        let first = s * abi::SIMD_WIDTH;
+        loop {
+            {
+                let mut upcoming = self.upcoming.borrow_mut();
+                *upcoming = Upcoming { first, order: g.order, lanes: g.lanes, next: 0 };
+            }
+            loop {
+                let i = {
+                    let mut upcoming = self.upcoming.borrow_mut();
+                    if upcoming.next == upcoming.lanes {
+                        break;
+                    }
+                    upcoming.next += 1;
+                    first + usize::from(upcoming.order[upcoming.next - 1])
+                };
+                if matches!(self.threads[i].state.get(), State::New | State::Ready) {
+                    self.resume(i, fibers)?;
+                }
+            }
+            if !self.resolve(s, g.lanes) {
+                g.busy = false;
+                return Some(());
+            }
+            if *rng != 0 {
+                shuffle(&mut g.order[..g.lanes], rng);
+                if next(rng) & 1 == 0 {
+                    return Some(());
+                }
+            }
+        }
+    }
+
+    /// Lets thread `i` run until it, or a thread that took over its fiber, parks.
+    #[inline]
+    fn resume(&self, i: usize, fibers: &mut Fibers) -> Option<()> {
+        let thread = &self.threads[i];
+        if thread.state.get() == State::New {
+            let Ok(slot) = self.new_fiber(i, fibers) else {
+                self.events.borrow_mut().push((Event::NoMemory, self.who()));
+                return None;
+            };
+            fibers.slots[i] = Some(slot);
+            thread.fiber.set(i as u32);
+        }
+        self.current.set(i);
+        thread.state.set(State::Ready);
+        let slot = &mut fibers.slots[thread.fiber.get() as usize];
+        let Slot { fiber, running, stack } = slot.as_mut()?;
+        if let Some(c) = self.checker.borrow_mut().as_deref_mut() {
+            c.stack(stack.clone());
+        }
+        CURRENT.set(ptr::from_ref(self).cast());
+        trap::running(running);
+        let result = fiber.resume(());
+        trap::running(ptr::null());
+        CURRENT.set(ptr::null());
+        match result {
+            CoroutineResult::Yield(()) => {
+                if self.me().state.get() == State::Stopped {
+                    self.me().state.set(State::Done);
+                    self.live.set(self.live.get() - 1);
+                    self.stopped.set(self.stopped.get() + 1);
+                    self.count(|s| s.stopped += 1);
+                    fibers.recycle(self.me().fiber.get() as usize);
+                }
+                Some(())
+            }
+            CoroutineResult::Return(Exit::Finished) => {
+                fibers.recycle(self.me().fiber.get() as usize);
+                Some(())
+            }
+            CoroutineResult::Return(Exit::Trapped(trap)) => {
+                self.crashed(trap);
+                fibers.recycle(self.me().fiber.get() as usize);
+                None
+            }
+        }
+    }
+
+    fn crashed(&self, trap: Trap) {
+        self.me().state.set(State::Done);
+        self.live.set(self.live.get() - 1);
+        self.events.borrow_mut().push((Event::Trap { cause: trap.cause, pc: trap.pc }, self.who()));
+    }
+
+    fn new_fiber(&self, i: usize, fibers: &mut Fibers) -> std::io::Result<Slot> {
+        let stack = match fibers.stacks.pop() {
+            Some(s) => s,
+            None => {
+                fibers.made += 1;
+                FiberStack::new(fibers.size, fibers.made)?
+            }
+        };
+        let range = stack.range();
+        let me = ptr::from_ref(self).cast::<Worker<'static>>();
+        let fiber = Fiber::with_stack(stack, move |yielder, ()| {
+            // SAFETY: the worker outlives its fibers: `run_group` clears them before it returns.
+            unsafe { &*me }.run_threads(i, yielder);
+            Exit::Finished
+        });
+        let running = Running { handler: fiber.trap_handler(), guard_end: range.start };
+        Ok(Slot { fiber, running, stack: range })
+    }
+
+    /// The body of a fiber: thread `i`, then unstarted threads of the same simdgroup, as long as the next in order is one.
+    fn run_threads(&self, mut i: usize, yielder: &Yielder<(), ()>) {
+        let fiber = i as u32;
+        loop {
+            let thread = &self.threads[i];
+            thread.yielder.set(yielder);
+            let ctx = self.ctx(i);
+            trap::in_kernel(true);
+            // SAFETY: a kernel's entry with a complete context. What the kernel does to memory is its source's business: the
+            // checked flavour asks before each access, crashes end the fiber only.
+            unsafe { (self.entry)(&raw const ctx) };
+            trap::in_kernel(false);
+            self.threads[self.current.get()].state.set(State::Done);
+            self.live.set(self.live.get() - 1);
+            let mut upcoming = self.upcoming.borrow_mut();
+            if upcoming.next == upcoming.lanes {
+                return;
+            }
+            let then = upcoming.first + usize::from(upcoming.order[upcoming.next]);
+            if self.threads[then].state.get() != State::New {
+                return;
+            }
+            upcoming.next += 1;
+            drop(upcoming);
+            self.threads[then].fiber.set(fiber);
+            self.threads[then].state.set(State::Ready);
+            self.current.set(then);
+            i = then;
+        }
+    }
+
+    fn ctx(&self, i: usize) -> abi::Ctx {
+        let (size, group, job) = (self.size.get(), self.group.get(), self.job);
+        let i = i as u32;
+        let at = if size[0] == self.total.get() as u32 {
+            [i, 0, 0]
+        } else {
+            [i % size[0], i / size[0] % size[1], i / size[0] / size[1]]
+        };
+        let in_grid = std::array::from_fn(|a| group[a] * job.threadgroup[a] + at[a]);
+        abi::Ctx {
+            buffers: job.buffers.as_ptr(),
+            tgmem: self.tgmem.as_ptr().cast(),
+            zero: (&raw const ZEROS).cast_mut().cast(),
+            thread_in_grid: abi::Uint3::from(in_grid),
+            threadgroup_in_grid: group.into(),
+            thread_in_threadgroup: at.into(),
+            threads_per_threadgroup: size.into(),
+            threadgroups_per_grid: job.groups.into(),
+            threads_per_grid: job.threads.into(),
+            dispatch_threads_per_threadgroup: job.threadgroup.into(),
+            index_in_threadgroup: i,
+            lane: i % abi::SIMD_WIDTH as u32,
+            simdgroup: i / abi::SIMD_WIDTH as u32,
+            simdgroups: (self.total.get() as u32).div_ceil(abi::SIMD_WIDTH as u32),
+        }
+    }
+
+    /// Resolves one collective of simdgroup `s`: lanes that wait at the same place form a group. False if no lane waits for one.
+    fn resolve(&self, s: usize, lanes: usize) -> bool {
+        let first = s * abi::SIMD_WIDTH;
+        let threads = &self.threads[first..first + lanes];
+        let (mut simd, mut barrier, mut live) = (None, None, 0_u32);
+        for (lane, t) in threads.iter().enumerate() {
+            match t.state.get() {
+                State::Simd => simd = simd.or(Some(lane)),
+                State::SimdBarrier => barrier = barrier.or(Some(lane)),
+                State::Done => continue,
+                _ => {}
+            }
+            live |= 1 << lane;
+        }
+        if let Some(leader) = simd {
+            self.collective(threads, leader, live);
+        } else if let Some(leader) = barrier {
+            self.release_simdgroup(s, threads, leader, live);
+        } else {
+            return false;
+        }
+        true
+    }
+
+    fn collective(&self, threads: &[Thread], leader: usize, live: u32) {
+        let site = threads[leader].parked.get();
+        let (mut input, mut output, mut mask) = ([ptr::null_mut(); 32], [ptr::null_mut(); 32], 0_u32);
+        for (lane, t) in threads.iter().enumerate().skip(leader) {
+            if t.state.get() != State::Simd {
+                continue;
+            }
+            let parked = t.parked.get();
+            if parked.same_place(&site) {
+                input[lane] = parked.input;
+                output[lane] = parked.output;
+                mask |= 1 << lane;
+                t.state.set(State::Ready);
+            }
+        }
+        if let Some(run) = site.run {
+            // SAFETY: `run` reads and writes only the lanes in `mask`, whose pointers are on the stacks of fibers that wait.
+            unsafe { run(input.as_mut_ptr(), output.as_mut_ptr(), mask) };
+        }
+        self.count(|s| {
+            s.collectives += 1;
+            s.divergent_collectives += u64::from(mask != live);
+        });
+    }
+
+    fn release_simdgroup(&self, s: usize, threads: &[Thread], leader: usize, live: u32) {
+        let site = threads[leader].parked.get();
+        let (mut mask, mut elsewhere) = (0_u32, None);
+        for (lane, t) in threads.iter().enumerate() {
+            if t.state.get() != State::SimdBarrier {
+                continue;
+            }
+            if !t.parked.get().same_place(&site) {
+                elsewhere = Some(t.parked.get());
+            }
+            mask |= 1 << lane;
+            t.state.set(State::Ready);
+        }
+        self.count(|st| st.simdgroup_barriers += 1);
+        if let Some(c) = self.checker.borrow_mut().as_deref_mut() {
+            c.simdgroup_barrier(s, site.flags);
+        }
+        if mask != live || elsewhere.is_some() {
+            let who = Who { thread: (s * abi::SIMD_WIDTH + leader) as u32, group: self.group.get() };
+            let event = Event::SimdDivergence {
+                site: site.site(),
+                waiting: mask.count_ones(),
+                live: live.count_ones(),
+                elsewhere: elsewhere.map(|p: Parked| p.site()),
+            };
+            self.event(event, who);
+        }
+    }
+
+    fn release_barrier(&self) {
+        let threads = &self.threads[..self.total.get()];
+        let mut site: Option<(usize, Parked)> = None;
+        let (mut waiting, mut elsewhere) = (0, None);
+        for (i, t) in threads.iter().enumerate() {
+            if t.state.get() != State::Barrier {
+                continue;
+            }
+            let parked = t.parked.get();
+            match &site {
+                None => site = Some((i, parked)),
+                Some((_, first)) if !first.same_place(&parked) => elsewhere = Some(parked),
+                _ => {}
+            }
+            waiting += 1;
+            t.state.set(State::Ready);
+        }
+        let Some((first, site)) = site else { return };
+        self.count(|s| s.barriers += 1);
+        if let Some(c) = self.checker.borrow_mut().as_deref_mut() {
+            c.barrier(site.flags);
+        }
+        // Threads that the checker stopped are missing through no fault of the barrier.
+        if elsewhere.is_some() || waiting + self.stopped.get() < threads.len() {
+            let event = Event::Divergence {
+                site: site.site(),
+                waiting,
+                total: threads.len(),
+                elsewhere: elsewhere.map(|p: Parked| p.site()),
+            };
+            self.event(event, Who { thread: first as u32, group: self.group.get() });
+        }
+    }
+}
+
+impl Fibers {
+    /// Takes the stack of a fiber that ended, or that must not go on.
+    fn recycle(&mut self, slot: usize) {
+        if let Some(Slot { mut fiber, .. }) = self.slots[slot].take() {
+            if !fiber.done() {
+                // SAFETY: its frames are those of a kernel and of `run_threads`: nothing in them needs dropping, and unwinding
+                // through code built without exceptions is not possible.
+                unsafe { fiber.force_reset() };
+            }
+            self.stacks.push(fiber.into_stack());
+        }
+    }
+
+    fn clear(&mut self) {
+        for slot in 0..self.slots.len() {
+            self.recycle(slot);
+        }
+    }
+}
+
+impl Drop for Fibers {
+    fn drop(&mut self) {
+        self.clear();
+    }
+}
