@@ -9,6 +9,16 @@ template <class T> struct _atomic {
 };
 template <class T> using atomic = _atomic<T>;
 
+#if defined(MSL_LINT)
+template <class T> T atomic_load_explicit(const volatile _atomic<T>* p, memory_order);
+template <class T, class U> void atomic_store_explicit(volatile _atomic<T>* p, U desired, memory_order);
+template <class T, class U> T atomic_exchange_explicit(volatile _atomic<T>* p, U desired, memory_order);
+template <class T, class U>
+bool atomic_compare_exchange_weak_explicit(volatile _atomic<T>* p, __private T* expected, U desired, memory_order, memory_order);
+#define MSL_FETCH(name) template <class T, class U> T atomic_fetch_##name##_explicit(volatile _atomic<T>* p, U operand, memory_order);
+MSL_FETCH(add) MSL_FETCH(sub) MSL_FETCH(min) MSL_FETCH(max) MSL_FETCH(and) MSL_FETCH(or) MSL_FETCH(xor)
+#undef MSL_FETCH
+#else
 template <class T> MSL_FN T* atomic_place(const volatile _atomic<T>* p) { return (T*)&p->value; }
 
 // What clang has no instruction for: repeat until nobody came between.
@@ -57,6 +67,7 @@ MSL_FETCH(add, a + b) MSL_FETCH(sub, a - b) MSL_FETCH(min, min_of(a, b)) MSL_FET
     }
 MSL_FETCH(and, &) MSL_FETCH(or, |) MSL_FETCH(xor, ^)
 #undef MSL_FETCH
+#endif
 // atomic_ulong has these, without a result.
 template <class T, class U> MSL_FN void atomic_min_explicit(volatile _atomic<T>* p, U operand, memory_order order) {
     atomic_fetch_min_explicit(p, operand, order);

@@ -9,6 +9,9 @@
 #pragma clang diagnostic ignored "-Wc++11-narrowing"
 
 #define MSL_FN inline __attribute__((always_inline, nodebug))
+// For functions that sources bring along for bfloat, in namespace metal, because Apple's library lacked them: both may stand, ours
+// is called.
+#define MSL_OWN __attribute__((enable_if(true, ""))) MSL_FN
 #define METAL_FUNC inline __attribute__((always_inline))
 #define METAL_INTERNAL METAL_FUNC
 #define METAL_ASM
@@ -33,7 +36,28 @@ typedef __SIZE_TYPE__ size_t;
 typedef __PTRDIFF_TYPE__ ptrdiff_t;
 typedef __INTPTR_TYPE__ intptr_t;
 typedef __UINTPTR_TYPE__ uintptr_t;
+#if defined(MSL_LINT)
+// The address-space lint reads these headers as C++ for OpenCL, where half is a keyword and some common names are taken.
+#pragma OPENCL EXTENSION cl_khr_fp16 : enable
+#pragma OPENCL EXTENSION __cl_clang_function_pointers : enable
+#define atomic_int msl_atomic_int
+#define atomic_uint msl_atomic_uint
+#define atomic_long msl_atomic_long
+#define atomic_ulong msl_atomic_ulong
+#define atomic_float msl_atomic_float
+#define atomic_bool msl_atomic_bool
+#define global msl_global
+#define local msl_local
+#define generic msl_generic
+#define pipe msl_pipe
+#define read_only msl_read_only
+#define write_only msl_write_only
+#define read_write msl_read_write
+#define vec_step msl_vec_step
+template <class T> bool is_function_constant_defined(const T&);
+#else
 typedef _Float16 half;
+#endif
 typedef half float16_t;
 
 #define INFINITY __builtin_inff()
@@ -162,7 +186,6 @@ template <bool B, class T = void> using enable_if_t = typename enable_if<B, T>::
 template <bool B, class A, class C> struct conditional { using type = A; };
 template <class A, class C> struct conditional<false, A, C> { using type = C; };
 template <bool B, class A, class C> using conditional_t = typename conditional<B, A, C>::type;
-template <class...> using void_t = void;
 
 template <class T> struct remove_reference { using type = T; };
 template <class T> struct remove_reference<T&> { using type = T; };
@@ -233,7 +256,6 @@ MSL_TRAIT(is_volatile, __is_volatile(T))
 MSL_TRAIT(is_enum, __is_enum(T))
 MSL_TRAIT(is_union, __is_union(T))
 MSL_TRAIT(is_class, __is_class(T))
-MSL_TRAIT(is_empty, __is_empty(T))
 MSL_TRAIT(is_function, __is_function(T))
 MSL_TRAIT(is_compound, __is_compound(T))
 MSL_TRAIT(is_object, __is_object(T))
@@ -295,7 +317,9 @@ template <class T> MSL_FN constexpr T make_uniform(T x) { return x; }
 template <class To, class From> MSL_FN To as_type(const From& from) {
     static_assert(sizeof(To) == sizeof(From), "as_type needs types of the same size");
     To to;
+#if !defined(MSL_LINT)
     __builtin_memcpy(&to, &from, sizeof(To));
+#endif
     return to;
 }
 

@@ -15,12 +15,22 @@ struct bfloat {
         return (unsigned short)((u + 0x7fffu + ((u >> 16) & 1)) >> 16);
     }
 
+    // Rounded once: what float cannot hold is kept as an odd last bit, which breaks ties.
+    static constexpr unsigned short round(double d) {
+        const float f = (float)d;
+        unsigned u = __builtin_bit_cast(unsigned, f);
+        const double back = (double)f;
+        if (back == d || d != d || (u & 0x7fffffffu) >= 0x7f800000u) return round(f);
+        if ((back > d) == (d > 0)) u--;
+        return round(__builtin_bit_cast(float, u | 1));
+    }
+
     bfloat() = default;
     template <class S, metal::enable_if_t<metal::is_integral<S>::value, int> = 0>
     MSL_FN constexpr bfloat(S i) : bits(round((float)i)) {}
     MSL_FN constexpr explicit bfloat(float f) : bits(round(f)) {}
     MSL_FN constexpr explicit bfloat(half h) : bits(round((float)h)) {}
-    MSL_FN constexpr explicit bfloat(double d) : bits(round((float)d)) {}
+    MSL_FN constexpr explicit bfloat(double d) : bits(round(d)) {}
 
     // Not to int, except by a cast: `c ? b : 0` then has one reading. Templates, so that a target type has one way to it.
     template <class S> static constexpr bool implicit_to = metal::is_same_v<S, float> || (metal::is_integral_v<S> && !metal::is_same_v<S, int>);
@@ -80,7 +90,9 @@ MSL_BFLOAT_CMP(==) MSL_BFLOAT_CMP(!=) MSL_BFLOAT_CMP(<) MSL_BFLOAT_CMP(<=) MSL_B
 
 namespace metal {
 using ::bfloat;
+#if !defined(MSL_LINT)
 using ::half;
+#endif
 using ::uchar;
 using ::uint;
 using ::ulong;

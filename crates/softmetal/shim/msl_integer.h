@@ -186,8 +186,26 @@ MSL_HALF_UNPACK(unorm565, 3, ushort)
 #undef MSL_HALF_PACK
 #undef MSL_HALF_UNPACK
 
-// fast:: and precise:: name the same functions here: a CPU has no faster, less exact ones to offer.
-namespace fast { using namespace metal; }
-namespace precise { using namespace metal; }
+// fast:: and precise:: name the same functions here: a CPU has no faster, less exact ones to offer. One by one, so that an overload
+// which a source adds to them stands beside these.
+#define MSL_SAME_FUNCTIONS \
+    using metal::abs; using metal::acos; using metal::acosh; using metal::asin; using metal::asinh; using metal::atan; \
+    using metal::atan2; using metal::atanh; using metal::ceil; using metal::clamp; using metal::copysign; \
+    using metal::cos; using metal::cosh; using metal::cospi; using metal::divide; using metal::exp; \
+    using metal::exp10; using metal::exp2; using metal::fabs; using metal::fdim; using metal::floor; using metal::fma; \
+    using metal::fmax; using metal::fmax3; using metal::fmedian3; using metal::fmin; using metal::fmin3; \
+    using metal::fmod; using metal::fract; using metal::frexp; using metal::ilogb; using metal::ldexp; \
+    using metal::log; using metal::log10; using metal::log2; using metal::max; using metal::max3; \
+    using metal::median3; using metal::min; using metal::min3; using metal::mix; using metal::modf; \
+    using metal::nextafter; using metal::pow; using metal::powr; using metal::rint; using metal::round; \
+    using metal::rsqrt; using metal::saturate; using metal::sign; using metal::sin; using metal::sincos; \
+    using metal::sinh; using metal::sinpi; using metal::smoothstep; using metal::sqrt; using metal::step; \
+    using metal::tan; using metal::tanh; using metal::tanpi; using metal::trunc; using metal::length; \
+    using metal::length_squared; using metal::distance; using metal::distance_squared; using metal::normalize; \
+    using metal::dot; using metal::cross; using metal::isfinite; using metal::isinf; using metal::isnan; \
+    using metal::isnormal; using metal::isordered; using metal::isunordered; using metal::signbit;
+namespace fast { MSL_SAME_FUNCTIONS }
+namespace precise { MSL_SAME_FUNCTIONS }
+#undef MSL_SAME_FUNCTIONS
 
 } // namespace metal

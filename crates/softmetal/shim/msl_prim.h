@@ -5,6 +5,24 @@
 
 namespace msl_prim {
 
+#if defined(MSL_LINT)
+#define MSL_1(n) float n(float);
+#define MSL_2(n) float n(float, float);
+MSL_1(fabs) MSL_1(floor) MSL_1(ceil) MSL_1(trunc) MSL_1(rint) MSL_1(sqrt) MSL_1(rsqrt) MSL_1(exp) MSL_1(exp2) MSL_1(exp10) MSL_1(log)
+MSL_1(log2) MSL_1(log10) MSL_1(sin) MSL_1(cos) MSL_1(tan) MSL_1(sinpi) MSL_1(cospi) MSL_1(tanpi) MSL_1(tanh) MSL_1(sinh) MSL_1(cosh)
+MSL_1(atan) MSL_1(asin) MSL_1(acos) MSL_1(asinh) MSL_1(acosh) MSL_1(atanh) MSL_1(round) MSL_1(fract) MSL_1(sign) MSL_1(saturate)
+MSL_2(copysign) MSL_2(divide) MSL_2(fmin) MSL_2(fmax) MSL_2(atan2) MSL_2(fmod) MSL_2(pow) MSL_2(powr) MSL_2(fdim) MSL_2(step)
+MSL_2(nextafter)
+#undef MSL_1
+#undef MSL_2
+float fma(float, float, float);
+half fma(half, half, half);
+float fma_bfloat(float, float, float);
+float ldexp(float, int);
+int ilogb(float);
+float frexp(float, int&);
+#else
+
 MSL_FN float fabs(float x) { return __builtin_fabsf(x); }
 MSL_FN float floor(float x) { return __builtin_floorf(x); }
 MSL_FN float ceil(float x) { return __builtin_ceilf(x); }
@@ -168,5 +186,6 @@ MSL_FN float frexp(float x, int& e) {
     e = ilogb(x) + 1;
     return ldexp(x, -e);
 }
+#endif
 
 } // namespace msl_prim

@@ -4,15 +4,21 @@
 // for all lanes that are there. Lanes that branched elsewhere do not take part, as on a GPU. msl_simd_ptx.h has the NVIDIA half.
 #pragma once
 #include "msl_integer.h"
-#if !defined(__NVPTX__)
+#if defined(__NVPTX__)
+MSL_FN uint msl_lane() { return __nvvm_read_ptx_sreg_laneid(); }
+#elif defined(MSL_LINT)
+uint msl_lane();
+#else
 #include "msl_abi.h"
 MSL_FN uint msl_lane() { return msl_rt_lane(); }
-#else
-MSL_FN uint msl_lane() { return __nvvm_read_ptx_sreg_laneid(); }
 #endif
 
 // Where a collective was called.
+#if defined(MSL_LINT)
+#define MSL_AT const char *file = nullptr, int line = 0
+#else
 #define MSL_AT const char *file = __builtin_FILE(), int line = __builtin_LINE()
+#endif
 // Code of the runtime rather than of the kernel: the checker does not look at it.
 #define MSL_UNCHECKED __attribute__((disable_sanitizer_instrumentation))
 
@@ -67,6 +73,15 @@ MSL_SIMD_OP(bit_xor, 0, a ^ b)
 } // namespace metal
 #include "msl_simd_ptx.h"
 namespace metal {
+#elif defined(MSL_LINT)
+template <class T, class OP, int W> T simd_reduce(T x, const char* file, int line);
+template <class T, class OP, int W, bool INCLUSIVE> T simd_prefix(T x, const char* file, int line);
+template <class T> T simd_from(T x, int from, const char* file, int line);
+template <class T> T simd_from_first(T x, const char* file, int line);
+uint simd_votes(bool x, const char* file, int line);
+void threadgroup_barrier(mem_flags flags);
+void simdgroup_barrier(mem_flags flags);
+void atomic_thread_fence(mem_flags flags, memory_order order, thread_scope scope = thread_scope_device);
 #else
 namespace simd_impl {
 
@@ -162,7 +177,7 @@ MSL_FN void atomic_thread_fence(mem_flags flags, memory_order order, thread_scop
 }
 #endif
 MSL_FN void threadgroup_barrier(mem_flags flags, thread_scope, MSL_AT) {
-#if defined(__NVPTX__)
+#if defined(__NVPTX__) || defined(MSL_LINT)
     threadgroup_barrier(flags);
 #else
     threadgroup_barrier(flags, file, line);

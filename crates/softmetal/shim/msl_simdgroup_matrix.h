@@ -158,6 +158,12 @@ MSL_FN void simdgroup_multiply_accumulate(simdgroup_matrix<D, 8, 8>& d, const si
 #endif
 }
 
+#elif defined(MSL_LINT)
+
+template <class D, class A, class B, class C>
+void simdgroup_multiply_accumulate(simdgroup_matrix<D, 8, 8>& d, const simdgroup_matrix<A, 8, 8>& a,
+                                   const simdgroup_matrix<B, 8, 8>& b, const simdgroup_matrix<C, 8, 8>& c);
+
 #else
 
 namespace simd_impl {

@@ -140,6 +140,23 @@ template <int N> struct native<bfloat, N> { typedef ushort type __attribute__((e
     vec& operator=(const vec&) = default;
 #endif
 
+// The lint keeps address spaces: an element is in that of its vector, and vectors can be read from `constant`.
+#if defined(MSL_LINT)
+#define MSL_SUBSCRIPT(self) \
+    __private T& operator[](size_t i) __private { return e[i]; } \
+    __private const T& operator[](size_t i) const __private { return e[i]; } \
+    __global T& operator[](size_t i) __global { return e[i]; } \
+    __global const T& operator[](size_t i) const __global { return e[i]; } \
+    __local T& operator[](size_t i) __local { return e[i]; } \
+    __local const T& operator[](size_t i) const __local { return e[i]; } \
+    __constant const T& operator[](size_t i) const __constant { return e[i]; } \
+    self(const __constant self& o);
+#else
+#define MSL_SUBSCRIPT(self) \
+    MSL_FN constexpr T& operator[](size_t i) { return e[i]; } \
+    MSL_FN constexpr const T& operator[](size_t i) const { return e[i]; }
+#endif
+
 #define MSL_PARAMS2(T) T a0, T a1
 #define MSL_PARAMS3(T) T a0, T a1, T a2
 #define MSL_PARAMS4(T) T a0, T a1, T a2, T a3
@@ -176,8 +193,7 @@ template <int N> struct native<bfloat, N> { typedef ushort type __attribute__((e
         MSL_FN constexpr vec(std::initializer_list<T> list) : e{} { \
             for (int i = 0; i < N && i < (int)list.size(); i++) e[i] = list.begin()[i]; \
         } \
-        MSL_FN constexpr T& operator[](size_t i) { return e[i]; } \
-        MSL_FN constexpr const T& operator[](size_t i) const { return e[i]; } \
+        MSL_SUBSCRIPT(vec) \
         MSL_ALL_SWIZZLES##N \
     private: \
         template <class U> static MSL_FN constexpr vec from(const vec<U, N>& o) { return vec(MSL_ALL##N(MSL_CAST, T, o)); } \
@@ -205,8 +221,7 @@ MSL_VEC(2, 2) MSL_VEC(3, 4) MSL_VEC(4, 4)
         template <class... A, enable_if_t<__is_constructible(vec<T, N>, const A&...) && sizeof...(A) != 0, int> = 0> \
         MSL_FN constexpr explicit packed_vec(const A&... a) : packed_vec(vec<T, N>(a...)) {} \
         MSL_FN constexpr operator vec<T, N>() const { return vec<T, N>(MSL_ALL##N(MSL_CAST, T, *this)); } \
-        MSL_FN constexpr T& operator[](size_t i) { return e[i]; } \
-        MSL_FN constexpr const T& operator[](size_t i) const { return e[i]; } \
+        MSL_SUBSCRIPT(packed_vec) \
         MSL_ALL_SWIZZLES##N \
     };
 MSL_PACKED(2) MSL_PACKED(3) MSL_PACKED(4)
