@@ -18,6 +18,7 @@ const FILES: &[(&str, &str)] = files![
     "metal_stdlib",
     "metal_logging",
     "msl_abi.h",
+    "msl_apple.h",
     "msl_entry.h",
     "msl_atomic.h",
     "msl_base.h",
