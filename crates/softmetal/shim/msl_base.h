@@ -305,7 +305,6 @@ template <class T> MSL_FN constexpr T&& forward(remove_reference_t<T>& t) { retu
 template <class T> MSL_FN constexpr void swap(T& a, T& b) { T t = a; a = b; b = t; }
 
 template <size_t... I> struct index_sequence {};
-template <class A, class B> struct pair { A first; B second; };
 
 // Metal's uniform<T>: a value the same in every thread of the simdgroup. A plain value here.
 template <class T> using uniform = T;

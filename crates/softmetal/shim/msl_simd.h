@@ -7,6 +7,7 @@
 #if defined(__NVPTX__)
 MSL_FN uint msl_lane() { return __nvvm_read_ptx_sreg_laneid(); }
 #elif defined(MSL_LINT)
+#define MSL_SIMD_WIDTH 32
 uint msl_lane();
 #else
 #include "msl_abi.h"

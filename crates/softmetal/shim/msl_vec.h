@@ -81,28 +81,36 @@ template <class T> struct bool_of { using type = bool; };
 template <class T, int N> struct vec_operators;
 MSL_OPERATORS(2) MSL_OPERATORS(3) MSL_OPERATORS(4)
 
-// Swizzles. `self` is the type they are members of.
+// Swizzles.
 #define MSL_PROPERTY_R(M, n, m, g) __declspec(property(get = g)) vec<T, M> n, m;
 #define MSL_PROPERTY_W(M, n, m, g, s) __declspec(property(get = g, put = s)) vec<T, M> n, m;
+#if defined(MSL_LINT)
+// Vectors in `constant` memory have swizzles too.
+#define MSL_GET(M, name, ...) \
+    vec<T, M> name() const; \
+    vec<T, M> name() const __constant;
+#else
+#define MSL_GET(M, name, ...) MSL_FN constexpr vec<T, M> name() const { return vec<T, M>(__VA_ARGS__); }
+#endif
 #define MSL_R2(n, m, i, j) \
-    MSL_FN constexpr vec<T, 2> get_##i##j() const { return vec<T, 2>(e[i], e[j]); } \
+    MSL_GET(2, get_##i##j, e[i], e[j]) \
     MSL_PROPERTY_R(2, n, m, get_##i##j)
 #define MSL_R3(n, m, i, j, k) \
-    MSL_FN constexpr vec<T, 3> get_##i##j##k() const { return vec<T, 3>(e[i], e[j], e[k]); } \
+    MSL_GET(3, get_##i##j##k, e[i], e[j], e[k]) \
     MSL_PROPERTY_R(3, n, m, get_##i##j##k)
 #define MSL_R4(n, m, i, j, k, l) \
-    MSL_FN constexpr vec<T, 4> get_##i##j##k##l() const { return vec<T, 4>(e[i], e[j], e[k], e[l]); } \
+    MSL_GET(4, get_##i##j##k##l, e[i], e[j], e[k], e[l]) \
     MSL_PROPERTY_R(4, n, m, get_##i##j##k##l)
 #define MSL_W2(n, m, i, j) \
-    MSL_FN constexpr vec<T, 2> get_##i##j() const { return vec<T, 2>(e[i], e[j]); } \
+    MSL_GET(2, get_##i##j, e[i], e[j]) \
     MSL_FN constexpr void put_##i##j(vec<T, 2> v) { e[i] = v.e[0], e[j] = v.e[1]; } \
     MSL_PROPERTY_W(2, n, m, get_##i##j, put_##i##j)
 #define MSL_W3(n, m, i, j, k) \
-    MSL_FN constexpr vec<T, 3> get_##i##j##k() const { return vec<T, 3>(e[i], e[j], e[k]); } \
+    MSL_GET(3, get_##i##j##k, e[i], e[j], e[k]) \
     MSL_FN constexpr void put_##i##j##k(vec<T, 3> v) { e[i] = v.e[0], e[j] = v.e[1], e[k] = v.e[2]; } \
     MSL_PROPERTY_W(3, n, m, get_##i##j##k, put_##i##j##k)
 #define MSL_W4(n, m, i, j, k, l) \
-    MSL_FN constexpr vec<T, 4> get_##i##j##k##l() const { return vec<T, 4>(e[i], e[j], e[k], e[l]); } \
+    MSL_GET(4, get_##i##j##k##l, e[i], e[j], e[k], e[l]) \
     MSL_FN constexpr void put_##i##j##k##l(vec<T, 4> v) { e[i] = v.e[0], e[j] = v.e[1], e[k] = v.e[2], e[l] = v.e[3]; } \
     MSL_PROPERTY_W(4, n, m, get_##i##j##k##l, put_##i##j##k##l)
 #define MSL_MEMBERS2 struct { T x, y; }; struct { T r, g; };

@@ -175,7 +175,8 @@ impl Compiler {
         rewrite_text(text, target, &self.selection)
     }
 
-    fn text(&self, source: &Source, preprocessed: &str) -> Text {
+    /// Preprocessed text that knows which parts are the user's.
+    pub(crate) fn text(&self, source: &Source, preprocessed: &str) -> Text {
         let name = source.name.display().to_string();
         Text::new(plain_pragmas(preprocessed), &self.shim.display().to_string()).restore_columns(|file| {
             if file == name { Some(source.text.clone()) } else { fs::read_to_string(file).ok() }

@@ -121,8 +121,9 @@ impl PtxKernel {
         for (offset, length) in memory.offsets.iter_mut().zip(lengths) {
             *offset = memory.bytes;
             let end = length.checked_next_multiple_of(16).and_then(|length| memory.bytes.checked_add(length));
-            memory.bytes =
-                end.ok_or_else(|| refused(format!("the threadgroup memory of kernel `{}` overflows", self.name)))?;
+            memory.bytes = end.ok_or_else(|| {
+                refused(format!("the threadgroup memory of kernel `{}` overflows", self.name))
+            })?;
         }
         Ok(memory)
     }
@@ -132,7 +133,8 @@ impl PtxKernel {
 ///
 /// The compiler's flavour is ignored; its include folders, definitions and selection of kernels hold.
 pub fn ptx(compiler: &Compiler, source: &Source, options: &PtxOptions) -> Result<PtxModule> {
-    let mut compiler = compiler.clone().flavour(crate::Flavour::Plain).define(format!("MSL_PTX_SM={}", options.sm));
+    let mut compiler =
+        compiler.clone().flavour(crate::Flavour::Plain).define(format!("MSL_PTX_SM={}", options.sm));
     if options.full_simdgroups {
         compiler = compiler.define("MSL_PTX_FULL_MASK=1");
     }
@@ -226,9 +228,15 @@ fn check_indices(kernel: &KernelEntry) -> Result<()> {
 }
 
 fn describe(kernel: KernelEntry, text: &str) -> PtxKernel {
-    let entry: String = kernel.host_name.chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '_' }).collect();
-    let mut described =
-        PtxKernel { name: kernel.host_name, entry, buffers: 0, static_shared: 0, parameters: kernel.parameters };
+    let entry: String =
+        kernel.host_name.chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '_' }).collect();
+    let mut described = PtxKernel {
+        name: kernel.host_name,
+        entry,
+        buffers: 0,
+        static_shared: 0,
+        parameters: kernel.parameters,
+    };
     described.buffers = described.buffer_indices().into_iter().max().map_or(0, |highest| highest + 1);
     described.static_shared = static_shared(text, &described.entry);
     described

@@ -72,7 +72,8 @@ fn build(name: &str, text: &str, options: &PtxOptions) -> Option<PtxModule> {
         }
         Err(error) => panic!("{error}"),
     };
-    let module = ptx(&compiler, &Source::new(format!("{name}.metal"), text), options).unwrap_or_else(|error| panic!("{name}: {error}"));
+    let module = ptx(&compiler, &Source::new(format!("{name}.metal"), text), options)
+        .unwrap_or_else(|error| panic!("{name}: {error}"));
     assemble(name, &module.text, options.sm);
     Some(module)
 }
@@ -83,10 +84,19 @@ fn assemble(name: &str, text: &str, sm: u32) {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("kernels.ptx");
     std::fs::write(&file, text).unwrap();
-    let run = Command::new(&ptxas).arg(format!("-arch=sm_{sm}")).arg("-o").arg(folder.path().join("cubin")).arg(&file).output();
+    let run = Command::new(&ptxas)
+        .arg(format!("-arch=sm_{sm}"))
+        .arg("-o")
+        .arg(folder.path().join("cubin"))
+        .arg(&file)
+        .output();
     match run {
-        Err(_) => eprintln!("!!! {name}: NOT ASSEMBLED, no ptxas on the path or in SOFTMETAL_PTXAS (pip install nvidia-cuda-nvcc-cu12 has one)"),
-        Ok(output) => assert!(output.status.success(), "{name}: ptxas says {}", String::from_utf8_lossy(&output.stderr)),
+        Err(_) => eprintln!(
+            "!!! {name}: NOT ASSEMBLED, no ptxas on the path or in SOFTMETAL_PTXAS (pip install nvidia-cuda-nvcc-cu12 has one)"
+        ),
+        Ok(output) => {
+            assert!(output.status.success(), "{name}: ptxas says {}", String::from_utf8_lossy(&output.stderr))
+        }
     }
 }
 
@@ -113,22 +123,30 @@ fn vectors_are_loaded_whole_and_collectives_ask_who_is_there() {
     for part in ["ld.global.v4.f32", "st.shared.f32", "bar.sync", "activemask", "shfl.sync"] {
         assert!(module.text.contains(part), "no {part}");
     }
-    let Some(module) = build("reduce_full", REDUCE, &PtxOptions { full_simdgroups: true, ..PtxOptions::default() }) else { return };
+    let Some(module) =
+        build("reduce_full", REDUCE, &PtxOptions { full_simdgroups: true, ..PtxOptions::default() })
+    else {
+        return;
+    };
     assert!(!module.text.contains("activemask"));
 }
 
 #[test]
 fn function_constants_are_baked_in() {
     let with = |pairs: &[(&str, &str)]| {
-        let constants: BTreeMap<String, String> = pairs.iter().map(|&(name, value)| (name.into(), value.into())).collect();
+        let constants: BTreeMap<String, String> =
+            pairs.iter().map(|&(name, value)| (name.into(), value.into())).collect();
         PtxOptions { constants, ..PtxOptions::default() }
     };
     // 2.5 is 0f40200000 in PTX.
-    let Some(module) = build("constants", REDUCE, &with(&[("scaled", "true"), ("factor", "2.5f")])) else { return };
+    let Some(module) = build("constants", REDUCE, &with(&[("scaled", "true"), ("factor", "2.5f")])) else {
+        return;
+    };
     assert!(module.text.contains("0f40200000"));
     let Some(module) = build("constants", REDUCE, &with(&[("factor", "2.5f")])) else { return };
     assert!(!module.text.contains("0f40200000"));
-    let unknown = ptx(&Compiler::new().unwrap(), &Source::new("c.metal", REDUCE), &with(&[("scale", "1")])).unwrap_err();
+    let unknown = ptx(&Compiler::new().unwrap(), &Source::new("c.metal", REDUCE), &with(&[("scale", "1")]))
+        .unwrap_err();
     assert!(unknown.to_string().contains("no function constant `scale`"), "{unknown}");
 }
 
@@ -148,7 +166,9 @@ fn matrix_products_use_the_tensor_cores() {
         assert!(body(name).contains(instruction), "{name} has no {instruction}");
         assert!(!body(name).contains("shfl"), "{name}: the layout is free, nothing needs to move");
     }
-    for options in [PtxOptions { exact: true, ..PtxOptions::default() }, PtxOptions { sm: 70, ..PtxOptions::default() }] {
+    for options in
+        [PtxOptions { exact: true, ..PtxOptions::default() }, PtxOptions { sm: 70, ..PtxOptions::default() }]
+    {
         let Some(module) = build("matrices_by_shuffles", MATRICES, &options) else { return };
         assert!(!module.text.contains("mma.sync") && module.text.contains("shfl.sync"));
     }
@@ -156,7 +176,8 @@ fn matrix_products_use_the_tensor_cores() {
 
 #[test]
 fn a_source_that_looks_at_lanes_gets_apples_layout() {
-    let text = MATRICES.replace("simdgroup_store(sum, c, 8);", "sum.thread_elements()[0] += 1; simdgroup_store(sum, c, 8);");
+    let text = MATRICES
+        .replace("simdgroup_store(sum, c, 8);", "sum.thread_elements()[0] += 1; simdgroup_store(sum, c, 8);");
     let Some(module) = build("lanes", &text, &PtxOptions::default()) else { return };
     assert!(module.text.contains("mma.sync") && module.text.contains("shfl.sync"));
 }
@@ -165,9 +186,15 @@ fn a_source_that_looks_at_lanes_gets_apples_layout() {
 fn the_whole_library_compiles_for_every_generation() {
     let text = FUNCTIONS.replace("erf_free(v)", "abs(v)");
     for sm in [70, 80, 90] {
-        let Some(module) = build("functions", &text, &PtxOptions { sm, ..PtxOptions::default() }) else { return };
+        let Some(module) = build("functions", &text, &PtxOptions { sm, ..PtxOptions::default() }) else {
+            return;
+        };
         assert_eq!(module.kernels[0].buffers, 4);
-        assert!(!module.text.contains(".extern .func"), "calls something outside: {}", module.text.lines().find(|l| l.contains(".extern .func")).unwrap());
+        assert!(
+            !module.text.contains(".extern .func"),
+            "calls something outside: {}",
+            module.text.lines().find(|l| l.contains(".extern .func")).unwrap()
+        );
     }
 }
 
@@ -175,6 +202,7 @@ fn the_whole_library_compiles_for_every_generation() {
 fn errors_point_at_the_source() {
     let Ok(compiler) = Compiler::new() else { return };
     let text = REDUCE.replace("sum = simd_sum(sum);", "sum = simd_summ(sum);");
-    let error = ptx(&compiler, &Source::new("wrong.metal", text), &PtxOptions::default()).unwrap_err().to_string();
+    let error =
+        ptx(&compiler, &Source::new("wrong.metal", text), &PtxOptions::default()).unwrap_err().to_string();
     assert!(error.contains("wrong.metal:13:"), "{error}");
 }

@@ -18,6 +18,7 @@
 mod constants;
 mod emit;
 mod kernels;
+mod lint;
 mod locals;
 mod records;
 mod scope;
@@ -29,6 +30,7 @@ use std::collections::{BTreeMap, HashMap};
 
 use serde::Serialize;
 use text::Edits;
+pub(crate) use lint::rewrite_for_lint;
 pub(crate) use text::Text;
 use tokens::{Tokens, View};
 

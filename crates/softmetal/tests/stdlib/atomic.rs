@@ -3,7 +3,8 @@
 use super::support::{Bytes, compile, numbers, run_in_groups};
 
 /// Type, and the functions it takes beyond load, store, exchange and compare-exchange.
-const TYPES: &[(&str, bool)] = &[("int", true), ("uint", true), ("long", true), ("ulong", true), ("short", true), ("float", false)];
+const TYPES: &[(&str, bool)] =
+    &[("int", true), ("uint", true), ("long", true), ("ulong", true), ("short", true), ("float", false)];
 
 pub(crate) fn source() -> String {
     let mut text = "#include <metal_stdlib>\nusing namespace metal;\n".to_owned();
@@ -50,11 +51,24 @@ fn check<T: Bytes>(library: &softmetal::Library, t: &str, value: impl Fn(T) -> f
     let found: Vec<f64> = numbers::<T>(&memory).into_iter().map(value).collect();
     let integers = t != "float";
     let xor = (0..96).fold(0, |a, b| a ^ b);
-    let wanted = [96, 192, -96, 0, 95, if integers { 0 } else { 255 }, if integers { 255 } else { 0 }, if integers { xor } else { 0 }];
+    let wanted = [
+        96,
+        192,
+        -96,
+        0,
+        95,
+        if integers { 0 } else { 255 },
+        if integers { 255 } else { 0 },
+        if integers { xor } else { 0 },
+    ];
     let rest = [5, 77, if integers { 0 } else { 100 }, if integers { 95 } else { 0 }, 96];
     for (i, (found, wanted)) in found.into_iter().zip(wanted.into_iter().chain(rest)).enumerate() {
         // An unsigned type wraps below zero.
-        let wanted = if wanted < 0 && t.starts_with('u') { wanted as f64 + 2f64.powi(T::SIZE as i32 * 8) } else { f64::from(wanted) };
+        let wanted = if wanted < 0 && t.starts_with('u') {
+            wanted as f64 + 2f64.powi(T::SIZE as i32 * 8)
+        } else {
+            f64::from(wanted)
+        };
         assert_eq!(found, wanted, "place {i} of atomic_{t}");
     }
 }

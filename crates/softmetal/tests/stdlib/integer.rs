@@ -116,10 +116,17 @@ where
     let mut random = Random(u64::from(width.bits) * 2 + u64::from(width.signed));
     let edges = [width.min(), width.max(), 0, 1, width.min() + 1, width.max() - 1, width.wrap(-1)];
     let values: Vec<i128> = (0..N * 3)
-        .map(|i| if i < 343 { edges[[i / 49, i / 7 % 7, i % 7][i % 3]] } else { width.wrap(i128::from(random.bits())) })
+        .map(|i| {
+            if i < 343 {
+                edges[[i / 49, i / 7 % 7, i % 7][i % 3]]
+            } else {
+                width.wrap(i128::from(random.bits()))
+            }
+        })
         .collect();
     let input: Vec<T> = values.iter().map(|&x| T::try_from(x).unwrap()).collect();
-    let results = run(library, &format!("t_{t}"), N as u32, &[bytes(&input)], &[CASES.len() * N * T::SIZE, N * 4]);
+    let results =
+        run(library, &format!("t_{t}"), N as u32, &[bytes(&input)], &[CASES.len() * N * T::SIZE, N * 4]);
     let found = numbers::<T>(&results[0]);
     for (number, (name, arity, reference)) in CASES.iter().enumerate() {
         for i in 0..N {
@@ -153,6 +160,10 @@ fn products_of_24_bits_ignore_the_rest() {
     for (x, found) in x.chunks(3).zip(found.chunks(4)) {
         let signed = (x[0] << 8 >> 8).wrapping_mul(x[1] << 8 >> 8);
         let unsigned = (x[0] & 0xff_ffff).wrapping_mul(x[1] & 0xff_ffff);
-        assert_eq!(found, [signed, signed.wrapping_add(x[2]), unsigned, unsigned.wrapping_add(x[2])], "{x:?}");
+        assert_eq!(
+            found,
+            [signed, signed.wrapping_add(x[2]), unsigned, unsigned.wrapping_add(x[2])],
+            "{x:?}"
+        );
     }
 }

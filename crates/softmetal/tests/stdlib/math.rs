@@ -86,21 +86,27 @@ fn kernel(name: &str, inputs: usize) -> String {
         let mut list = read(t);
         // A clamp's bounds are in order.
         if name == "clamp" {
-            list[1..].clone_from_slice(&[format!("min(({t})x1[i], ({t})x2[i])"), format!("max(({t})x1[i], ({t})x2[i])")]);
+            list[1..].clone_from_slice(&[
+                format!("min(({t})x1[i], ({t})x2[i])"),
+                format!("max(({t})x1[i], ({t})x2[i])"),
+            ]);
         }
         list.join(", ")
     };
     let vector = |t: &str, n: usize| {
-        let each = |k: usize| (0..n).map(|c| format!("({t})x{k}[(i + {c}) % {N}]")).collect::<Vec<_>>().join(", ");
+        let each =
+            |k: usize| (0..n).map(|c| format!("({t})x{k}[(i + {c}) % {N}]")).collect::<Vec<_>>().join(", ");
         let vectors: String =
             (0..inputs).map(|k| format!("{t}{n} v{k}_{n}{t} = {t}{n}({}); ", each(k))).collect();
-        let call = |suffix: &str| (0..inputs).map(|k| format!("v{k}_{n}{t}{suffix}")).collect::<Vec<_>>().join(", ");
+        let call =
+            |suffix: &str| (0..inputs).map(|k| format!("v{k}_{n}{t}{suffix}")).collect::<Vec<_>>().join(", ");
         let same: String = (0..n)
             .map(|c| format!("&& msl_same(r_{n}{t}[{c}], {name}({}))", call(&format!("[{c}]"))))
             .collect();
         format!("{vectors} {t}{n} r_{n}{t} = {name}({}); ok = ok {same};\n", call(""))
     };
-    let parameters: String = (0..inputs).map(|n| format!("device const float* x{n} [[buffer({n})]], ")).collect();
+    let parameters: String =
+        (0..inputs).map(|n| format!("device const float* x{n} [[buffer({n})]], ")).collect();
     let vectors: String = ["float", "half", "bfloat"]
         .iter()
         .flat_map(|t| (2..=4).map(|n| vector(t, n)).collect::<Vec<_>>())
@@ -140,24 +146,35 @@ fn check(library: &softmetal::Library, name: &str, inputs: &[Vec<f32>], wanted: 
     let buffers: Vec<Vec<u8>> = inputs.iter().map(|input| bytes(input)).collect();
     let results = run(library, &format!("t_{name}"), N as u32, &buffers, &[N * 4, N * 2, N * 2, N * 4]);
     let float: Vec<f64> = numbers::<f32>(&results[0]).into_iter().map(f64::from).collect();
-    let half: Vec<f64> = numbers::<u16>(&results[1]).into_iter().map(|bits| HALF.decode(bits.into())).collect();
-    let bfloat: Vec<f64> = numbers::<u16>(&results[2]).into_iter().map(|bits| BFLOAT.decode(bits.into())).collect();
+    let half: Vec<f64> =
+        numbers::<u16>(&results[1]).into_iter().map(|bits| HALF.decode(bits.into())).collect();
+    let bfloat: Vec<f64> =
+        numbers::<u16>(&results[2]).into_iter().map(|bits| BFLOAT.decode(bits.into())).collect();
     let compare = |format: Format, found: &[f64], what: &str| {
         for i in 0..N {
             let x: Vec<f64> = inputs.iter().map(|input| format.round(input[i].into())).collect();
             let want = format.round(wanted(&x));
             // fdim, mix, … subtract: their error is that of the operands.
-            let size = x.iter().fold(want.abs(), |size, x| if name == "mix" { size.max(x.abs() * 8.0) } else { size });
+            let size = x
+                .iter()
+                .fold(want.abs(), |size, x| if name == "mix" { size.max(x.abs() * 8.0) } else { size });
             // The reference of sinpi and its like is itself off by the error of π.
             let tolerance = if format.fraction == 23 { 4.0 } else { 1.0 } * format.ulp(size) + 1e-15;
-            assert!(close(found[i], want, tolerance), "{name}({x:?}) as {what} is {}, wanted {want}", found[i]);
+            assert!(
+                close(found[i], want, tolerance),
+                "{name}({x:?}) as {what} is {}, wanted {want}",
+                found[i]
+            );
         }
     };
     compare(FLOAT, &float, "float");
     compare(HALF, &half, "half");
     compare(BFLOAT, &bfloat, "bfloat");
     let agree = numbers::<u32>(&results[3]);
-    assert!(agree.iter().all(|&ok| ok == 1), "{name}: vectors or fast::/precise:: differ from scalars, {agree:?}");
+    assert!(
+        agree.iter().all(|&ok| ok == 1),
+        "{name}: vectors or fast::/precise:: differ from scalars, {agree:?}"
+    );
 }
 
 fn samples(random: &mut Random, (low, high): (f64, f64)) -> Vec<f32> {
@@ -233,7 +250,9 @@ kernel void edges(device float* o [[buffer(0)]]) {
 #[test]
 fn functions_with_a_second_result_give_both() {
     let Some(library) = compile("math_special", SPECIAL) else { return };
-    let x: Vec<f32> = vec![0.0, 1.0, -1.0, 0.75, -3.25, 1e-40, 6.5e4, 123.456, -0.001, 2.0, -7.5, 1e30, 0.1, -0.5, 31.0, 5.5];
+    let x: Vec<f32> = vec![
+        0.0, 1.0, -1.0, 0.75, -3.25, 1e-40, 6.5e4, 123.456, -0.001, 2.0, -7.5, 1e30, 0.1, -0.5, 31.0, 5.5,
+    ];
     let results = run(&library, "two_results", 16, &[bytes(&x)], &[16 * 8 * 4, 16 * 4 * 4]);
     let (o, e) = (numbers::<f32>(&results[0]), numbers::<i32>(&results[1]));
     for (i, &x) in x.iter().enumerate() {
@@ -241,8 +260,14 @@ fn functions_with_a_second_result_give_both() {
         assert_eq!(o[0] * 2f32.powi(e[0] / 2) * 2f32.powi(e[0] - e[0] / 2), x, "frexp({x})");
         assert!(x == 0.0 || (0.5..1.0).contains(&o[0].abs()), "frexp({x}) = {}", o[0]);
         assert_eq!((o[1] + o[2], o[2]), (x, x.trunc()), "modf({x})");
-        assert!(close(o[3].into(), f64::from(x).sin(), 1e-6) && close(o[4].into(), f64::from(x).cos(), 1e-6), "sincos({x})");
-        assert!(close(o[5].into(), (f64::from(x) * 2f64.powi(i as i32 - 8)) as f32 as f64, 0.0), "ldexp({x})");
+        assert!(
+            close(o[3].into(), f64::from(x).sin(), 1e-6) && close(o[4].into(), f64::from(x).cos(), 1e-6),
+            "sincos({x})"
+        );
+        assert!(
+            close(o[5].into(), (f64::from(x) * 2f64.powi(i as i32 - 8)) as f32 as f64, 0.0),
+            "ldexp({x})"
+        );
         assert_eq!(o[6], x.next_up(), "nextafter({x})");
         let t = ((x + 3.0) / 7.0).clamp(0.0, 1.0);
         assert!(close(o[7].into(), f64::from(t * t * (3.0 - 2.0 * t)), 1e-6), "smoothstep({x})");
@@ -258,10 +283,35 @@ fn edges_are_as_the_specification_has_them() {
     let found = numbers::<f32>(&run(&library, "edges", 1, &[], &[24 * 4])[0]);
     let nan = f32::NAN;
     let wanted = [
-        1.0, 1.0, 2.0, 2.0, nan, f32::NEG_INFINITY, f32::INFINITY, -8.0, nan, 0.0, 0.0, 3.0, 2.0, 1.0f32.next_down(), -0.0,
-        f32::from_bits(1), f32::INFINITY, -1.5, std::f32::consts::PI, nan, 0.0, 1.0, 10.0, 0.0,
+        1.0,
+        1.0,
+        2.0,
+        2.0,
+        nan,
+        f32::NEG_INFINITY,
+        f32::INFINITY,
+        -8.0,
+        nan,
+        0.0,
+        0.0,
+        3.0,
+        2.0,
+        1.0f32.next_down(),
+        -0.0,
+        f32::from_bits(1),
+        f32::INFINITY,
+        -1.5,
+        std::f32::consts::PI,
+        nan,
+        0.0,
+        1.0,
+        10.0,
+        0.0,
     ];
     for (i, (found, wanted)) in found.iter().zip(wanted).enumerate() {
-        assert!(found.to_bits() == wanted.to_bits() || (found.is_nan() && wanted.is_nan()), "case {i}: {found}, wanted {wanted}");
+        assert!(
+            found.to_bits() == wanted.to_bits() || (found.is_nan() && wanted.is_nan()),
+            "case {i}: {found}, wanted {wanted}"
+        );
     }
 }

@@ -36,7 +36,14 @@ fn check(kernel: &str, format: Format, encode: &dyn Fn(f64) -> Vec<u8>) {
     let mut memory = bytes(&c);
     memory.resize(320 * 4, 0);
     let device = softmetal::Device::new();
-    let outcome = device.dispatch(&library, kernel).unwrap().buffer(0, &input).buffer_mut(1, &mut memory).threads([32, 1, 1], [32, 1, 1]).run().unwrap();
+    let outcome = device
+        .dispatch(&library, kernel)
+        .unwrap()
+        .buffer(0, &input)
+        .buffer_mut(1, &mut memory)
+        .threads([32, 1, 1], [32, 1, 1])
+        .run()
+        .unwrap();
     assert!(outcome.is_clean(), "{:?}", outcome.reports);
     let found = numbers::<f32>(&memory);
     let (a, b) = (|r: usize, k: usize| x[r * 16 + k], |k: usize, n: usize| x[k * 16 + 8 + n]);
@@ -46,7 +53,10 @@ fn check(kernel: &str, format: Format, encode: &dyn Fn(f64) -> Vec<u8>) {
             let transposed: f64 = (0..8).map(|k| a(k, r) * b(k, n)).sum();
             let near = |place: usize, wanted: f64, slack: f64| {
                 let found = f64::from(found[place]);
-                assert!((found - wanted).abs() <= slack, "{kernel} [{r}][{n}] at {place}: {found}, wanted {wanted}");
+                assert!(
+                    (found - wanted).abs() <= slack,
+                    "{kernel} [{r}][{n}] at {place}: {found}, wanted {wanted}"
+                );
             };
             near(64 + r * 8 + n, product + f64::from(c[r * 8 + n]), 1e-5);
             near(128 + r * 8 + n, product, 1e-5 + format.ulp(product));

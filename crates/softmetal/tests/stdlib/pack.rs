@@ -22,7 +22,8 @@ pub(crate) fn source() -> String {
     let mut text = "#include <metal_stdlib>\nusing namespace metal;\n".to_owned();
     for (name, bits, ..) in FORMATS {
         let (n, back) = (bits.len(), unpacked(name));
-        let stored: String = (0..n).map(|c| format!("f[i * 4 + {c}] = v[{c}]; h[i * 4 + {c}] = w[{c}]; ")).collect();
+        let stored: String =
+            (0..n).map(|c| format!("f[i * 4 + {c}] = v[{c}]; h[i * 4 + {c}] = w[{c}]; ")).collect();
         text += &format!(
             "kernel void t_{name}(device const uint* x [[buffer(0)]], device const float4* y [[buffer(1)]], device float* f [[buffer(2)]],\n\
              device half* h [[buffer(3)]], device uint* p [[buffer(4)]], uint i [[thread_position_in_grid]]) {{\n\
@@ -58,7 +59,11 @@ fn packed_values_come_back_and_others_go_to_the_nearest() {
             for (c, (&bits, &shift)) in bits.iter().zip(&shifts).enumerate() {
                 let field = x[i] >> shift & ((1 << bits) - 1);
                 let top = f64::from((1u32 << (bits - u32::from(signed))) - 1);
-                let plain = if signed { f64::from((field << (32 - bits)) as i32 >> (32 - bits)).max(-top) } else { field.into() } / top;
+                let plain = if signed {
+                    f64::from((field << (32 - bits)) as i32 >> (32 - bits)).max(-top)
+                } else {
+                    field.into()
+                } / top;
                 let colour = srgb && c < 3;
                 let wanted = match colour {
                     true if plain <= 0.04045 => plain / 12.92,
@@ -80,7 +85,11 @@ fn packed_values_come_back_and_others_go_to_the_nearest() {
                 };
                 for (k, slack) in [(1, 0.501), (2, 0.501 + top / 2048.0)] {
                     let field = packed[i * 3 + k] >> shift & ((1 << bits) - 1);
-                    let found = if signed { f64::from((field << (32 - bits)) as i32 >> (32 - bits)) } else { field.into() };
+                    let found = if signed {
+                        f64::from((field << (32 - bits)) as i32 >> (32 - bits))
+                    } else {
+                        field.into()
+                    };
                     assert!((found - encoded * top).abs() <= slack, "pack {name} of {value} [{c}]: {found}");
                 }
             }

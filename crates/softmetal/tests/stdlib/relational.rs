@@ -56,17 +56,40 @@ fn numbers_are_classified_by_their_bits() {
     let Some(library) = compile("relational", SOURCE) else { return };
     let mut random = Random(4);
     let mut x: Vec<f32> = (0..500).map(|_| f32::from_bits(random.bits() as u32)).collect();
-    x.extend([0.0, -0.0, f32::NAN, -f32::NAN, f32::INFINITY, f32::NEG_INFINITY, f32::MIN_POSITIVE, 1e-40, 1.0, -3.5, f32::MAX, -1e-45]);
+    x.extend([
+        0.0,
+        -0.0,
+        f32::NAN,
+        -f32::NAN,
+        f32::INFINITY,
+        f32::NEG_INFINITY,
+        f32::MIN_POSITIVE,
+        1e-40,
+        1.0,
+        -3.5,
+        f32::MAX,
+        -1e-45,
+    ]);
     let h: Vec<u16> = (0..512).map(|i| if i < 256 { i * 257 } else { random.bits() as u16 }).collect();
     let b: Vec<u16> = x.iter().map(|x| (x.to_bits() >> 16) as u16).collect();
-    let found = numbers::<u32>(&run(&library, "relational", 512, &[bytes(&x), bytes(&h), bytes(&b)], &[512 * 12])[0]);
+    let found =
+        numbers::<u32>(&run(&library, "relational", 512, &[bytes(&x), bytes(&h), bytes(&b)], &[512 * 12])[0]);
     for i in 0..512 {
         assert_eq!(found[i * 3], expected(x[i].classify(), x[i].is_sign_negative()), "{}", x[i]);
         let value = HALF.decode(h[i].into());
-        let class = if value != 0.0 && value.abs() < 2f64.powi(-14) { std::num::FpCategory::Subnormal } else { value.classify() };
+        let class = if value != 0.0 && value.abs() < 2f64.powi(-14) {
+            std::num::FpCategory::Subnormal
+        } else {
+            value.classify()
+        };
         assert_eq!(found[i * 3 + 1], expected(class, h[i] >> 15 == 1), "half {:#x}", h[i]);
         let value = f32::from_bits(u32::from(b[i]) << 16);
-        assert_eq!(found[i * 3 + 2], expected(value.classify(), value.is_sign_negative()), "bfloat {:#x}", b[i]);
+        assert_eq!(
+            found[i * 3 + 2],
+            expected(value.classify(), value.is_sign_negative()),
+            "bfloat {:#x}",
+            b[i]
+        );
     }
 }
 
@@ -94,8 +117,14 @@ fn geometric_functions_are_those_of_the_reference() {
         let k = 1.0 - 0.49 * (1.0 - dot(n, i).powi(2));
         let refracted = minus(scale(i, 0.7), scale(n, 0.7 * dot(n, i) + k.sqrt()));
         let reflected = minus(a, scale(n, 2.0 * dot(n, a)));
-        let mut wanted = vec![dot(a, b), a[1] * b[2] - a[2] * b[1], a[2] * b[0] - a[0] * b[2], a[0] * b[1] - a[1] * b[0]];
-        wanted.extend([dot(a, a).sqrt(), dot(a, a), dot(minus(a, b), minus(a, b)).sqrt(), dot(minus(a, b), minus(a, b))]);
+        let mut wanted =
+            vec![dot(a, b), a[1] * b[2] - a[2] * b[1], a[2] * b[0] - a[0] * b[2], a[0] * b[1] - a[1] * b[0]];
+        wanted.extend([
+            dot(a, a).sqrt(),
+            dot(a, a),
+            dot(minus(a, b), minus(a, b)).sqrt(),
+            dot(minus(a, b), minus(a, b)),
+        ]);
         wanted.extend(n);
         wanted.push(if dot(c, b) < 0.0 { a[0] } else { -a[0] });
         wanted.extend(reflected.into_iter().chain(refracted).chain([14.0, 12.0]));

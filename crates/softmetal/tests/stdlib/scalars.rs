@@ -66,7 +66,10 @@ fn floats_narrow_to_the_nearest_and_ties_to_even() {
     for (result, format) in results.iter().zip([HALF, BFLOAT]) {
         for (x, found) in x.iter().zip(numbers::<u16>(result)) {
             let (found, wanted) = (format.decode(found.into()), format.round((*x).into()));
-            assert!(found == wanted || (found.is_nan() && wanted.is_nan()), "{x:?} is {found}, wanted {wanted}");
+            assert!(
+                found == wanted || (found.is_nan() && wanted.is_nan()),
+                "{x:?} is {found}, wanted {wanted}"
+            );
         }
     }
 }
@@ -76,19 +79,38 @@ fn check_arithmetic(kernel: &str, format: Format) {
     let mut random = Random(8);
     let n = 3000;
     let bits: Vec<u16> = (0..n * 3)
-        .map(|i| if i % 2 == 0 { random.bits() as u16 } else { format.encode(format.round(random.between(-9.0, 9.0).into())) })
+        .map(|i| {
+            if i % 2 == 0 {
+                random.bits() as u16
+            } else {
+                format.encode(format.round(random.between(-9.0, 9.0).into()))
+            }
+        })
         .collect();
     let found = numbers::<u16>(&run(&library, kernel, n as u32, &[bytes(&bits)], &[n * 24])[0]);
     for (x, found) in bits.chunks(3).zip(found.chunks(12)) {
         let v: Vec<f64> = x.iter().map(|&bits| format.decode(bits.into())).collect();
         let (a, b, c) = (v[0], v[1], v[2]);
         let wanted = [
-            a + b, a - b, a * b, a / b, -a, a.mul_add(b, c), a + b, a * b, if a < b { a } else { b },
-            if a == b || a >= c { a } else { 0.0 }, 5.0, a.abs().sqrt(),
+            a + b,
+            a - b,
+            a * b,
+            a / b,
+            -a,
+            a.mul_add(b, c),
+            a + b,
+            a * b,
+            if a < b { a } else { b },
+            if a == b || a >= c { a } else { 0.0 },
+            5.0,
+            a.abs().sqrt(),
         ];
         for (k, (found, wanted)) in found.iter().zip(wanted).enumerate() {
             let (found, wanted) = (format.decode((*found).into()), format.round(wanted));
-            assert!(found == wanted || (found.is_nan() && wanted.is_nan()), "{kernel} operation {k} of {v:?}: {found}, wanted {wanted}");
+            assert!(
+                found == wanted || (found.is_nan() && wanted.is_nan()),
+                "{kernel} operation {k} of {v:?}: {found}, wanted {wanted}"
+            );
         }
     }
 }
@@ -107,5 +129,8 @@ fn arithmetic_of_bfloats_rounds_once() {
 fn bfloat_mixes_with_other_types_as_metal_has_it() {
     let Some(library) = compile("scalars", SOURCE) else { return };
     let found = numbers::<f32>(&run(&library, "mixed", 1, &[], &[64])[0]);
-    assert_eq!(found, [7.5, 3.1875, -1.9375, 7.0, -2.0, 7.0, 5.5, 3.1875, 1.5, 1.5, 1.5, 2.5, 1.0, -2.0, 1.5, 22.0]);
+    assert_eq!(
+        found,
+        [7.5, 3.1875, -1.9375, 7.0, -2.0, 7.0, 5.5, 3.1875, 1.5, 1.5, 1.5, 2.5, 1.0, -2.0, 1.5, 22.0]
+    );
 }

@@ -57,10 +57,16 @@ pub(crate) fn source() -> String {
             put(format!("{group}_shuffle_and_fill_down(v, {t}(v + 1000), 1)"));
             put(format!("{group}_shuffle_and_fill_up(v, {t}(v + 1000), 1, 2)"));
             put(format!("{group}_shuffle_and_fill_down(v, {t}(v + 1000), 1, 2)"));
-            put(format!("{group}_all(v > 0) + 2 * {group}_any(v > 2) + 4 * {group}_is_first() + 8 * {group}_is_helper_thread()"));
+            put(format!(
+                "{group}_all(v > 0) + 2 * {group}_any(v > 2) + 4 * {group}_is_first() + 8 * {group}_is_helper_thread()"
+            ));
             put(format!("({group}_vote::vote_t({group}_ballot(v > 2)) >> l) & 1"));
-            put(format!("popcount(ulong({group}_vote::vote_t({group}_active_threads_mask()))) + 100 * {group}_ballot(v > 0).all() + 1000 * {group}_ballot(v > 99).any()"));
-            put(format!("{group}_sum({t}2(v, 1)).y + {group}_shuffle_xor({t}4(v), 1).w - {group}_shuffle_xor(v, 1)"));
+            put(format!(
+                "popcount(ulong({group}_vote::vote_t({group}_active_threads_mask()))) + 100 * {group}_ballot(v > 0).all() + 1000 * {group}_ballot(v > 99).any()"
+            ));
+            put(format!(
+                "{group}_sum({t}2(v, 1)).y + {group}_shuffle_xor({t}4(v), 1).w - {group}_shuffle_xor(v, 1)"
+            ));
             text += &format!(
                 "kernel void {group}_{t}(device const {t}* x [[buffer(0)]], device {t}* o [[buffer(1)]], uint i [[thread_position_in_grid]],\n\
                  uint l [[{lane}]]) {{ {t} v = x[i];\n{body}}}\n"
@@ -126,10 +132,22 @@ fn simd_and_quad_functions_are_loops_over_lanes() {
     let Some(library) = compile("simd", &source()) else { return };
     let mut random = Random(10);
     // Small numbers, few of them not one: the product of 32 fits an int, and float holds it.
-    let x: Vec<i64> = (0..128).map(|i| if i % 7 == 0 { (random.bits() % 5) as i64 - i64::from(i < 64) } else { 1 + i64::from(i % 3 == 0) }).collect();
+    let x: Vec<i64> = (0..128)
+        .map(|i| {
+            if i % 7 == 0 {
+                (random.bits() % 5) as i64 - i64::from(i < 64)
+            } else {
+                1 + i64::from(i % 3 == 0)
+            }
+        })
+        .collect();
     for (group, w) in [("simd", 32), ("quad", 4)] {
         for float in [false, true] {
-            let input = if float { bytes(&x.iter().map(|&x| x as f32).collect::<Vec<_>>()) } else { bytes(&x.iter().map(|&x| x as i32).collect::<Vec<_>>()) };
+            let input = if float {
+                bytes(&x.iter().map(|&x| x as f32).collect::<Vec<_>>())
+            } else {
+                bytes(&x.iter().map(|&x| x as i32).collect::<Vec<_>>())
+            };
             let kernel = format!("{group}_{}", if float { "float" } else { "int" });
             let result = &run_in_groups(&library, &kernel, (128, 64), &[input], &[128 * PLACES * 4])[0];
             let found: Vec<i64> = if float {
@@ -160,7 +178,11 @@ fn collectives_under_a_branch_see_only_the_lanes_in_it() {
         if x[i] % 2 == 1 {
             let before: i32 = odd.iter().filter(|&&j| j < i).map(|&j| x[j]).sum();
             let quad: i32 = odd.iter().filter(|&&j| j / 4 == i / 4).map(|&j| x[j]).sum();
-            assert_eq!(row, [sum, *odd.iter().map(|&j| &x[j]).max().unwrap(), before, x[odd[0]], votes, quad, 1, 0], "lane {i}");
+            assert_eq!(
+                row,
+                [sum, *odd.iter().map(|&j| &x[j]).max().unwrap(), before, x[odd[0]], votes, quad, 1, 0],
+                "lane {i}"
+            );
         } else {
             assert_eq!(row, [0, 0, 0, 0, 0, 0, 0, 0], "lane {i}");
         }

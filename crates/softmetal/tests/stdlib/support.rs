@@ -12,11 +12,21 @@ pub(crate) fn compile(name: &str, text: &str) -> Option<Library> {
         }
         Err(error) => panic!("{error}"),
     };
-    Some(compiler.compile(&Source::new(format!("{name}.metal"), text)).unwrap_or_else(|error| panic!("{name}: {error}")))
+    Some(
+        compiler
+            .compile(&Source::new(format!("{name}.metal"), text))
+            .unwrap_or_else(|error| panic!("{name}: {error}")),
+    )
 }
 
 /// Runs `threads` threads of a kernel over inputs at buffers 0.., and gives the outputs that follow them.
-pub(crate) fn run(library: &Library, kernel: &str, threads: u32, inputs: &[Vec<u8>], outputs: &[usize]) -> Vec<Vec<u8>> {
+pub(crate) fn run(
+    library: &Library,
+    kernel: &str,
+    threads: u32,
+    inputs: &[Vec<u8>],
+    outputs: &[usize],
+) -> Vec<Vec<u8>> {
     run_in_groups(library, kernel, (threads, threads.min(64)), inputs, outputs)
 }
 
@@ -116,7 +126,13 @@ impl Format {
         let unit = 2f64.powi(-(self.fraction as i32));
         match exponent {
             0 => sign * fraction * unit * 2f64.powi(1 - self.bias()),
-            e if e == (1 << self.exponent) - 1 => if fraction == 0.0 { sign * f64::INFINITY } else { f64::NAN },
+            e if e == (1 << self.exponent) - 1 => {
+                if fraction == 0.0 {
+                    sign * f64::INFINITY
+                } else {
+                    f64::NAN
+                }
+            }
             e => sign * (1.0 + fraction * unit) * 2f64.powi(e as i32 - self.bias()),
         }
     }
@@ -129,7 +145,8 @@ impl Format {
         let exponent = (x.abs().log2().floor() as i32).max(1 - self.bias());
         // log2 may be off by one next to a power of two.
         let exponent = if x.abs() >= 2f64.powi(exponent + 1) { exponent + 1 } else { exponent };
-        let exponent = if exponent > 1 - self.bias() && x.abs() < 2f64.powi(exponent) { exponent - 1 } else { exponent };
+        let exponent =
+            if exponent > 1 - self.bias() && x.abs() < 2f64.powi(exponent) { exponent - 1 } else { exponent };
         let unit = 2f64.powi(exponent - self.fraction as i32);
         let rounded = (x / unit).round_ties_even() * unit;
         let largest = (2.0 - 2f64.powi(-(self.fraction as i32))) * 2f64.powi(self.bias());

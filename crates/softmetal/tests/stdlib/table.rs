@@ -29,7 +29,9 @@ fn calls(text: &str) -> BTreeSet<&str> {
         rest = &rest[start..];
         let end = rest.find(|c| !word(c)).unwrap_or(rest.len());
         let (name, after) = rest.split_at(end);
-        if after.starts_with('(') || (after.starts_with('<') && after.find('>').is_some_and(|at| after[at + 1..].starts_with('('))) {
+        if after.starts_with('(')
+            || (after.starts_with('<') && after.find('>').is_some_and(|at| after[at + 1..].starts_with('(')))
+        {
             names.insert(name);
         }
         rest = after;
@@ -55,7 +57,17 @@ fn every_function_of_the_table_is_called_by_a_tested_kernel() {
 fn every_collective_or_packing_function_of_the_tests_is_in_the_table() {
     let text = tested();
     let families = ["simd_", "quad_", "simdgroup_", "atomic_", "pack_", "unpack_", "make_"];
-    let own = ["simd_vote", "quad_vote", "simdgroup_matrix", "simdgroup_float8x8", "simdgroup_half8x8", "simd_int", "simd_float", "quad_int", "quad_float"];
+    let own = [
+        "simd_vote",
+        "quad_vote",
+        "simdgroup_matrix",
+        "simdgroup_float8x8",
+        "simdgroup_half8x8",
+        "simd_int",
+        "simd_float",
+        "quad_int",
+        "quad_float",
+    ];
     let unlisted: Vec<&str> = calls(&text)
         .into_iter()
         .filter(|name| families.iter().any(|family| name.starts_with(family)))

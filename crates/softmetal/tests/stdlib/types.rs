@@ -13,8 +13,11 @@ fn conversions() -> String {
         for to in TYPES {
             let small = [from, to].iter().all(|t| ["int", "half", "float"].contains(t));
             for n in if small { 2..=4 } else { 4..=4 } {
-                let same: String = (0..n).map(|c| format!("&& r.{0} == {to}(v.{0})", ["x", "y", "z", "w"][c])).collect();
-                body += &format!("{{ {from}{n} v = {from}{n}(a); {to}{n} r = {to}{n}(v); {to}{n} s = ({to}{n})v; ok = ok {same} && all(r == s); }}\n");
+                let same: String =
+                    (0..n).map(|c| format!("&& r.{0} == {to}(v.{0})", ["x", "y", "z", "w"][c])).collect();
+                body += &format!(
+                    "{{ {from}{n} v = {from}{n}(a); {to}{n} r = {to}{n}(v); {to}{n} s = ({to}{n})v; ok = ok {same} && all(r == s); }}\n"
+                );
             }
         }
         text += &format!(
@@ -44,7 +47,12 @@ fn swizzles() -> String {
                     if (1..m).all(|k| !places[..k].contains(&places[k])) {
                         let new: Vec<String> = (0..m).map(|k| format!("T({})", k + 5)).collect();
                         let after: Vec<String> = (0..n)
-                            .map(|c| places.iter().position(|&p| p == c).map_or(format!("T({})", c + 1), |k| format!("T({})", k + 5)))
+                            .map(|c| {
+                                places
+                                    .iter()
+                                    .position(|&p| p == c)
+                                    .map_or(format!("T({})", c + 1), |k| format!("T({})", k + 5))
+                            })
                             .collect();
                         text += &format!(
                             "{{ vec<T, {n}> w = v{n}; w.{name} = vec<T, {m}>({}); ok = ok && all(w == vec<T, {n}>({})); }}\n",
@@ -127,7 +135,8 @@ fn vectors_are_built_and_computed_as_in_metal() {
     let Some(library) = compile("types", &source()) else { return };
     let found = numbers::<f32>(&run(&library, "construct", 1, &[], &[84])[0]);
     let wanted = [
-        321.0, 4321.0, 4321.0, 8.0, -9.0, 9.0, 9.0, -11.0, 1000.0, 83.0, -2.0, 9.0, 7.0, 10.0, 7.0, 0.0, 4.0, 1.0, 6.0, 3.5, 92.0,
+        321.0, 4321.0, 4321.0, 8.0, -9.0, 9.0, 9.0, -11.0, 1000.0, 83.0, -2.0, 9.0, 7.0, 10.0, 7.0, 0.0, 4.0,
+        1.0, 6.0, 3.5, 92.0,
     ];
     assert_eq!(found, wanted);
     let found = numbers::<u32>(&run(&library, "sizes", 1, &[], &[48])[0]);
