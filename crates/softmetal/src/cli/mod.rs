@@ -1,6 +1,7 @@
 //! Commands and their arguments.
 
 mod data;
+mod lint;
 mod list;
 mod ptx;
 mod run;
@@ -32,6 +33,8 @@ pub(crate) struct Arguments {
 enum Command {
     /// Show the kernels of a file and their arguments.
     List(list::Arguments),
+    /// Check address spaces, which running a kernel here does not.
+    Lint(lint::Arguments),
     /// Run a kernel, on given or random data.
     Run(run::Arguments),
     /// Translate to PTX for NVIDIA GPUs.
@@ -122,6 +125,7 @@ pub(crate) fn run(arguments: Arguments) -> ExitCode {
     let printer = Printer { json: arguments.json, style: Style::of_stdout() };
     let done = match arguments.command {
         Command::List(arguments) => list::list(&arguments, printer),
+        Command::Lint(arguments) => lint::lint(&arguments, printer),
         Command::Run(arguments) => run::run(&arguments, printer),
         Command::Ptx(arguments) => ptx::ptx(&arguments, printer),
     };

@@ -19,7 +19,9 @@ impl Rewriter<'_> {
         let mut names = HashSet::new();
         for entry in std::mem::take(&mut self.entries) {
             let Some(function) = self.base(&entry.base) else {
-                if let Base::Named { anchor_token, name, .. } = &entry.base {
+                if let Base::Named { anchor_token, name, .. } = &entry.base
+                    && !self.left_out.contains(name)
+                {
                     self.warn(
                         *anchor_token,
                         format!("`{}` names no kernel: `{name}` is not defined", entry.host_name),
@@ -29,18 +31,6 @@ impl Rewriter<'_> {
                 continue;
             };
             let parameters = self.functions[function].parameters.clone();
-            let unsupported = parameters.iter().find_map(|parameter| match &parameter.semantic {
-                Semantic::Unsupported(what) => Some((what.clone(), parameter.name.clone())),
-                _ => None,
-            });
-            if let Some((what, name)) = unsupported {
-                let at = Some(self.view.text.location(entry.anchor));
-                let message = format!("kernel `{}` is left out: `{name}` is a {what}", entry.host_name);
-                let severity = crate::diagnostic::Severity::Warning;
-                self.warnings.push(crate::Diagnostic { severity, at, message, notes: Vec::new() });
-                self.edits.replace(entry.bytes, String::new());
-                continue;
-            }
             if !self.selection.takes(&entry.host_name) || !names.insert(entry.host_name.clone()) {
                 if !entry.bytes.is_empty() {
                     self.edits.replace(entry.bytes, String::new());

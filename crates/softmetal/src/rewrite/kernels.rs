@@ -61,6 +61,18 @@ impl Rewriter<'_> {
         let name_at = list.start.saturating_sub(1);
         let name = self.view.at(name_at).to_owned();
         let parameters = self.parameters(list.start + 1..list.end, &name)?;
+        let unsupported = parameters.iter().find_map(|parameter| match &parameter.semantic {
+            Semantic::Unsupported(what) => {
+                Some(format!("kernel `{name}` is left out: `{}` is a {what}", parameter.name))
+            }
+            _ => None,
+        });
+        if let Some(message) = unsupported {
+            self.warn(name_at, message);
+            self.blank(&(head.start..self.view.skip(head.body)));
+            self.left_out.insert(name);
+            return Ok(());
+        }
         let attributes = self.view.attributes(head.start..head.body);
         let limit = attributes.iter().find(|a| a.name == "max_total_threads_per_threadgroup");
         let limit = limit.map(|attribute| plain(&self.view, attribute.argument.clone()));
@@ -193,6 +205,7 @@ impl Rewriter<'_> {
             let name = name_at.map_or("", |index| self.view.at(index)).to_owned();
             let semantic = match semantic {
                 Some(semantic) => semantic,
+                None if self.is_texture(part.clone()) => Semantic::Unsupported("texture".into()),
                 None if !self.points(part.clone()) => {
                     return Err(Error::Syntax {
                         at: self.view.text.location(self.view.tokens.start(part.start)),
@@ -217,6 +230,10 @@ impl Rewriter<'_> {
 
     fn is_void(&self, part: &Range<usize>) -> bool {
         part.len() == 1 && self.view.at(part.start) == "void"
+    }
+
+    fn is_texture(&self, mut part: Range<usize>) -> bool {
+        part.any(|index| self.view.at(index).starts_with("texture") || self.view.at(index) == "sampler")
     }
 
     /// Is it a pointer, a reference or an array?

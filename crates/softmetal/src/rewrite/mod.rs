@@ -26,11 +26,11 @@ mod text;
 mod tokens;
 mod words;
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 
+pub(crate) use lint::rewrite_for_lint;
 use serde::Serialize;
 use text::Edits;
-pub(crate) use lint::rewrite_for_lint;
 pub(crate) use text::Text;
 use tokens::{Tokens, View};
 
@@ -160,6 +160,7 @@ pub(crate) fn rewrite_text(text: Text, target: &Target, selection: &Selection) -
         constants: Vec::new(),
         derived: Vec::new(),
         signatures: HashMap::new(),
+        left_out: HashSet::new(),
         threadgroup_variables: 0,
         warnings: Vec::new(),
     };
@@ -181,6 +182,8 @@ struct Rewriter<'a> {
     derived: Vec<constants::Derived>,
     /// Signatures without address spaces, each with the first one's full spelling.
     signatures: HashMap<String, String>,
+    /// Kernels that take what this crate does not run.
+    left_out: HashSet<String>,
     threadgroup_variables: usize,
     warnings: Vec<Diagnostic>,
 }
