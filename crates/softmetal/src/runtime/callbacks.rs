@@ -4,7 +4,7 @@ use std::ffi::{CStr, c_char, c_int, c_void};
 
 use super::{
     abi,
-    group::{Parked, State, Worker},
+    group::{Call, State, Worker},
     trap,
 };
 use crate::check::{FaultKind, Verdict};
@@ -23,15 +23,11 @@ pub(crate) static TABLE: abi::Runtime = abi::Runtime {
 };
 
 extern "C" fn barrier(flags: c_int, file: *const c_char, line: c_int, pc: *const c_void) {
-    Worker::with(|w| {
-        w.park(State::Barrier, Parked { flags, file, line, pc: pc as usize, ..Parked::default() })
-    });
+    Worker::with(|w| w.wait(State::Barrier, flags, Call { file, line, pc: pc as usize }));
 }
 
 extern "C" fn simdgroup_barrier(flags: c_int, file: *const c_char, line: c_int, pc: *const c_void) {
-    Worker::with(|w| {
-        w.park(State::SimdBarrier, Parked { flags, file, line, pc: pc as usize, ..Parked::default() })
-    });
+    Worker::with(|w| w.wait(State::SimdBarrier, flags, Call { file, line, pc: pc as usize }));
 }
 
 extern "C" fn simd(
@@ -42,9 +38,7 @@ extern "C" fn simd(
     line: c_int,
     pc: *const c_void,
 ) {
-    Worker::with(|w| {
-        w.park(State::Simd, Parked { run: Some(f), input, output, file, line, pc: pc as usize, flags: 0 })
-    });
+    Worker::with(|w| w.collect(f, input, output, Call { file, line, pc: pc as usize }));
 }
 
 extern "C" fn lane() -> u32 {

@@ -35,67 +35,64 @@ pub(crate) enum State {
     Stopped,
 }
 
-/// What a parked thread waits for.
+/// A call in the source, and the address it returns to.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Parked {
-    pub(crate) run: Option<abi::SimdFn>,
-    pub(crate) input: *mut c_void,
-    pub(crate) output: *mut c_void,
+pub(crate) struct Call {
     pub(crate) file: *const c_char,
     pub(crate) line: i32,
-    pub(crate) flags: i32,
     pub(crate) pc: usize,
 }
 
-impl Default for Parked {
-    fn default() -> Self {
-        Self {
-            run: None,
-            input: ptr::null_mut(),
-            output: ptr::null_mut(),
-            file: ptr::null(),
-            line: 0,
-            flags: 0,
-            pc: 0,
-        }
-    }
-}
-
-impl Parked {
-    fn site(&self) -> Site {
-        // SAFETY: the file is null or a string literal of the library, which is never unloaded.
-        let file = if self.file.is_null() {
-            "".into()
-        } else {
-            unsafe { CStr::from_ptr(self.file) }.to_string_lossy()
-        };
-        Site { file: file.into_owned(), line: self.line as u32, pc: self.pc }
-    }
-
-    fn same_place(&self, other: &Self) -> bool {
-        self.line == other.line
-            && self.file == other.file
-            && self.run.map(|f| f as usize) == other.run.map(|f| f as usize)
-    }
-}
-
-/// One GPU thread.
+/// One GPU thread; a cache line, since every barrier touches each of them.
+#[repr(align(64))]
 struct Thread {
-    state: Cell<State>,
+    yielder: Cell<*const Yielder<(), ()>>,
+    file: Cell<*const c_char>,
+    pc: Cell<usize>,
+    line: Cell<i32>,
+    flags: Cell<i32>,
+    run: Cell<Option<abi::SimdFn>>,
+    input: Cell<*mut c_void>,
+    output: Cell<*mut c_void>,
     /// The fiber it runs on: a finished thread hands its fiber to the next unstarted one.
     fiber: Cell<u32>,
-    yielder: Cell<*const Yielder<(), ()>>,
-    parked: Cell<Parked>,
+    state: Cell<State>,
 }
 
 impl Thread {
     fn new() -> Self {
         Self {
-            state: Cell::new(State::Done),
-            fiber: Cell::new(0),
             yielder: Cell::new(ptr::null()),
-            parked: Cell::default(),
+            file: Cell::new(ptr::null()),
+            pc: Cell::new(0),
+            line: Cell::new(0),
+            flags: Cell::new(0),
+            run: Cell::new(None),
+            input: Cell::new(ptr::null_mut()),
+            output: Cell::new(ptr::null_mut()),
+            fiber: Cell::new(0),
+            state: Cell::new(State::Done),
         }
+    }
+
+    /// Both wait at the same call in the source; for collectives, for the same operation.
+    #[inline]
+    fn beside(&self, other: &Self) -> bool {
+        self.line.get() == other.line.get() && self.file.get() == other.file.get()
+    }
+
+    fn same_collective(&self, other: &Self) -> bool {
+        self.beside(other) && self.run.get().map(|f| f as usize) == other.run.get().map(|f| f as usize)
+    }
+
+    fn site(&self) -> Site {
+        // SAFETY: the file is null or a string literal of the library, which is never unloaded.
+        let file = if self.file.get().is_null() {
+            "".into()
+        } else {
+            unsafe { CStr::from_ptr(self.file.get()) }.to_string_lossy()
+        };
+        Site { file: file.into_owned(), line: self.line.get() as u32, pc: self.pc.get() }
     }
 }
 
@@ -105,6 +102,10 @@ struct Simdgroup {
     lanes: usize,
     /// Some lane can run or waits for a collective.
     busy: bool,
+    /// Some lane waits for a collective.
+    pending: bool,
+    /// The threadgroup barrier that lanes wait at has opened.
+    released: bool,
 }
 
 /// The state of one host thread during a dispatch. Callbacks reach it through a thread-local while a fiber runs, so all that
@@ -119,23 +120,24 @@ pub(crate) struct Worker<'a> {
     total: Cell<usize>,
     live: Cell<usize>,
     group: Cell<[u32; 3]>,
-    /// The next lanes of the current simdgroup, for threads that finish without ever parking.
-    upcoming: RefCell<Upcoming>,
+    /// The lanes of the current simdgroup and how many have had their turn, for threads that finish without ever parking.
+    first: Cell<usize>,
+    order: Cell<[u8; abi::SIMD_WIDTH]>,
+    lanes: Cell<usize>,
+    turn: Cell<usize>,
     arena: RefCell<Arena>,
     tgmem: RefCell<[*mut c_void; abi::MAX_THREADGROUP_ARGS]>,
     checker: RefCell<Option<&'a mut Checker>>,
     /// Found without instrumentation too.
     events: RefCell<Vec<(Event, Who)>>,
+    checked: bool,
+    /// Threads at the threadgroup barrier: how many, the first to come, and one that waits at another.
+    waiting: Cell<usize>,
+    barrier: Cell<usize>,
+    elsewhere: Cell<Option<usize>>,
     /// Threads of this threadgroup that the checker ended.
     stopped: Cell<usize>,
     stats: Cell<Stats>,
-}
-
-struct Upcoming {
-    first: usize,
-    order: [u8; abi::SIMD_WIDTH],
-    lanes: usize,
-    next: usize,
 }
 
 /// What belongs to fibers alone; callbacks never see it.
@@ -190,7 +192,7 @@ impl Worker<'_> {
     #[inline]
     pub(crate) fn with<R>(f: impl FnOnce(&Worker<'_>) -> R) -> Option<R> {
         let p = CURRENT.get();
-        // SAFETY: set by `resume` for exactly the time a fiber of that worker runs.
+        // SAFETY: set by `run_group` while threads of that worker run, on this host thread.
         unsafe { p.as_ref() }.map(f)
     }
 
@@ -206,21 +208,39 @@ impl Worker<'_> {
         Who { thread: self.current.get() as u32, group: self.group.get() }
     }
 
-    /// Gives control back to the scheduler until the thread's wait is over.
+    /// Gives control back to the scheduler until the barrier opens.
     #[inline]
-    pub(crate) fn park(&self, state: State, parked: Parked) {
-        trap::in_kernel(false);
+    pub(crate) fn wait(&self, state: State, flags: i32, call: Call) {
         let me = self.me();
-        me.parked.set(parked);
-        me.state.set(state);
-        // SAFETY: the yielder of the fiber this very code runs on.
-        unsafe { (*me.yielder.get()).suspend(()) };
-        trap::in_kernel(true);
+        me.flags.set(flags);
+        Self::park(me, state, call);
+    }
+
+    /// Gives control back to the scheduler until the collective has run.
+    #[inline]
+    pub(crate) fn collect(&self, run: abi::SimdFn, input: *mut c_void, output: *mut c_void, call: Call) {
+        let me = self.me();
+        me.run.set(Some(run));
+        me.input.set(input);
+        me.output.set(output);
+        Self::park(me, State::Simd, call);
     }
 
     /// Ends the running thread: its fiber is not resumed again.
     pub(crate) fn stop_thread(&self) {
-        self.park(State::Stopped, Parked::default());
+        Self::park(self.me(), State::Stopped, Call { file: ptr::null(), line: 0, pc: 0 });
+    }
+
+    #[inline]
+    fn park(me: &Thread, state: State, call: Call) {
+        trap::in_kernel(false);
+        me.file.set(call.file);
+        me.line.set(call.line);
+        me.pc.set(call.pc);
+        me.state.set(state);
+        // SAFETY: the yielder of the fiber this very code runs on.
+        unsafe { (*me.yielder.get()).suspend(()) };
+        trap::in_kernel(true);
     }
 
     /// Consults the checker about the running thread; nothing in the plain flavour.
@@ -272,10 +292,17 @@ pub(crate) fn work<'a>(
         total: Cell::new(0),
         live: Cell::new(0),
         group: Cell::new([0; 3]),
-        upcoming: RefCell::new(Upcoming { first: 0, order: [0; 32], lanes: 0, next: 0 }),
+        first: Cell::new(0),
+        order: Cell::new([0; 32]),
+        lanes: Cell::new(0),
+        turn: Cell::new(0),
         arena: RefCell::new(Arena::new()),
         tgmem: RefCell::new([ptr::null_mut(); abi::MAX_THREADGROUP_ARGS]),
+        checked: checker.is_some(),
         checker: RefCell::new(checker),
+        waiting: Cell::new(0),
+        barrier: Cell::new(0),
+        elsewhere: Cell::new(None),
         events: RefCell::default(),
         stopped: Cell::new(0),
         stats: Cell::default(),
@@ -327,6 +354,7 @@ impl Worker<'_> {
         let mut rng = if self.job.seed == 0 { 0 } else { mix(self.job.seed, n) };
         let (mut groups, mut order) = self.begin_group(n, &mut rng);
         self.count(|s| s.threadgroups += 1);
+        CURRENT.set(ptr::from_ref(self).cast());
         'group: loop {
             let mut busy = true;
             while busy {
@@ -353,11 +381,14 @@ impl Worker<'_> {
             self.release_barrier();
             for g in &mut groups {
                 g.busy = true;
+                g.released = true;
                 if rng != 0 {
                     shuffle(&mut g.order[..g.lanes], &mut rng);
                 }
             }
         }
+        CURRENT.set(ptr::null());
+        trap::running(ptr::null());
         fibers.clear();
     }
 
@@ -376,6 +407,8 @@ impl Worker<'_> {
         self.total.set(total);
         self.live.set(total);
         self.stopped.set(0);
+        self.waiting.set(0);
+        self.elsewhere.set(None);
         for t in &self.threads[..total] {
             t.state.set(State::New);
         }
@@ -392,7 +425,7 @@ impl Worker<'_> {
                 if *rng != 0 {
                     shuffle(&mut order[..lanes], rng);
                 }
-                Simdgroup { order, lanes, busy: true }
+                Simdgroup { order, lanes, busy: true, pending: false, released: false }
             })
             .collect();
         if *rng != 0 {
@@ -417,26 +450,24 @@ impl Worker<'_> {
     /// Runs simdgroup `s` until all its lanes wait at a threadgroup barrier or are done, or, in a random schedule, until it is
     /// another's turn. Nothing if the dispatch must stop.
     fn run_simdgroup(&self, s: usize, g: &mut Simdgroup, fibers: &mut Fibers, rng: &mut u64) -> Option<()> {
-        let first = s * abi::SIMD_WIDTH;
+        self.first.set(s * abi::SIMD_WIDTH);
+        self.lanes.set(g.lanes);
         loop {
-            {
-                let mut upcoming = self.upcoming.borrow_mut();
-                *upcoming = Upcoming { first, order: g.order, lanes: g.lanes, next: 0 };
-            }
-            loop {
-                let i = {
-                    let mut upcoming = self.upcoming.borrow_mut();
-                    if upcoming.next == upcoming.lanes {
-                        break;
-                    }
-                    upcoming.next += 1;
-                    first + usize::from(upcoming.order[upcoming.next - 1])
+            let released = std::mem::take(&mut g.released);
+            self.order.set(g.order);
+            self.turn.set(0);
+            while let Some(i) = self.take_turn(|_| true) {
+                let runnable = match self.threads[i].state.get() {
+                    State::New | State::Ready => true,
+                    State::Barrier => released,
+                    _ => false,
                 };
-                if matches!(self.threads[i].state.get(), State::New | State::Ready) {
-                    self.resume(i, fibers)?;
+                if runnable {
+                    g.pending |= self.resume(i, fibers)?;
                 }
             }
-            if !self.resolve(s, g.lanes) {
+            g.pending = g.pending && self.resolve(s, g.lanes);
+            if !g.pending {
                 g.busy = false;
                 return Some(());
             }
@@ -449,9 +480,30 @@ impl Worker<'_> {
         }
     }
 
-    /// Lets thread `i` run until it, or a thread that took over its fiber, parks.
     #[inline]
-    fn resume(&self, i: usize, fibers: &mut Fibers) -> Option<()> {
+    fn order_at(&self, turn: usize) -> u8 {
+        let order: &Cell<[u8]> = &self.order;
+        order.as_slice_of_cells()[turn].get()
+    }
+
+    /// The thread whose turn is next in the current simdgroup, if it is as wanted.
+    #[inline]
+    fn take_turn(&self, wanted: impl FnOnce(&Thread) -> bool) -> Option<usize> {
+        let turn = self.turn.get();
+        if turn == self.lanes.get() {
+            return None;
+        }
+        let i = self.first.get() + usize::from(self.order_at(turn));
+        if !wanted(&self.threads[i]) {
+            return None;
+        }
+        self.turn.set(turn + 1);
+        Some(i)
+    }
+
+    /// Lets thread `i` run until it, or a thread that took over its fiber, parks; true if at a collective.
+    #[inline]
+    fn resume(&self, i: usize, fibers: &mut Fibers) -> Option<bool> {
         let thread = &self.threads[i];
         if thread.state.get() == State::New {
             let Ok(slot) = self.new_fiber(i, fibers) else {
@@ -465,34 +517,48 @@ impl Worker<'_> {
         thread.state.set(State::Ready);
         let slot = &mut fibers.slots[thread.fiber.get() as usize];
         let Slot { fiber, running, stack } = slot.as_mut()?;
-        if let Some(c) = self.checker.borrow_mut().as_deref_mut() {
-            c.stack(stack.clone());
+        if self.checked {
+            self.check(|c, _| c.stack(stack.clone()));
         }
-        CURRENT.set(ptr::from_ref(self).cast());
         trap::running(running);
         let result = fiber.resume(());
-        trap::running(ptr::null());
-        CURRENT.set(ptr::null());
         match result {
             CoroutineResult::Yield(()) => {
-                if self.me().state.get() == State::Stopped {
-                    self.me().state.set(State::Done);
-                    self.live.set(self.live.get() - 1);
-                    self.stopped.set(self.stopped.get() + 1);
-                    self.count(|s| s.stopped += 1);
-                    fibers.recycle(self.me().fiber.get() as usize);
+                let me = self.me();
+                match me.state.get() {
+                    State::Barrier => self.arrived(me),
+                    State::Stopped => {
+                        me.state.set(State::Done);
+                        self.live.set(self.live.get() - 1);
+                        self.stopped.set(self.stopped.get() + 1);
+                        self.count(|s| s.stopped += 1);
+                        fibers.recycle(me.fiber.get() as usize);
+                    }
+                    _ => return Some(true),
                 }
-                Some(())
+                Some(false)
             }
             CoroutineResult::Return(Exit::Finished) => {
                 fibers.recycle(self.me().fiber.get() as usize);
-                Some(())
+                Some(false)
             }
             CoroutineResult::Return(Exit::Trapped(trap)) => {
                 self.crashed(trap);
                 fibers.recycle(self.me().fiber.get() as usize);
                 None
             }
+        }
+    }
+
+    /// The current thread waits at a threadgroup barrier; all should wait at the same one.
+    #[inline]
+    fn arrived(&self, me: &Thread) {
+        let waiting = self.waiting.get();
+        self.waiting.set(waiting + 1);
+        if waiting == 0 {
+            self.barrier.set(self.current.get());
+        } else if !me.beside(&self.threads[self.barrier.get()]) {
+            self.elsewhere.set(Some(self.current.get()));
         }
     }
 
@@ -535,16 +601,7 @@ impl Worker<'_> {
             trap::in_kernel(false);
             self.threads[self.current.get()].state.set(State::Done);
             self.live.set(self.live.get() - 1);
-            let mut upcoming = self.upcoming.borrow_mut();
-            if upcoming.next == upcoming.lanes {
-                return;
-            }
-            let then = upcoming.first + usize::from(upcoming.order[upcoming.next]);
-            if self.threads[then].state.get() != State::New {
-                return;
-            }
-            upcoming.next += 1;
-            drop(upcoming);
+            let Some(then) = self.take_turn(|t| t.state.get() == State::New) else { return };
             self.threads[then].fiber.set(fiber);
             self.threads[then].state.set(State::Ready);
             self.current.set(then);
@@ -604,23 +661,21 @@ impl Worker<'_> {
     }
 
     fn collective(&self, threads: &[Thread], leader: usize, live: u32) {
-        let site = threads[leader].parked.get();
         let (mut input, mut output, mut mask) = ([ptr::null_mut(); 32], [ptr::null_mut(); 32], 0_u32);
         for (lane, t) in threads.iter().enumerate().skip(leader) {
-            if t.state.get() != State::Simd {
-                continue;
-            }
-            let parked = t.parked.get();
-            if parked.same_place(&site) {
-                input[lane] = parked.input;
-                output[lane] = parked.output;
+            if t.state.get() == State::Simd && t.same_collective(&threads[leader]) {
+                input[lane] = t.input.get();
+                output[lane] = t.output.get();
                 mask |= 1 << lane;
                 t.state.set(State::Ready);
             }
         }
-        if let Some(run) = site.run {
+        if let Some(run) = threads[leader].run.get() {
+            // What it does to the lanes' stacks is no access of any thread.
+            CURRENT.set(ptr::null());
             // SAFETY: `run` reads and writes only the lanes in `mask`, whose pointers are on the stacks of fibers that wait.
             unsafe { run(input.as_mut_ptr(), output.as_mut_ptr(), mask) };
+            CURRENT.set(ptr::from_ref(self).cast());
         }
         self.count(|s| {
             s.collectives += 1;
@@ -629,65 +684,47 @@ impl Worker<'_> {
     }
 
     fn release_simdgroup(&self, s: usize, threads: &[Thread], leader: usize, live: u32) {
-        let site = threads[leader].parked.get();
+        let first = &threads[leader];
         let (mut mask, mut elsewhere) = (0_u32, None);
         for (lane, t) in threads.iter().enumerate() {
             if t.state.get() != State::SimdBarrier {
                 continue;
             }
-            if !t.parked.get().same_place(&site) {
-                elsewhere = Some(t.parked.get());
+            if !t.beside(first) {
+                elsewhere = Some(t);
             }
             mask |= 1 << lane;
             t.state.set(State::Ready);
         }
         self.count(|st| st.simdgroup_barriers += 1);
         if let Some(c) = self.checker.borrow_mut().as_deref_mut() {
-            c.simdgroup_barrier(s, site.flags);
+            c.simdgroup_barrier(s, first.flags.get());
         }
         if mask != live || elsewhere.is_some() {
             let who = Who { thread: (s * abi::SIMD_WIDTH + leader) as u32, group: self.group.get() };
             let event = Event::SimdDivergence {
-                site: site.site(),
+                site: first.site(),
                 waiting: mask.count_ones(),
                 live: live.count_ones(),
-                elsewhere: elsewhere.map(|p: Parked| p.site()),
+                elsewhere: elsewhere.map(Thread::site),
             };
             self.event(event, who);
         }
     }
 
     fn release_barrier(&self) {
-        let threads = &self.threads[..self.total.get()];
-        let mut site: Option<(usize, Parked)> = None;
-        let (mut waiting, mut elsewhere) = (0, None);
-        for (i, t) in threads.iter().enumerate() {
-            if t.state.get() != State::Barrier {
-                continue;
-            }
-            let parked = t.parked.get();
-            match &site {
-                None => site = Some((i, parked)),
-                Some((_, first)) if !first.same_place(&parked) => elsewhere = Some(parked),
-                _ => {}
-            }
-            waiting += 1;
-            t.state.set(State::Ready);
-        }
-        let Some((first, site)) = site else { return };
+        let (leader, waiting, elsewhere) = (self.barrier.get(), self.waiting.take(), self.elsewhere.take());
+        let first = &self.threads[leader];
         self.count(|s| s.barriers += 1);
         if let Some(c) = self.checker.borrow_mut().as_deref_mut() {
-            c.barrier(site.flags);
+            c.barrier(first.flags.get());
         }
         // Threads that the checker stopped are missing through no fault of the barrier.
-        if elsewhere.is_some() || waiting + self.stopped.get() < threads.len() {
-            let event = Event::Divergence {
-                site: site.site(),
-                waiting,
-                total: threads.len(),
-                elsewhere: elsewhere.map(|p: Parked| p.site()),
-            };
-            self.event(event, Who { thread: first as u32, group: self.group.get() });
+        let total = self.total.get();
+        if elsewhere.is_some() || waiting + self.stopped.get() < total {
+            let (site, elsewhere) = (first.site(), elsewhere.map(|i| self.threads[i].site()));
+            let event = Event::Divergence { site, waiting, total, elsewhere };
+            self.event(event, Who { thread: leader as u32, group: self.group.get() });
         }
     }
 }
