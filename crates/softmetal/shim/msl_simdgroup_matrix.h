@@ -76,13 +76,18 @@ MSL_FN void simdgroup_store(const simdgroup_matrix<T, 8, 8>& m, U* p, ulong elem
 #if defined(__NVPTX__)
 
 #if MSL_APPLE_LAYOUT
-// Exchanges lane bits 1 and 3: Apple's layout to NVIDIA's and back.
-template <class T> MSL_FN T other_layout(T x) {
+// Each lane fetches what it has in the other layout: three lane bits change places.
+template <class T> MSL_FN T to_mma_layout(T x) {
     const uint lane = msl_lane();
-    return warp_read(~0u, x, (int)((lane & 0x15) | (lane & 2) << 2 | (lane & 8) >> 2));
+    return warp_read(~0u, x, (int)((lane & 0x11) | (lane & 0xc) >> 1 | (lane & 2) << 2));
+}
+template <class T> MSL_FN T from_mma_layout(T x) {
+    const uint lane = msl_lane();
+    return warp_read(~0u, x, (int)((lane & 0x11) | (lane & 6) << 1 | (lane & 8) >> 2));
 }
 #else
-template <class T> MSL_FN T other_layout(T x) { return x; }
+template <class T> MSL_FN T to_mma_layout(T x) { return x; }
+template <class T> MSL_FN T from_mma_layout(T x) { return x; }
 #endif
 
 #if MSL_PTX_SM >= 80
@@ -137,13 +142,13 @@ template <class D, class A, class B, class C>
 MSL_FN void simdgroup_multiply_accumulate(simdgroup_matrix<D, 8, 8>& d, const simdgroup_matrix<A, 8, 8>& a,
                                           const simdgroup_matrix<B, 8, 8>& b, const simdgroup_matrix<C, 8, 8>& c) {
 #if MSL_PTX_SM >= 80 && !defined(MSL_PTX_EXACT)
-    const float2 sum = other_layout(float2(c.elements));
-    if constexpr (is_same_v<A, B> && sizeof(A) == 2) {
-        const uint x = other_layout(as_type<uint>(a.elements)), y = mma_transpose(other_layout(as_type<uint>(b.elements)));
-        d.elements = vec<D, 2>(other_layout(mma_16_bit<A>(x, y, sum)));
-    } else {
-        d.elements = vec<D, 2>(other_layout(mma_float(other_layout(float2(a.elements)), other_layout(float2(b.elements)), sum)));
-    }
+    const float2 sum = to_mma_layout(float2(c.elements));
+    float2 r;
+    if constexpr (is_same_v<A, B> && sizeof(A) == 2)
+        r = mma_16_bit<A>(to_mma_layout(as_type<uint>(a.elements)), mma_transpose(to_mma_layout(as_type<uint>(b.elements))), sum);
+    else
+        r = mma_float(to_mma_layout(float2(a.elements)), to_mma_layout(float2(b.elements)), sum);
+    d.elements = vec<D, 2>(from_mma_layout(r));
 #else
     const uint lane = msl_lane(), row = simdgroup_row(lane), column = simdgroup_column(lane);
     float2 sum = float2(c.elements);

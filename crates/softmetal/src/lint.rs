@@ -46,8 +46,16 @@ fn concerns_address_spaces(diagnostic: &Diagnostic, shim: &str) -> bool {
     if message.contains("not assignable") || message.contains("read-only") {
         return true;
     }
-    // Metal copies structs out of `constant`; C++ for OpenCL wants a constructor for it.
-    if message.contains("no matching constructor") || message.contains("no viable constructor") {
+    // Of OpenCL's own making: Metal has no generic address space, copies structs out of `constant` without a constructor for it,
+    // and binds references to temporaries.
+    let foreign = [
+        "__generic",
+        "no matching constructor",
+        "no viable constructor",
+        "unrelated type",
+        "temporary object",
+    ];
+    if foreign.iter().any(|words| message.contains(words)) {
         return false;
     }
     if message.contains("address space") {
