@@ -175,10 +175,9 @@ impl Checker {
         }
         let write = flags & ACCESS_WRITE != 0;
         match region.access {
-            Access::Const if write => self.constant(who, pc),
+            Access::Const | Access::Input if write => self.constant(who, pc),
             Access::Const => Verdict::Go,
             Access::Unbound => self.unbound(who, write, pc),
-            Access::Input if write => self.constant(who, pc),
             Access::Input | Access::Write => self.shared(who, address, n, flags, pc, Memory::Device),
             Access::Threadgroup { .. } => self.shared(who, address, n, flags, pc, Memory::Threadgroup),
         }

@@ -73,7 +73,9 @@ impl Symbols {
 fn is_shim(file: &str) -> bool {
     let path = Path::new(file);
     let name = path.file_name().and_then(|n| n.to_str()).unwrap_or(file);
-    name.starts_with("msl_") && name.ends_with(".h")
-        || (name.starts_with("metal_") && path.extension().is_none())
-        || name.starts_with('<')
+    match path.extension().and_then(|e| e.to_str()) {
+        Some("h") => name.starts_with("msl_"),
+        None => name.starts_with("metal_") || name.starts_with('<'),
+        Some(_) => false,
+    }
 }

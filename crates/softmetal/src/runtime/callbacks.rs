@@ -4,7 +4,8 @@ use std::ffi::{CStr, c_char, c_int, c_void};
 
 use super::{
     abi,
-    group::{Call, State, Worker},
+    group::Worker,
+    thread::{Call, State},
     trap,
 };
 use crate::check::{FaultKind, Verdict};
@@ -42,7 +43,7 @@ extern "C" fn simd(
 }
 
 extern "C" fn lane() -> u32 {
-    Worker::with(|w| w.lane()).unwrap_or(0)
+    Worker::with(Worker::lane).unwrap_or(0)
 }
 
 extern "C" fn threadgroup_variable(key: *const c_void, size: usize, align: usize) -> *mut c_void {
@@ -71,7 +72,7 @@ extern "C" fn access(address: *const c_void, size: usize, flags: u32, pc: *const
     let verdict =
         Worker::with(|w| w.check(|c, who| c.access(who, address as usize, size, flags, pc as usize)));
     if let Some(Some(Verdict::Stop)) = verdict {
-        Worker::with(|w| w.stop_thread());
+        stop();
     }
     trap::in_kernel(verdict.is_some());
 }
@@ -99,7 +100,12 @@ extern "C" fn fault(fault: *const abi::Fault, pc: *const c_void) {
     };
     let verdict = Worker::with(|w| w.check(|c, who| c.fault(who, kind, type_text, pc as usize)));
     if let Some(Some(Verdict::Stop)) = verdict {
-        Worker::with(|w| w.stop_thread());
+        stop();
     }
     trap::in_kernel(verdict.is_some());
+}
+
+/// Ends the running thread.
+fn stop() {
+    Worker::with(Worker::stop_thread);
 }

@@ -2,99 +2,22 @@
 
 use std::{
     cell::{Cell, RefCell},
-    ffi::{CStr, c_char, c_void},
+    ffi::c_void,
     ptr,
     sync::atomic::{AtomicBool, Ordering},
 };
 
-use corosensei::{Coroutine, CoroutineResult, Yielder};
+use corosensei::{CoroutineResult, Yielder};
 
 use super::{
     Job, Stats, abi,
     arena::Arena,
+    fibers::{Fiber, Fibers, Slot},
     memory::FiberStack,
+    thread::{Call, State, Thread},
     trap::{self, Exit, Running, Trap},
 };
-use crate::check::{Checker, Event, Site, Who};
-
-/// A divergent barrier in a loop would say the same thing for ever.
-const MAX_EVENTS: usize = 256;
-
-type Fiber = Coroutine<(), (), Exit, FiberStack>;
-
-/// Where a GPU thread stands.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum State {
-    New,
-    Ready,
-    Simd,
-    SimdBarrier,
-    Barrier,
-    Done,
-    /// Ended by the checker; its fiber is still to be cleared.
-    Stopped,
-}
-
-/// A call in the source, and the address it returns to.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Call {
-    pub(crate) file: *const c_char,
-    pub(crate) line: i32,
-    pub(crate) pc: usize,
-}
-
-/// One GPU thread; a cache line, since every barrier touches each of them.
-#[repr(align(64))]
-struct Thread {
-    yielder: Cell<*const Yielder<(), ()>>,
-    file: Cell<*const c_char>,
-    pc: Cell<usize>,
-    line: Cell<i32>,
-    flags: Cell<i32>,
-    run: Cell<Option<abi::SimdFn>>,
-    input: Cell<*mut c_void>,
-    output: Cell<*mut c_void>,
-    /// The fiber it runs on: a finished thread hands its fiber to the next unstarted one.
-    fiber: Cell<u32>,
-    state: Cell<State>,
-}
-
-impl Thread {
-    fn new() -> Self {
-        Self {
-            yielder: Cell::new(ptr::null()),
-            file: Cell::new(ptr::null()),
-            pc: Cell::new(0),
-            line: Cell::new(0),
-            flags: Cell::new(0),
-            run: Cell::new(None),
-            input: Cell::new(ptr::null_mut()),
-            output: Cell::new(ptr::null_mut()),
-            fiber: Cell::new(0),
-            state: Cell::new(State::Done),
-        }
-    }
-
-    /// Both wait at the same call in the source; for collectives, for the same operation.
-    #[inline]
-    fn beside(&self, other: &Self) -> bool {
-        self.line.get() == other.line.get() && self.file.get() == other.file.get()
-    }
-
-    fn same_collective(&self, other: &Self) -> bool {
-        self.beside(other) && self.run.get().map(|f| f as usize) == other.run.get().map(|f| f as usize)
-    }
-
-    fn site(&self) -> Site {
-        // SAFETY: the file is null or a string literal of the library, which is never unloaded.
-        let file = if self.file.get().is_null() {
-            "".into()
-        } else {
-            unsafe { CStr::from_ptr(self.file.get()) }.to_string_lossy()
-        };
-        Site { file: file.into_owned(), line: self.line.get() as u32, pc: self.pc.get() }
-    }
-}
+use crate::check::{Checker, Event, Who};
 
 /// The order in which the lanes of a simdgroup run, as offsets from its first thread.
 struct Simdgroup {
@@ -111,51 +34,37 @@ struct Simdgroup {
 /// The state of one host thread during a dispatch. Callbacks reach it through a thread-local while a fiber runs, so all that
 /// changes is in cells.
 pub(crate) struct Worker<'a> {
-    job: &'a Job<'a>,
-    entry: abi::Entry,
-    threads: Vec<Thread>,
-    current: Cell<usize>,
+    pub(super) job: &'a Job<'a>,
+    pub(super) entry: abi::Entry,
+    pub(super) threads: Vec<Thread>,
+    pub(super) current: Cell<usize>,
     /// Threads of the current threadgroup, per axis and in all.
-    size: Cell<[u32; 3]>,
-    total: Cell<usize>,
-    live: Cell<usize>,
-    group: Cell<[u32; 3]>,
+    pub(super) size: Cell<[u32; 3]>,
+    pub(super) total: Cell<usize>,
+    pub(super) live: Cell<usize>,
+    pub(super) group: Cell<[u32; 3]>,
     /// The lanes of the current simdgroup and how many have had their turn, for threads that finish without ever parking.
-    first: Cell<usize>,
-    order: Cell<[u8; abi::SIMD_WIDTH]>,
-    lanes: Cell<usize>,
-    turn: Cell<usize>,
-    arena: RefCell<Arena>,
-    tgmem: RefCell<[*mut c_void; abi::MAX_THREADGROUP_ARGS]>,
-    checker: RefCell<Option<&'a mut Checker>>,
+    pub(super) first: Cell<usize>,
+    pub(super) order: Cell<[u8; abi::SIMD_WIDTH]>,
+    pub(super) lanes: Cell<usize>,
+    pub(super) turn: Cell<usize>,
+    pub(super) arena: RefCell<Arena>,
+    pub(super) tgmem: RefCell<[*mut c_void; abi::MAX_THREADGROUP_ARGS]>,
+    pub(super) checker: RefCell<Option<&'a mut Checker>>,
     /// Found without instrumentation too.
-    events: RefCell<Vec<(Event, Who)>>,
-    checked: bool,
+    pub(super) events: RefCell<Vec<(Event, Who)>>,
+    pub(super) checked: bool,
     /// Threads at the threadgroup barrier: how many, the first to come, and one that waits at another.
-    waiting: Cell<usize>,
-    barrier: Cell<usize>,
-    elsewhere: Cell<Option<usize>>,
+    pub(super) waiting: Cell<usize>,
+    pub(super) barrier: Cell<usize>,
+    pub(super) elsewhere: Cell<Option<usize>>,
     /// Threads of this threadgroup that the checker ended.
-    stopped: Cell<usize>,
-    stats: Cell<Stats>,
-}
-
-/// What belongs to fibers alone; callbacks never see it.
-struct Fibers {
-    slots: Vec<Option<Slot>>,
-    stacks: Vec<FiberStack>,
-    made: usize,
-    size: usize,
-}
-
-struct Slot {
-    fiber: Fiber,
-    running: Running,
-    stack: std::ops::Range<usize>,
+    pub(super) stopped: Cell<usize>,
+    pub(super) stats: Cell<Stats>,
 }
 
 thread_local! {
-    static CURRENT: Cell<*const Worker<'static>> = const { Cell::new(ptr::null()) };
+    pub(super) static CURRENT: Cell<*const Worker<'static>> = const { Cell::new(ptr::null()) };
 }
 
 /// A zero page for references that nothing is bound to.
@@ -190,7 +99,7 @@ pub(crate) fn mix(seed: u64, n: u64) -> u64 {
 impl Worker<'_> {
     /// Runs `f` on the worker whose fiber is running on this host thread; nothing if none is.
     #[inline]
-    pub(crate) fn with<R>(f: impl FnOnce(&Worker<'_>) -> R) -> Option<R> {
+    pub(crate) fn with<R>(f: impl FnOnce(&Worker<'static>) -> R) -> Option<R> {
         let p = CURRENT.get();
         // SAFETY: set by `run_group` while threads of that worker run, on this host thread.
         unsafe { p.as_ref() }.map(f)
@@ -337,14 +246,7 @@ impl Worker<'_> {
         }
     }
 
-    fn event(&self, event: Event, who: Who) {
-        let mut events = self.events.borrow_mut();
-        if events.len() < MAX_EVENTS {
-            events.push((event, who));
-        }
-    }
-
-    fn count(&self, f: impl FnOnce(&mut Stats)) {
+    pub(super) fn count(&self, f: impl FnOnce(&mut Stats)) {
         let mut stats = self.stats.get();
         f(&mut stats);
         self.stats.set(stats);
@@ -550,18 +452,6 @@ impl Worker<'_> {
         }
     }
 
-    /// The current thread waits at a threadgroup barrier; all should wait at the same one.
-    #[inline]
-    fn arrived(&self, me: &Thread) {
-        let waiting = self.waiting.get();
-        self.waiting.set(waiting + 1);
-        if waiting == 0 {
-            self.barrier.set(self.current.get());
-        } else if !me.beside(&self.threads[self.barrier.get()]) {
-            self.elsewhere.set(Some(self.current.get()));
-        }
-    }
-
     fn crashed(&self, trap: Trap) {
         self.me().state.set(State::Done);
         self.live.set(self.live.get() - 1);
@@ -569,12 +459,11 @@ impl Worker<'_> {
     }
 
     fn new_fiber(&self, i: usize, fibers: &mut Fibers) -> std::io::Result<Slot> {
-        let stack = match fibers.stacks.pop() {
-            Some(s) => s,
-            None => {
-                fibers.made += 1;
-                FiberStack::new(fibers.size, fibers.made)?
-            }
+        let stack = if let Some(stack) = fibers.stacks.pop() {
+            stack
+        } else {
+            fibers.made += 1;
+            FiberStack::new(fibers.size, fibers.made)?
         };
         let range = stack.range();
         let me = ptr::from_ref(self).cast::<Worker<'static>>();
@@ -634,123 +523,5 @@ impl Worker<'_> {
             simdgroup: i / abi::SIMD_WIDTH as u32,
             simdgroups: (self.total.get() as u32).div_ceil(abi::SIMD_WIDTH as u32),
         }
-    }
-
-    /// Resolves one collective of simdgroup `s`: lanes that wait at the same place form a group. False if no lane waits for one.
-    fn resolve(&self, s: usize, lanes: usize) -> bool {
-        let first = s * abi::SIMD_WIDTH;
-        let threads = &self.threads[first..first + lanes];
-        let (mut simd, mut barrier, mut live) = (None, None, 0_u32);
-        for (lane, t) in threads.iter().enumerate() {
-            match t.state.get() {
-                State::Simd => simd = simd.or(Some(lane)),
-                State::SimdBarrier => barrier = barrier.or(Some(lane)),
-                State::Done => continue,
-                _ => {}
-            }
-            live |= 1 << lane;
-        }
-        if let Some(leader) = simd {
-            self.collective(threads, leader, live);
-        } else if let Some(leader) = barrier {
-            self.release_simdgroup(s, threads, leader, live);
-        } else {
-            return false;
-        }
-        true
-    }
-
-    fn collective(&self, threads: &[Thread], leader: usize, live: u32) {
-        let (mut input, mut output, mut mask) = ([ptr::null_mut(); 32], [ptr::null_mut(); 32], 0_u32);
-        for (lane, t) in threads.iter().enumerate().skip(leader) {
-            if t.state.get() == State::Simd && t.same_collective(&threads[leader]) {
-                input[lane] = t.input.get();
-                output[lane] = t.output.get();
-                mask |= 1 << lane;
-                t.state.set(State::Ready);
-            }
-        }
-        if let Some(run) = threads[leader].run.get() {
-            // What it does to the lanes' stacks is no access of any thread.
-            CURRENT.set(ptr::null());
-            // SAFETY: `run` reads and writes only the lanes in `mask`, whose pointers are on the stacks of fibers that wait.
-            unsafe { run(input.as_mut_ptr(), output.as_mut_ptr(), mask) };
-            CURRENT.set(ptr::from_ref(self).cast());
-        }
-        self.count(|s| {
-            s.collectives += 1;
-            s.divergent_collectives += u64::from(mask != live);
-        });
-    }
-
-    fn release_simdgroup(&self, s: usize, threads: &[Thread], leader: usize, live: u32) {
-        let first = &threads[leader];
-        let (mut mask, mut elsewhere) = (0_u32, None);
-        for (lane, t) in threads.iter().enumerate() {
-            if t.state.get() != State::SimdBarrier {
-                continue;
-            }
-            if !t.beside(first) {
-                elsewhere = Some(t);
-            }
-            mask |= 1 << lane;
-            t.state.set(State::Ready);
-        }
-        self.count(|st| st.simdgroup_barriers += 1);
-        if let Some(c) = self.checker.borrow_mut().as_deref_mut() {
-            c.simdgroup_barrier(s, first.flags.get());
-        }
-        if mask != live || elsewhere.is_some() {
-            let who = Who { thread: (s * abi::SIMD_WIDTH + leader) as u32, group: self.group.get() };
-            let event = Event::SimdDivergence {
-                site: first.site(),
-                waiting: mask.count_ones(),
-                live: live.count_ones(),
-                elsewhere: elsewhere.map(Thread::site),
-            };
-            self.event(event, who);
-        }
-    }
-
-    fn release_barrier(&self) {
-        let (leader, waiting, elsewhere) = (self.barrier.get(), self.waiting.take(), self.elsewhere.take());
-        let first = &self.threads[leader];
-        self.count(|s| s.barriers += 1);
-        if let Some(c) = self.checker.borrow_mut().as_deref_mut() {
-            c.barrier(first.flags.get());
-        }
-        // Threads that the checker stopped are missing through no fault of the barrier.
-        let total = self.total.get();
-        if elsewhere.is_some() || waiting + self.stopped.get() < total {
-            let (site, elsewhere) = (first.site(), elsewhere.map(|i| self.threads[i].site()));
-            let event = Event::Divergence { site, waiting, total, elsewhere };
-            self.event(event, Who { thread: leader as u32, group: self.group.get() });
-        }
-    }
-}
-
-impl Fibers {
-    /// Takes the stack of a fiber that ended, or that must not go on.
-    fn recycle(&mut self, slot: usize) {
-        if let Some(Slot { mut fiber, .. }) = self.slots[slot].take() {
-            if !fiber.done() {
-                // SAFETY: its frames are those of a kernel and of `run_threads`: nothing in them needs dropping, and unwinding
-                // through code built without exceptions is not possible.
-                unsafe { fiber.force_reset() };
-            }
-            self.stacks.push(fiber.into_stack());
-        }
-    }
-
-    fn clear(&mut self) {
-        for slot in 0..self.slots.len() {
-            self.recycle(slot);
-        }
-    }
-}
-
-impl Drop for Fibers {
-    fn drop(&mut self) {
-        self.clear();
     }
 }

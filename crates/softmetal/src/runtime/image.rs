@@ -136,7 +136,9 @@ impl Image {
         // The storage is created on first use, so touch it before asking where it is.
         for slot in &self.slots {
             // SAFETY: returns the address of a thread-local of the loaded library.
-            unsafe { (slot.value)() };
+            unsafe {
+                (slot.value)();
+            }
         }
         span_of(self.init_constants as usize)
     }
@@ -151,7 +153,7 @@ impl Image {
                 *(slot.defined)() = given.is_some();
                 match given {
                     Some(bytes) => {
-                        std::ptr::copy_nonoverlapping(bytes.as_ptr(), to, bytes.len().min(slot.size))
+                        std::ptr::copy_nonoverlapping(bytes.as_ptr(), to, bytes.len().min(slot.size));
                     }
                     None => std::ptr::write_bytes(to, 0, slot.size),
                 }

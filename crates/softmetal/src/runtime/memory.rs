@@ -30,9 +30,11 @@ impl Mapping {
         }
     }
 
-    fn protect(&self, range: Range<usize>, access: i32) -> io::Result<()> {
-        // SAFETY: the range lies in this mapping (both callers), in whole pages.
-        let failed = unsafe { libc::mprotect(range.start as *mut _, range.len(), access) } != 0;
+    /// Sets the access to `len` bytes, in whole pages, from `offset` on.
+    fn protect(&mut self, offset: usize, len: usize, access: i32) -> io::Result<()> {
+        debug_assert!(offset + len <= self.len, "outside the mapping");
+        // SAFETY: the range lies in this mapping (above), in whole pages.
+        let failed = unsafe { libc::mprotect((self.start + offset) as *mut _, len, access) } != 0;
         if failed { Err(io::Error::last_os_error()) } else { Ok(()) }
     }
 }
@@ -55,8 +57,8 @@ pub(crate) struct FiberStack {
 impl FiberStack {
     /// `nth` staggers the tops: equal page offsets would compete for the same few cache sets.
     pub(crate) fn new(size: usize, nth: usize) -> io::Result<Self> {
-        let mapping = Mapping::new(size + GUARD, true)?;
-        mapping.protect(mapping.start..mapping.start + GUARD, libc::PROT_NONE)?;
+        let mut mapping = Mapping::new(size + GUARD, true)?;
+        mapping.protect(0, GUARD, libc::PROT_NONE)?;
         Ok(Self { mapping, stagger: (nth % 29) * 128 })
     }
 
@@ -95,10 +97,9 @@ impl Guarded {
 
     /// `len` zero bytes.
     pub(crate) fn new(len: usize) -> io::Result<Self> {
-        let mapping = Mapping::new(len.next_multiple_of(PAGE) + 2 * Self::MARGIN, false)?;
+        let mut mapping = Mapping::new(len.next_multiple_of(PAGE) + 2 * Self::MARGIN, false)?;
         if len > 0 {
-            let start = mapping.start + Self::MARGIN;
-            mapping.protect(start..start + len.next_multiple_of(PAGE), libc::PROT_READ | libc::PROT_WRITE)?;
+            mapping.protect(Self::MARGIN, len.next_multiple_of(PAGE), libc::PROT_READ | libc::PROT_WRITE)?;
         }
         Ok(Self { mapping, len })
     }

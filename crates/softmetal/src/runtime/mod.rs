@@ -8,9 +8,12 @@ pub(crate) mod abi;
 mod arena;
 pub mod bytes;
 mod callbacks;
+mod fibers;
 mod group;
 mod image;
 pub(crate) mod memory;
+mod sync;
+mod thread;
 pub(crate) mod trap;
 
 use std::{
