@@ -139,7 +139,7 @@ fn hash_of_file(path: &str) -> Option<String> {
 }
 
 fn hex(hash: Sha256) -> String {
-    hash.finalize().iter().take(16).map(|byte| format!("{byte:02x}")).collect()
+    hash.finalize().iter().take(16).map(|byte| format!("{byte:02x}")).collect::<Vec<_>>().concat()
 }
 
 fn io_error(action: &'static str, path: &Path, source: io::Error) -> Error {

@@ -80,7 +80,7 @@ pub(crate) fn fingerprint() -> String {
     for part in PARTS {
         hash.update(part);
     }
-    hash.finalize().iter().take(8).map(|byte| format!("{byte:02x}")).collect()
+    hash.finalize().iter().take(8).map(|byte| format!("{byte:02x}")).collect::<Vec<_>>().concat()
 }
 
 /// Writes the files below `cache` unless they are there; gives their folder.

@@ -87,7 +87,7 @@ fn mutate(source: &str, random: &mut Random) -> String {
                 pieces.swap(at, other);
             }
             4 => pieces.truncate(at.max(1)),
-            _ => pieces[at] = ODD[random.below(ODD.len())].to_owned(),
+            _ => ODD[random.below(ODD.len())].clone_into(&mut pieces[at]),
         }
     }
     pieces.concat()

@@ -24,7 +24,7 @@ pub(super) fn lint(arguments: &Arguments, printer: Printer) -> Result<ExitCode, 
     }
     let errors = found.iter().filter(|diagnostic| diagnostic.severity == Severity::Error).count();
     if printer.json {
-        printer.json(&json!({ "diagnostics": found }));
+        Printer::json(&json!({ "diagnostics": found }));
     } else {
         for diagnostic in &found {
             style::print(&printer.style.diagnostic(diagnostic));

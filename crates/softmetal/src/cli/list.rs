@@ -24,7 +24,7 @@ pub(super) fn list(arguments: &Arguments, printer: Printer) -> Result<ExitCode, 
         interface.kernels.retain(|kernel| kernel.name.contains(filter));
     }
     if printer.json {
-        printer.json(&interface);
+        Printer::json(&interface);
     } else {
         show(&interface, printer);
     }

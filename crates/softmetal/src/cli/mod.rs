@@ -54,9 +54,8 @@ struct SourceOptions {
 
 impl SourceOptions {
     fn compiler(&self) -> Result<Compiler> {
-        let compiler =
-            self.include.iter().fold(Compiler::new()?, |compiler, folder| compiler.include(folder));
-        Ok(self.define.iter().fold(compiler, |compiler, definition| compiler.define(definition)))
+        let compiler = self.include.iter().fold(Compiler::new()?, Compiler::include);
+        Ok(self.define.iter().fold(compiler, Compiler::define))
     }
 
     fn source(path: &Path) -> Result<Source> {
@@ -91,7 +90,7 @@ struct Printer {
 }
 
 impl Printer {
-    fn json(self, value: &impl Serialize) {
+    fn json(value: &impl Serialize) {
         match serde_json::to_string_pretty(value) {
             Ok(text) => style::print(&text),
             Err(error) => eprintln!("error: {error}"),
@@ -99,14 +98,14 @@ impl Printer {
     }
 
     fn failure(self, failure: &Failure) {
+        let style = Style::of_stderr();
         if self.json {
             let diagnostics = match failure {
                 Failure::Softmetal(Error::Compile { diagnostics }) => json!(diagnostics),
                 _ => json!([]),
             };
-            self.json(&json!({ "error": failure.to_string(), "diagnostics": diagnostics }));
+            Self::json(&json!({ "error": failure.to_string(), "diagnostics": diagnostics }));
         } else if let Failure::Softmetal(Error::Compile { diagnostics }) = failure {
-            let style = Style::of_stderr();
             for diagnostic in diagnostics {
                 eprintln!("{}", style.diagnostic(diagnostic));
             }
@@ -114,7 +113,6 @@ impl Printer {
             let text = failure.to_string();
             // Errors with a place say themselves that they are errors.
             let says_it = text.contains(": error: ");
-            let style = Style::of_stderr();
             eprintln!("{}{text}", if says_it { String::new() } else { format!("{}: ", style.red("error")) });
         }
     }

@@ -60,7 +60,7 @@ pub(super) fn ptx(arguments: &Arguments, printer: Printer) -> Result<ExitCode, F
         })?;
     }
     if printer.json {
-        printer.json(&module);
+        Printer::json(&module);
         return Ok(ExitCode::SUCCESS);
     }
     for warning in &module.warnings {

@@ -4,8 +4,8 @@ use std::{collections::BTreeMap, path::PathBuf, process::ExitCode, time::Duratio
 
 use serde_json::{Value, json};
 use softmetal::{
-    ArgumentKind, CheckOptions, Device, Flavour, FunctionConstant, Kernel, Library, Report, Severity, Stats,
-    device::ConstantId,
+    ArgumentKind, CheckOptions, Device, Flavour, FunctionConstant, Kernel, Library, Outcome, Report,
+    Severity, Stats, device::ConstantId,
 };
 
 use super::{
@@ -84,10 +84,11 @@ pub(super) fn run(arguments: &Arguments, printer: Printer) -> Result<ExitCode, F
     let library = compiler.compile(&source)?;
     let kernel = library.kernel(&arguments.kernel)?;
     let constants = constants(arguments, library.constants())?;
+    let task = Task { arguments, library: &library, kernel, constants: &constants };
     let (mut summary, mut results) = (Summary::default(), buffers.clone());
     for seed in 0..arguments.seeds {
         let mut memory = buffers.clone();
-        once(arguments, &library, kernel, &constants, seed, &mut memory, &mut summary)?;
+        summary.add(task.run(seed, &mut memory)?);
         if seed == 0 {
             results = memory;
         } else if let Some(index) = shown.iter().find(|index| memory[*index].bytes != results[*index].bytes) {
@@ -96,7 +97,7 @@ pub(super) fn run(arguments: &Arguments, printer: Printer) -> Result<ExitCode, F
     }
     save(arguments, &results)?;
     if printer.json {
-        printer.json(&as_json(arguments, &summary, &shown, &results));
+        Printer::json(&as_json(arguments, &summary, &shown, &results));
     } else {
         show(arguments, printer, &summary, &shown, &results);
     }
@@ -166,54 +167,66 @@ fn constants(
     Ok(found)
 }
 
-fn once(
-    arguments: &Arguments,
-    library: &Library,
-    kernel: &Kernel,
-    constants: &[(ConstantId, Vec<u8>)],
-    seed: u64,
-    memory: &mut Buffers,
-    summary: &mut Summary,
-) -> Result<(), Failure> {
-    let device = Device::new();
-    let mut dispatch = device.dispatch(library, &kernel.name)?.seed(seed);
-    for (index, data) in memory.iter_mut() {
-        let arguments = || kernel.arguments.iter().filter(|a| a.kind == ArgumentKind::Buffer(*index));
-        let read_only = arguments().next().is_some() && arguments().all(|argument| argument.read_only);
-        dispatch = match read_only {
-            true => dispatch.buffer(*index, &data.bytes),
-            false => dispatch.buffer_mut(*index, &mut data.bytes),
+/// What is the same in every run of a command.
+struct Task<'a> {
+    arguments: &'a Arguments,
+    library: &'a Library,
+    kernel: &'a Kernel,
+    constants: &'a [(ConstantId, Vec<u8>)],
+}
+
+impl Task<'_> {
+    fn run(&self, seed: u64, memory: &mut Buffers) -> Result<Outcome, Failure> {
+        let device = Device::new();
+        let mut dispatch = device.dispatch(self.library, &self.kernel.name)?.seed(seed);
+        for (index, data) in memory.iter_mut() {
+            let arguments =
+                || self.kernel.arguments.iter().filter(|a| a.kind == ArgumentKind::Buffer(*index));
+            let read_only = arguments().next().is_some() && arguments().all(|argument| argument.read_only);
+            dispatch = if read_only {
+                dispatch.buffer(*index, &data.bytes)
+            } else {
+                dispatch.buffer_mut(*index, &mut data.bytes)
+            };
+        }
+        for text in &self.arguments.threadgroup_memory {
+            let (index, bytes) = data::length(text)?;
+            dispatch = dispatch.threadgroup_memory(index, bytes);
+        }
+        for (id, bytes) in self.constants {
+            dispatch = dispatch.constant(id.clone(), bytes.as_slice());
+        }
+        let dispatch = match (self.arguments.threads, self.arguments.groups) {
+            (Some(threads), _) => dispatch.threads(threads, self.arguments.threadgroup),
+            (None, groups) => dispatch.threadgroups(groups.unwrap_or([1; 3]), self.arguments.threadgroup),
         };
+        let limit = Duration::from_secs(self.arguments.time_limit);
+        Ok(dispatch.checks(self.options()).time_limit(limit).run()?)
     }
-    for text in &arguments.threadgroup_memory {
-        let (index, bytes) = data::length(text)?;
-        dispatch = dispatch.threadgroup_memory(index, bytes);
+
+    fn options(&self) -> CheckOptions {
+        let mut options = CheckOptions::default();
+        options.non_finite = self.arguments.non_finite;
+        options.mem_none = match self.arguments.mem_none.as_str() {
+            "error" => Some(Severity::Error),
+            "warning" => Some(Severity::Warning),
+            _ => None,
+        };
+        options
     }
-    for (id, bytes) in constants {
-        dispatch = dispatch.constant(id.clone(), bytes.as_slice());
-    }
-    let mut options = CheckOptions::default();
-    options.non_finite = arguments.non_finite;
-    options.mem_none = match arguments.mem_none.as_str() {
-        "error" => Some(Severity::Error),
-        "warning" => Some(Severity::Warning),
-        _ => None,
-    };
-    dispatch = dispatch.checks(options).time_limit(Duration::from_secs(arguments.time_limit));
-    let dispatch = match (arguments.threads, arguments.groups) {
-        (Some(threads), _) => dispatch.threads(threads, arguments.threadgroup),
-        (None, groups) => dispatch.threadgroups(groups.unwrap_or([1; 3]), arguments.threadgroup),
-    };
-    let outcome = dispatch.run()?;
-    summary.elapsed += outcome.elapsed;
-    summary.stats = outcome.stats;
-    for report in outcome.reports {
-        let known = |r: &Report| r.kind == report.kind && r.at == report.at && r.other == report.other;
-        if !summary.reports.iter().any(known) {
-            summary.reports.push(report);
+}
+
+impl Summary {
+    fn add(&mut self, outcome: Outcome) {
+        self.elapsed += outcome.elapsed;
+        self.stats = outcome.stats;
+        for report in outcome.reports {
+            let known = |r: &Report| r.kind == report.kind && r.at == report.at && r.other == report.other;
+            if !self.reports.iter().any(known) {
+                self.reports.push(report);
+            }
         }
     }
-    Ok(())
 }
 
 fn save(arguments: &Arguments, results: &Buffers) -> Result<(), Failure> {

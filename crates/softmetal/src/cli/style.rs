@@ -56,11 +56,8 @@ impl Style {
     }
 
     pub(super) fn diagnostic(self, diagnostic: &Diagnostic) -> String {
-        let mut text = String::new();
-        if let Some(at) = &diagnostic.at {
-            text = self.bold(&format!("{at}: "));
-        }
-        text += &format!("{}: {}", self.severity(diagnostic.severity), diagnostic.message);
+        let place = diagnostic.at.as_ref().map(|at| self.bold(&format!("{at}: "))).unwrap_or_default();
+        let mut text = format!("{place}{}: {}", self.severity(diagnostic.severity), diagnostic.message);
         for note in &diagnostic.notes {
             text += "\n  ";
             text += &self.diagnostic(note);

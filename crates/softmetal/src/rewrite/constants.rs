@@ -74,7 +74,8 @@ impl Rewriter<'_> {
         };
         let bytes = self.view.bytes(&(range.start..range.end + 1));
         self.edits.replace(bytes, text);
-        let scope: String = path.iter().filter(|p| !p.is_empty()).map(|p| format!("{p}::")).collect();
+        let scope =
+            path.iter().filter(|p| !p.is_empty()).map(|p| format!("{p}::")).collect::<Vec<_>>().concat();
         self.derived.push(Derived { initialiser: format!("{scope}msl_init_{name}"), name });
     }
 

@@ -57,8 +57,9 @@ impl Rewriter<'_> {
         }
         let mut tail = String::new();
         if !matches!(self.target, Target::Ptx { .. }) {
-            let calls: String =
+            let calls: Vec<String> =
                 self.derived.iter().map(|derived| format!(" {}();", derived.initialiser)).collect();
+            let calls = calls.concat();
             tail = format!(
                 "\n# 1 \"<softmetal>\"\nstatic void msl_init_derived() {{{calls} }}\n\
                  static ::msl::reginit msl_reginit_(&msl_init_derived);\n"
@@ -142,7 +143,7 @@ fn ptx_entry(number: usize, kernel: &KernelEntry) -> String {
         _ => None,
     });
     let count = buffers.max().unwrap_or(0);
-    let arguments: String = (0..count).map(|index| format!("void* b{index}, ")).collect();
+    let arguments = (0..count).map(|index| format!("void* b{index}, ")).collect::<Vec<_>>().concat();
     let pointers: Vec<String> = (0..count).map(|index| format!("::msl::as_global(b{index})")).collect();
     let pointers = if pointers.is_empty() { "nullptr".to_owned() } else { pointers.join(", ") };
     let symbol: String = host_name.chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '_' }).collect();

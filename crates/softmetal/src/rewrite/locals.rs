@@ -59,8 +59,11 @@ impl Rewriter<'_> {
                 format!("auto& msl_tgv_{number} = ::msl::tg_var<msl_tgs_{number}>({zero});")
             }
         };
-        let references: String =
-            names.iter().map(|name| format!(" auto& {name} = msl_tgv_{number}.{name};")).collect();
+        let references = names
+            .iter()
+            .map(|name| format!(" auto& {name} = msl_tgv_{number}.{name};"))
+            .collect::<Vec<_>>()
+            .concat();
         let text = format!(
             "struct msl_tgs_{number} {{ {} {}; }}; {slot}{references}",
             qualifiers.join(" "),

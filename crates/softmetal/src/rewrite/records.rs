@@ -60,14 +60,14 @@ impl Rewriter<'_> {
                     if self.view.at(at + 1) == ")" && self.view.at(at + 2) == "(" {
                         at += 2;
                     }
-                    return self.method(start, at, end, class, methods);
+                    return Ok(self.method(start, at, end, class, methods));
                 }
                 "(" if !matches!(
                     self.view.before(at),
                     "decltype" | "alignas" | "__attribute__" | "explicit"
                 ) =>
                 {
-                    return self.method(start, at, end, class, methods);
+                    return Ok(self.method(start, at, end, class, methods));
                 }
                 "=" | "{" | ";" => return Ok(self.view.semicolon(at, end) + 1),
                 _ => {}
@@ -85,8 +85,8 @@ impl Rewriter<'_> {
         end: usize,
         class: &str,
         methods: &mut HashSet<String>,
-    ) -> Result<usize> {
-        let Some(close) = self.view.tokens.close(paren) else { return Ok(end) };
+    ) -> usize {
+        let Some(close) = self.view.tokens.close(paren) else { return end };
         let (mut at, mut space, mut constant) = (close + 1, None, false);
         while at < end {
             match self.view.at(at) {
@@ -123,7 +123,7 @@ impl Rewriter<'_> {
         let spaced = space.is_some() || self.view.has_address_space(start..close + 1);
         if !methods.insert(key) && spaced {
             self.blank(&(start..after.min(end)));
-            return Ok(after);
+            return after;
         }
         if let Some(space) = space.filter(|_| constructor) {
             // A constructor cannot be `const`.
@@ -133,6 +133,6 @@ impl Rewriter<'_> {
         if self.view.at(body) == "{" {
             self.locals(body..after);
         }
-        Ok(after)
+        after
     }
 }

@@ -39,12 +39,13 @@ impl Rewriter<'_> {
                 }
                 continue;
             }
-            if word == "extern" && self.view.at(at + 2) == "{" {
-                if let Some(close) = self.view.tokens.close(at + 2) {
-                    self.scope(at + 3..close, path)?;
-                    at = close + 1;
-                    continue;
-                }
+            if word == "extern"
+                && self.view.at(at + 2) == "{"
+                && let Some(close) = self.view.tokens.close(at + 2)
+            {
+                self.scope(at + 3..close, path)?;
+                at = close + 1;
+                continue;
             }
             at = self.declaration(at, range.end, path)?.max(at + 1);
         }
@@ -208,10 +209,10 @@ impl Rewriter<'_> {
 
     fn drop_twin_record(&mut self, declaration: Range<usize>, path: &[String]) {
         let brace = declaration.clone().find(|&index| self.view.at(index) == "{");
-        if let Some(brace) = brace {
-            if self.view.has_address_space(declaration.start..brace) {
-                self.drop_twin(declaration.start..brace, declaration.end + 1, path, "record ");
-            }
+        if let Some(brace) = brace
+            && self.view.has_address_space(declaration.start..brace)
+        {
+            self.drop_twin(declaration.start..brace, declaration.end + 1, path, "record ");
         }
     }
 

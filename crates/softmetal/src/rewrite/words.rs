@@ -95,12 +95,12 @@ pub(crate) fn rewrite_words(view: &View, edits: &mut Edits) {
     while index < view.tokens.len() {
         let token = view.at(index);
         let bytes = view.bytes(&(index..index + 1));
-        if token == "[[" {
-            if let Some(close) = view.tokens.close(index) {
-                attribute(view, edits, index, close);
-                index = close + 1;
-                continue;
-            }
+        if token == "[["
+            && let Some(close) = view.tokens.close(index)
+        {
+            attribute(view, edits, index, close);
+            index = close + 1;
+            continue;
         }
         if let Some(next) = coherent(view, index) {
             edits.replace(view.bytes(&(index..next)), String::new());

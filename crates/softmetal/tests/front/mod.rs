@@ -1,5 +1,5 @@
 //! What the tests of the front end share.
-#![allow(dead_code)] // each test binary uses a part
+#![allow(dead_code, unreachable_pub)] // each test binary uses a part
 
 use softmetal::{Cache, Compiler, Error, Toolchain};
 
