@@ -40,6 +40,11 @@ impl Key {
         self
     }
 
+    /// The hash of one text.
+    pub(crate) fn of(text: &str) -> String {
+        Self::new().add(text).hex()
+    }
+
     fn hex(&self) -> String {
         hex(self.0.clone())
     }

@@ -11,7 +11,10 @@ use std::{
     time::{Duration, Instant, UNIX_EPOCH},
 };
 
-use crate::error::{Error, Result};
+use crate::{
+    cache::{Cache, Key},
+    error::{Error, Result},
+};
 
 /// The oldest clang that compiles bfloat arithmetic.
 const OLDEST: u32 = 17;
@@ -64,31 +67,48 @@ impl Toolchain {
         Err(unfit.unwrap_or(Error::NoClang { tried: names }))
     }
 
-    /// Asks one compiler for its version.
+    /// Asks one compiler for its version. The answer is kept in the user's cache as long as the program does not change.
     pub fn at(clang: &Path) -> Result<Self> {
+        let note = Cache::of_user()
+            .ok()
+            .map(|cache| cache.folder().join(format!("clang-{}", Key::of(&file_identity(clang)))));
+        if let Some(known) = note.as_ref().and_then(|note| fs::read_to_string(note).ok())
+            && let Ok(found) = Self::judge(clang, known.trim())
+        {
+            return Ok(found);
+        }
         let run = Command::new(clang).arg("--version").stdin(Stdio::null()).output();
         let output = run.map_err(|source| Error::Io { action: "run", path: clang.to_owned(), source })?;
         let text = String::from_utf8_lossy(&output.stdout);
-        let version = text.lines().next().unwrap_or_default().trim().to_owned();
+        let found = Self::judge(clang, text.lines().next().unwrap_or_default().trim())?;
+        if let Some(note) = note {
+            // Without the note the next call only takes longer.
+            let _ = fs::write(note, &found.version);
+        }
+        Ok(found)
+    }
+
+    fn judge(clang: &Path, version: &str) -> Result<Self> {
         let unfit = || Error::UnfitClang {
             path: clang.to_owned(),
             found: if version.is_empty() { "no clang".into() } else { format!("`{version}`") },
         };
-        let major = major_version(&version).ok_or_else(unfit)?;
+        let major = major_version(version).ok_or_else(unfit)?;
         // Apple counts its own way, and its clang knows none of the flags this crate needs.
         if major < OLDEST || version.starts_with("Apple") {
             return Err(unfit());
         }
-        Ok(Self { clang: clang.to_owned(), major, version, limit: Duration::from_secs(900) })
+        Ok(Self {
+            clang: clang.to_owned(),
+            major,
+            version: version.to_owned(),
+            limit: Duration::from_secs(900),
+        })
     }
 
     /// Identifies the compiler: another version, or another build of it, gives another text.
     pub(crate) fn identity(&self) -> String {
-        let meta = fs::metadata(&self.clang).ok();
-        let modified = meta.as_ref().and_then(|meta| meta.modified().ok());
-        let age =
-            modified.and_then(|time| time.duration_since(UNIX_EPOCH).ok()).map_or(0, |age| age.as_nanos());
-        format!("{}|{}|{}|{age}", self.clang.display(), self.version, meta.map_or(0, |meta| meta.len()))
+        format!("{}|{}", file_identity(&self.clang), self.version)
     }
 
     /// Runs clang with `input` on its standard input. A run that takes longer than `limit` is ended and is an error.
@@ -132,6 +152,14 @@ impl Toolchain {
             Ok(Output { status, stdout, stderr })
         })
     }
+}
+
+/// Where a program is, how long and how old.
+fn file_identity(path: &Path) -> String {
+    let meta = fs::metadata(path).ok();
+    let modified = meta.as_ref().and_then(|meta| meta.modified().ok());
+    let age = modified.and_then(|time| time.duration_since(UNIX_EPOCH).ok()).map_or(0, |age| age.as_nanos());
+    format!("{}|{}|{age}", path.display(), meta.map_or(0, |meta| meta.len()))
 }
 
 fn read_all(pipe: Option<impl Read>) -> Vec<u8> {

@@ -289,10 +289,15 @@ fn show(arguments: &Arguments, printer: Printer, summary: &Summary, shown: &[u32
             paint.dim(&format!("  {} elements, {low} to {high}, mean {mean}", values.len()))
         ));
     }
-    for (seed, index) in &summary.differing {
+    if !summary.differing.is_empty() {
+        let seeds: Vec<String> = summary.differing.iter().take(5).map(|(seed, _)| seed.to_string()).collect();
+        let more = if summary.differing.len() > 5 { ", …" } else { "" };
         style::print(&format!(
-            "{}: with seed {seed}, buffer {index} is not what it is in order: the result depends on the schedule",
-            paint.red("error")
+            "{}: {} of {} schedules give other results than the one in order (seeds {}{more}): the result depends on the schedule",
+            paint.red("error"),
+            summary.differing.len(),
+            arguments.seeds,
+            seeds.join(", ")
         ));
     }
     let errors = summary.reports.iter().filter(|report| report.severity == Severity::Error).count();
