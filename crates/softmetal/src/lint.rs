@@ -109,7 +109,8 @@ fn in_metal_words(mut diagnostic: Diagnostic) -> Diagnostic {
         ("__constant", "constant"),
         ("__private", "thread"),
     ];
-    let mut message = diagnostic.message;
+    // A pointer's own place is not the point.
+    let mut message = diagnostic.message.replace("*__private", "*").replace("*const __private", "*const");
     for (opencl, metal) in words {
         message = message.replace(opencl, metal);
     }

@@ -95,7 +95,11 @@ fn assemble(name: &str, text: &str, sm: u32) {
             "!!! {name}: NOT ASSEMBLED, no ptxas on the path or in SOFTMETAL_PTXAS (pip install nvidia-cuda-nvcc-cu12 has one)"
         ),
         Ok(output) => {
-            assert!(output.status.success(), "{name}: ptxas says {}", String::from_utf8_lossy(&output.stderr))
+            assert!(
+                output.status.success(),
+                "{name}: ptxas says {}",
+                String::from_utf8_lossy(&output.stderr)
+            );
         }
     }
 }

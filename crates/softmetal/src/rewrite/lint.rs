@@ -48,8 +48,6 @@ struct Lint {
 impl Lint {
     /// Queues the edits of a token or of a declaration that starts there; gives the next token.
     fn token(&mut self, index: usize) -> usize {
-        let view = &self.view;
-        let token = view.at(index);
         if let Some(next) = self.function_constant(index).or_else(|| self.threadgroup_variable(index)) {
             return next;
         }

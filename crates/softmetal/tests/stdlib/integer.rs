@@ -30,7 +30,7 @@ impl Width {
 
     /// The upper half of a product.
     fn high(self, x: i128, y: i128) -> i128 {
-        if self.signed { (x * y) >> self.bits } else { (x as u128 * y as u128 >> self.bits) as i128 }
+        if self.signed { (x * y) >> self.bits } else { ((x as u128 * y as u128) >> self.bits) as i128 }
     }
 
     fn wrap(self, x: i128) -> i128 {

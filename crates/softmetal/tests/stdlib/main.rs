@@ -1,5 +1,8 @@
 //! Metal's standard library against scalar references, function by function.
 
+// Sources are put together from pieces.
+#![allow(clippy::format_push_string, clippy::format_collect)]
+
 mod atomic;
 mod integer;
 mod math;

@@ -57,7 +57,7 @@ fn floats_narrow_to_the_nearest_and_ties_to_even() {
     // The middle between two neighbours, and its own neighbours.
     for format in [HALF, BFLOAT] {
         for bits in (0..0x7000u32).step_by(7) {
-            let middle = ((format.decode(bits) + format.decode(bits + 1)) / 2.0) as f32;
+            let middle = f64::midpoint(format.decode(bits), format.decode(bits + 1)) as f32;
             x.extend([middle, -middle, middle.next_up(), middle.next_down()]);
         }
     }

@@ -169,7 +169,7 @@ impl Format {
         // Patterns of positive numbers are in order.
         let (mut low, mut high) = (0, all / 2 - 1);
         while low < high {
-            let middle = (low + high) / 2;
+            let middle = u32::midpoint(low, high);
             let value = self.decode(middle);
             if value.is_nan() || value >= x.abs() { high = middle } else { low = middle + 1 }
         }

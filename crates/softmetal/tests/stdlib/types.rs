@@ -203,10 +203,11 @@ fn determinant(mut m: Vec<Vec<f64>>) -> f64 {
             result = -result;
         }
         result *= m[i][i];
-        for r in i + 1..m.len() {
-            let factor = m[r][i] / m[i][i];
-            for c in i..m.len() {
-                m[r][c] -= factor * m[i][c];
+        let (above, below) = m.split_at_mut(i + 1);
+        for row in below {
+            let factor = row[i] / above[i][i];
+            for (x, pivot) in row.iter_mut().zip(&above[i]) {
+                *x -= factor * pivot;
             }
         }
     }
