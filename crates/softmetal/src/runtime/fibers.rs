@@ -5,7 +5,7 @@ use std::ops::Range;
 use corosensei::Coroutine;
 
 use super::{
-    memory::FiberStack,
+    memory::{self, FiberStack},
     trap::{Exit, Running},
 };
 
@@ -26,6 +26,12 @@ pub(super) struct Slot {
 }
 
 impl Fibers {
+    /// Brings a fiber's record into the cache.
+    #[inline]
+    pub(super) fn fetch(&self, slot: usize) {
+        memory::prefetch(&raw const self.slots[slot] as usize);
+    }
+
     /// Takes the stack of a fiber that ended, or that must not go on.
     pub(super) fn recycle(&mut self, slot: usize) {
         if let Some(Slot { mut fiber, .. }) = self.slots[slot].take() {

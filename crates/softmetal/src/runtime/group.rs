@@ -13,7 +13,7 @@ use super::{
     Job, Stats, abi,
     arena::Arena,
     fibers::{Fiber, Fibers, Slot},
-    memory::FiberStack,
+    memory::{self, FiberStack},
     thread::{Call, State, Thread},
     trap::{self, Exit, Running, Trap},
 };
@@ -121,6 +121,9 @@ impl Worker<'_> {
     #[inline]
     pub(crate) fn wait(&self, state: State, flags: i32, call: Call) {
         let me = self.me();
+        // Collectives leave an address on the thread's stack too: it tells the scheduler what to fetch before its turn.
+        let here = 0_u8;
+        me.input.set((&raw const here).cast_mut().cast());
         me.flags.set(flags);
         Self::park(me, state, call);
     }
@@ -359,6 +362,7 @@ impl Worker<'_> {
             self.order.set(g.order);
             self.turn.set(0);
             while let Some(i) = self.take_turn(|_| true) {
+                self.fetch_next(fibers);
                 let runnable = match self.threads[i].state.get() {
                     State::New | State::Ready => true,
                     State::Barrier => released,
@@ -386,6 +390,18 @@ impl Worker<'_> {
     fn order_at(&self, turn: usize) -> u8 {
         let order: &Cell<[u8]> = &self.order;
         order.as_slice_of_cells()[turn].get()
+    }
+
+    /// Brings the stack of the thread after this one into the cache: with many threads it has gone since its last turn.
+    #[inline]
+    fn fetch_next(&self, fibers: &Fibers) {
+        if self.turn.get() < self.lanes.get() {
+            let next = &self.threads[self.first.get() + usize::from(self.order_at(self.turn.get()))];
+            fibers.fetch(next.fiber.get() as usize);
+            for line in 0..4 {
+                memory::prefetch((next.input.get() as usize).wrapping_sub(64).wrapping_add(64 * line));
+            }
+        }
     }
 
     /// The thread whose turn is next in the current simdgroup, if it is as wanted.

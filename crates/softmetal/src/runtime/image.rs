@@ -188,7 +188,11 @@ impl Image {
                     types.push(deduced.to_owned());
                     Argument {
                         name: name.to_owned(),
-                        type_text: if spelled.is_empty() { deduced } else { spelled }.to_owned(),
+                        type_text: match spelled {
+                            "" => deduced.to_owned(),
+                            "device" | "constant" | "threadgroup" | "thread" => format!("{spelled} {deduced}").replace(" *", "*").replace(" &", "&"),
+                            _ => spelled.to_owned(),
+                        },
                         kind: kind_of(p.semantic),
                         element_size: p.element_size,
                         alignment: p.alignment,

@@ -46,6 +46,19 @@ impl Drop for Mapping {
     }
 }
 
+/// Brings the cache line at an address, valid or not, closer.
+#[inline]
+pub(super) fn prefetch(address: usize) {
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: a prefetch of any address is a hint without effect on memory.
+    unsafe {
+        use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+        _mm_prefetch::<_MM_HINT_T0>(address as *const i8);
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = address;
+}
+
 /// A fiber's stack, with a guard below it.
 #[derive(Debug)]
 pub(crate) struct FiberStack {
