@@ -203,7 +203,7 @@ impl Compiler {
     fn key(&self, source: &Source, target: &Target) -> Key {
         let flags = flags::compile(self.flavour, target).join(" ");
         let mut key = Key::new();
-        key.add(env!("CARGO_PKG_VERSION"))
+        key.add(env!("SOFTMETAL_REWRITER"))
             .add(&self.shim.display().to_string())
             .add(&self.toolchain.identity());
         key.add(&flags).add(&format!("{:?}{target:?}{:?}", self.selection, self.flavour));

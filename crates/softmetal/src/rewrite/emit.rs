@@ -6,6 +6,7 @@ use super::{
     KernelEntry, Parameter, Rewriter, Rewritten, Selection, Semantic, Target,
     kernels::{Base, Entry},
     text::at_line,
+    tokens::ADDRESS_SPACES,
 };
 use crate::{
     error::{Error, Result},
@@ -42,7 +43,10 @@ impl Rewriter<'_> {
             let kernel = KernelEntry { host_name: entry.host_name, function: entry.function, parameters };
             let text = match self.target {
                 Target::Ptx { .. } => ptx_entry(kernels.len(), &kernel),
-                target => cpu_entry(kernels.len(), &kernel, &limit, *target == Target::Reflection),
+                target => {
+                    let names = &self.functions[function].template_names;
+                    cpu_entry(kernels.len(), &kernel, names, &limit, *target == Target::Reflection)
+                }
             };
             let marker = at_line(&self.view.text.location(entry.anchor));
             self.edits.replace(entry.bytes, format!("{marker}{text}"));
@@ -116,7 +120,7 @@ impl Rewriter<'_> {
     }
 }
 
-fn cpu_entry(number: usize, kernel: &KernelEntry, limit: &str, reflection: bool) -> String {
+fn cpu_entry(number: usize, kernel: &KernelEntry, names: &[String], limit: &str, reflection: bool) -> String {
     let KernelEntry { host_name, function, parameters } = kernel;
     // A null pointer of the kernel's type describes it without asking for its code.
     let address = if reflection { format!("(decltype(&{function}))nullptr") } else { format!("&{function}") };
@@ -126,7 +130,7 @@ fn cpu_entry(number: usize, kernel: &KernelEntry, limit: &str, reflection: bool)
         if reflection { "[](const ::msl::ctx*) {}".to_owned() } else { format!("&{description}::entry") };
     let mut texts = String::new();
     for parameter in parameters {
-        let _ = writeln!(texts, "{}\t{}", parameter.type_text, parameter.name);
+        let _ = writeln!(texts, "{}\t{}", spelling(&parameter.type_text, names), parameter.name);
     }
     format!(
         "static ::msl::reg msl_reg_{number}({}, {entry}, {description}::params, {}, (unsigned)({limit}), {});",
@@ -134,6 +138,15 @@ fn cpu_entry(number: usize, kernel: &KernelEntry, limit: &str, reflection: bool)
         parameters.len(),
         quoted(&texts)
     )
+}
+
+/// A type that names template parameters is left to the compiler to spell; the address space, which it does not know, stays.
+fn spelling<'t>(type_text: &'t str, names: &[String]) -> &'t str {
+    let mut words = type_text.split(|c: char| !c.is_alphanumeric() && c != '_');
+    if !words.clone().any(|word| names.iter().any(|name| name == word)) {
+        return type_text;
+    }
+    words.find(|word| ADDRESS_SPACES.contains(word)).unwrap_or_default()
 }
 
 fn ptx_entry(number: usize, kernel: &KernelEntry) -> String {

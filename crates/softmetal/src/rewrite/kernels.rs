@@ -28,6 +28,8 @@ pub(super) struct Function {
     pub(super) parameters: Vec<Parameter>,
     /// How C++ spells `max_total_threads_per_threadgroup`; for a template, without its arguments.
     pub(super) max_threads: Option<String>,
+    /// Names that an instantiation replaces.
+    pub(super) template_names: Vec<String>,
     /// Between its braces.
     pub(super) body: Range<usize>,
     pub(super) selected: bool,
@@ -106,11 +108,14 @@ impl Rewriter<'_> {
             });
         }
         let body = head.body + 1..self.view.skip(head.body) - 1;
+        let template_names =
+            head.template.clone().map(|template| self.template_names(template)).unwrap_or_default();
         self.functions.push(Function {
             name,
             path: path.to_vec(),
             parameters,
             max_threads,
+            template_names,
             body,
             selected: false,
         });
@@ -226,6 +231,16 @@ impl Rewriter<'_> {
             out.push(Parameter { name, type_text: self.type_text(part, name_at), semantic });
         }
         Ok(out)
+    }
+
+    /// `T` and `N` of `typename T, int N = 4`.
+    fn template_names(&self, template: Range<usize>) -> Vec<String> {
+        let parts = self.view.split_commas(template).into_iter();
+        let names = parts.filter_map(|part| {
+            let end = part.clone().find(|&index| self.view.at(index) == "=").unwrap_or(part.end);
+            (part.start..end).next_back().filter(|&index| self.view.tokens.is_word(index))
+        });
+        names.map(|index| self.view.at(index).to_owned()).collect()
     }
 
     fn is_void(&self, part: &Range<usize>) -> bool {
