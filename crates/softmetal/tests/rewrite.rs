@@ -141,6 +141,7 @@ fn reflection_lists_arguments_constants_and_limits() {
     assert_eq!(kernel("reverse_half").arguments[0].element_size, 2);
     let spelled = |name: &str, index: usize| kernel(name).arguments[index].type_text.clone();
     assert_eq!(spelled("reverse_float", 0), "device const float*"); // T is known by now
+    assert_eq!(spelled("reverse_half", 1), "device half*");
     assert_eq!(spelled("rotate_2", 3), "threadgroup int*");
     let constants: Vec<_> = interface.constants.iter().map(|c| (c.name.as_str(), c.index, c.size)).collect();
     assert_eq!(constants, [("wide", 0, 1), ("offset", 1, 4), ("scale", 2, 4), ("base", 7, 4)]);

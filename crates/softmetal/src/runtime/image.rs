@@ -190,7 +190,9 @@ impl Image {
                         name: name.to_owned(),
                         type_text: match spelled {
                             "" => deduced.to_owned(),
-                            "device" | "constant" | "threadgroup" | "thread" => format!("{spelled} {deduced}").replace(" *", "*").replace(" &", "&"),
+                            "device" | "constant" | "threadgroup" | "thread" => {
+                                format!("{spelled} {deduced}").replace(" *", "*").replace(" &", "&").replace("_Float16", "half")
+                            }
                             _ => spelled.to_owned(),
                         },
                         kind: kind_of(p.semantic),
