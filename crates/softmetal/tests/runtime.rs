@@ -203,7 +203,7 @@ fn misaligned_host_memory_offsets_and_aliases_are_seen_as_bound() {
                          uint i [[thread_position_in_grid]]) { c[i] = a[i] + b[i]; }",
         Flavour::Plain,
     );
-    let mut bytes = vec![0_u8; 65];
+    let mut bytes = [0_u8; 65];
     let values: Vec<f32> = (0..16).map(|i| i as f32).collect();
     bytes[1..].copy_from_slice(as_bytes(&values));
     let device = Device::new();

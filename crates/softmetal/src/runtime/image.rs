@@ -191,7 +191,10 @@ impl Image {
                         type_text: match spelled {
                             "" => deduced.to_owned(),
                             "device" | "constant" | "threadgroup" | "thread" => {
-                                format!("{spelled} {deduced}").replace(" *", "*").replace(" &", "&").replace("_Float16", "half")
+                                format!("{spelled} {deduced}")
+                                    .replace(" *", "*")
+                                    .replace(" &", "&")
+                                    .replace("_Float16", "half")
                             }
                             _ => spelled.to_owned(),
                         },
