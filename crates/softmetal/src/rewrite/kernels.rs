@@ -5,6 +5,7 @@ use std::ops::Range;
 use super::{Parameter, Rewriter, Semantic, words::plain};
 use crate::{
     error::{Error, Result},
+    lexer::Kind,
     library::BuiltIn,
 };
 
@@ -74,6 +75,10 @@ impl Rewriter<'_> {
             self.blank(&(head.start..self.view.skip(head.body)));
             self.left_out.insert(name);
             return Ok(());
+        }
+        if self.view.at(head.start) == "extern" && self.view.tokens.kind(head.start + 1) == Some(Kind::Text) {
+            // `extern "C" static` is an error in C++.
+            self.blank(&(head.start..head.start + 2));
         }
         let attributes = self.view.attributes(head.start..head.body);
         let limit = attributes.iter().find(|a| a.name == "max_total_threads_per_threadgroup");

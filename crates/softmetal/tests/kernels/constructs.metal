@@ -14,7 +14,7 @@ kernel void uses_constants(device int* out [[buffer(0)]], uint i [[thread_positi
     out[i] = (wide ? 1000 : 0) + twice + int(table[i & 3]);
 }
 
-kernel void undefined_constants(device int* out) {
+extern "C" kernel void undefined_constants(device int* out) {
     out[0] = is_function_constant_defined(offset) ? 1 : 0;
     out[1] = twice;
 }
