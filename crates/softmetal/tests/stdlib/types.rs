@@ -14,9 +14,9 @@ fn conversions() -> String {
             let small = [from, to].iter().all(|t| ["int", "half", "float"].contains(t));
             for n in if small { 2..=4 } else { 4..=4 } {
                 let same: String =
-                    (0..n).map(|c| format!("&& r.{0} == {to}(v.{0})", ["x", "y", "z", "w"][c])).collect();
+                    (0..n).map(|c| format!(" & (r.{0} == {to}(v.{0}))", ["x", "y", "z", "w"][c])).collect();
                 body += &format!(
-                    "{{ {from}{n} v = {from}{n}(a); {to}{n} r = {to}{n}(v); {to}{n} s = ({to}{n})v; ok = ok {same} && all(r == s); }}\n"
+                    "{{ {from}{n} v = {from}{n}(a); {to}{n} r = {to}{n}(v); {to}{n} s = ({to}{n})v; ok &= true {same} & all(r == s); }}\n"
                 );
             }
         }
@@ -43,7 +43,7 @@ fn swizzles() -> String {
                     let places: Vec<usize> = (0..m).map(|k| code / n.pow(k as u32) % n).collect();
                     let name: String = places.iter().map(|&p| &names[p..=p]).collect();
                     let list: Vec<String> = places.iter().map(|p| format!("T({})", p + 1)).collect();
-                    text += &format!("ok = ok && all(v{n}.{name} == vec<T, {m}>({}));\n", list.join(", "));
+                    text += &format!("ok &= all(v{n}.{name} == vec<T, {m}>({}));\n", list.join(", "));
                     if (1..m).all(|k| !places[..k].contains(&places[k])) {
                         let new: Vec<String> = (0..m).map(|k| format!("T({})", k + 5)).collect();
                         let after: Vec<String> = (0..n)
@@ -55,7 +55,7 @@ fn swizzles() -> String {
                             })
                             .collect();
                         text += &format!(
-                            "{{ vec<T, {n}> w = v{n}; w.{name} = vec<T, {m}>({}); ok = ok && all(w == vec<T, {n}>({})); }}\n",
+                            "{{ vec<T, {n}> w = v{n}; w.{name} = vec<T, {m}>({}); ok &= all(w == vec<T, {n}>({})); }}\n",
                             new.join(", "),
                             after.join(", ")
                         );
