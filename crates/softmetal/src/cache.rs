@@ -1,0 +1,152 @@
+//! Compiled kernels on disk.
+//!
+//! Two steps: what the caller gave (source, flags, compiler) leads to a note that names the included files with their
+//! hashes and the compiled object; the object itself is filed under the hash of the rewritten text. A note whose files
+//! have changed is as good as none. Everything is written aside and renamed, so that processes do not disturb each other.
+
+use std::{
+    env, fs, io,
+    path::{Path, PathBuf},
+};
+
+use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
+
+use crate::{
+    compiler::Built,
+    diagnostic::Diagnostic,
+    error::{Error, Result},
+    shim::thread_number,
+};
+
+/// A folder of compiled kernels.
+#[derive(Debug, Clone)]
+pub struct Cache {
+    folder: PathBuf,
+}
+
+/// What decides a compilation, hashed.
+#[derive(Debug, Clone)]
+pub(crate) struct Key(Sha256);
+
+impl Key {
+    pub(crate) fn new() -> Self {
+        Self(Sha256::new())
+    }
+
+    pub(crate) fn add(&mut self, part: &str) -> &mut Self {
+        self.0.update((part.len() as u64).to_le_bytes());
+        self.0.update(part);
+        self
+    }
+
+    /// The hash of one text.
+    pub(crate) fn of(text: &str) -> String {
+        Self::new().add(text).hex()
+    }
+
+    fn hex(&self) -> String {
+        hex(self.0.clone())
+    }
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+struct Note {
+    object: PathBuf,
+    /// Each included file and the hash of what it held.
+    dependencies: Vec<(String, String)>,
+    warnings: Vec<Diagnostic>,
+}
+
+impl Cache {
+    /// A cache in a folder of the caller's choice.
+    pub fn at(folder: impl Into<PathBuf>) -> Result<Self> {
+        let folder = folder.into();
+        fs::create_dir_all(&folder).map_err(|source| io_error("create", &folder, source))?;
+        // The compiler runs in the same folder as we do, but notes outlive that.
+        let folder = fs::canonicalize(&folder).map_err(|source| io_error("find", &folder, source))?;
+        Ok(Self { folder })
+    }
+
+    /// `SOFTMETAL_CACHE`, or `softmetal` in the user's cache folder.
+    pub fn of_user() -> Result<Self> {
+        let named = |name: &str| env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
+        let folder = named("SOFTMETAL_CACHE")
+            .or_else(|| named("XDG_CACHE_HOME").map(|folder| folder.join("softmetal")))
+            .or_else(|| {
+                let library = if cfg!(target_os = "macos") { "Library/Caches" } else { ".cache" };
+                named("HOME").map(|home| home.join(library).join("softmetal"))
+            })
+            .unwrap_or_else(|| env::temp_dir().join("softmetal"));
+        Self::at(folder)
+    }
+
+    /// Where the files are.
+    pub fn folder(&self) -> &Path {
+        &self.folder
+    }
+
+    pub(crate) fn find(&self, key: &Key) -> Option<Built> {
+        let text = fs::read(self.note(key)).ok()?;
+        let note: Note = serde_json::from_slice(&text).ok()?;
+        let fresh = note.dependencies.iter().all(|(file, hash)| hash_of_file(file).as_ref() == Some(hash));
+        (fresh && note.object.is_file()).then_some(Built { object: note.object, warnings: note.warnings })
+    }
+
+    /// The object for a rewritten text; `make` builds it in a folder of its own if it is not there.
+    pub(crate) fn store(
+        &self,
+        text: &str,
+        key: &Key,
+        make: impl FnOnce(&Path) -> Result<PathBuf>,
+    ) -> Result<PathBuf> {
+        let mut name = key.clone();
+        let name = name.add(text).hex();
+        let object = self.folder.join(format!("{name}.so"));
+        if object.is_file() {
+            return Ok(object);
+        }
+        let aside = self.folder.join(format!("build-{}-{}", std::process::id(), thread_number()));
+        fs::create_dir_all(&aside).map_err(|source| io_error("create", &aside, source))?;
+        let made = make(&aside).and_then(|made| {
+            fs::rename(&made, &object).map_err(|source| io_error("move into the cache", &made, source))
+        });
+        let _ = fs::remove_dir_all(&aside);
+        made.map(|()| object)
+    }
+
+    /// Writes the note that lets the next call skip everything. A cache that cannot be written is no error.
+    pub(crate) fn remember(
+        &self,
+        key: &Key,
+        object: &Path,
+        dependencies: &[String],
+        warnings: &[Diagnostic],
+    ) {
+        let hashed = dependencies.iter().map(|file| Some((file.clone(), hash_of_file(file)?)));
+        let Some(dependencies) = hashed.collect::<Option<Vec<_>>>() else { return };
+        let note = Note { object: object.to_owned(), dependencies, warnings: warnings.to_vec() };
+        let aside = self.folder.join(format!("note-{}-{}", std::process::id(), thread_number()));
+        let written =
+            serde_json::to_vec(&note).map_err(io::Error::from).and_then(|text| fs::write(&aside, text));
+        if written.and_then(|()| fs::rename(&aside, self.note(key))).is_err() {
+            let _ = fs::remove_file(&aside);
+        }
+    }
+
+    fn note(&self, key: &Key) -> PathBuf {
+        self.folder.join(format!("{}.json", key.hex()))
+    }
+}
+
+fn hash_of_file(path: &str) -> Option<String> {
+    Some(hex(Sha256::new_with_prefix(fs::read(path).ok()?)))
+}
+
+fn hex(hash: Sha256) -> String {
+    hash.finalize().iter().take(16).map(|byte| format!("{byte:02x}")).collect::<Vec<_>>().concat()
+}
+
+fn io_error(action: &'static str, path: &Path, source: io::Error) -> Error {
+    Error::Io { action, path: path.to_owned(), source }
+}

@@ -1,0 +1,426 @@
+//! One access after another.
+
+use std::{collections::HashSet, ops::Range};
+
+use super::{
+    CheckOptions, FaultKind, Finding, Kind, Verdict, Who,
+    order::{Clock, Gap, Memory},
+    shadow::{Mark, Scope, Shadow},
+};
+use crate::{
+    diagnostic::Severity,
+    runtime::abi::{ACCESS_ATOMIC, ACCESS_WRITE, MEM_DEVICE},
+};
+
+/// Memory that kernels may be given.
+#[derive(Debug)]
+pub(crate) struct Region {
+    pub(crate) bytes: Range<usize>,
+    /// The buffer index, or that of a threadgroup argument.
+    pub(crate) index: Option<u32>,
+    pub(crate) access: Access,
+}
+
+/// What may be done with a region.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Access {
+    /// All parameters that see it are const.
+    Const,
+    /// The host bound it for reading only.
+    Input,
+    Write,
+    /// Stands for an argument that nothing is bound to.
+    Unbound,
+    Threadgroup {
+        zeroed: bool,
+    },
+}
+
+/// A fence of this scope or wider reaches other threadgroups.
+const SCOPE_DEVICE: i32 = 3;
+/// Farther from every region than this, an address belongs to none.
+const NEAR: usize = 16 << 20;
+
+/// The state of a checked dispatch.
+#[derive(Debug)]
+pub(crate) struct Checker {
+    options: CheckOptions,
+    base: usize,
+    /// Buffers first, then what the current threadgroup has.
+    regions: Vec<Region>,
+    shadows: Vec<Shadow>,
+    buffers: usize,
+    last: usize,
+    stack: Range<usize>,
+    /// Code, constants, globals and thread-locals of the library.
+    library: Vec<Range<usize>>,
+    clock: Clock,
+    group: [u32; 3],
+    size: [u32; 3],
+    /// Size of full threadgroups, by which thread indices of others are read.
+    groups: [u32; 3],
+    findings: Vec<Finding>,
+    seen: HashSet<(Kind, usize, usize)>,
+}
+
+impl Checker {
+    /// `groups`: threadgroups of the grid; `base`: where the library was loaded; `library`: its memory.
+    pub(crate) fn new(
+        options: CheckOptions,
+        base: usize,
+        library: Vec<Range<usize>>,
+        groups: [u32; 3],
+    ) -> Self {
+        Self {
+            options,
+            base,
+            regions: Vec::new(),
+            shadows: Vec::new(),
+            buffers: 0,
+            last: 0,
+            stack: 0..0,
+            library,
+            clock: Clock::default(),
+            group: [0; 3],
+            size: [1; 3],
+            groups,
+            findings: Vec::new(),
+            seen: HashSet::new(),
+        }
+    }
+
+    /// Adds a buffer; all come before the first threadgroup.
+    pub(crate) fn buffer(&mut self, region: Region) {
+        let tracked = matches!(region.access, Access::Write | Access::Input);
+        self.shadows.push(Shadow::new(if tracked { region.bytes.len() } else { 0 }));
+        self.regions.push(region);
+        self.buffers = self.regions.len();
+    }
+
+    /// Adds memory that is neither a buffer nor watched.
+    pub(crate) fn allow(&mut self, bytes: Range<usize>) {
+        self.library.push(bytes);
+    }
+
+    pub(crate) fn begin_group(&mut self, n: u64, group: [u32; 3], size: [u32; 3]) {
+        self.group = group;
+        self.size = size;
+        self.regions.truncate(self.buffers);
+        self.last = 0;
+        // Marks of zero are those of no threadgroup.
+        self.clock.begin_group(n as u32 + 1, size.iter().product::<u32>() as usize);
+    }
+
+    pub(crate) fn threadgroup_memory(&mut self, bytes: Range<usize>, index: Option<u32>, zeroed: bool) {
+        let slot = self.regions.len();
+        if self.shadows.len() <= slot {
+            self.shadows.push(Shadow::default());
+        }
+        self.shadows[slot].grow(bytes.len());
+        self.regions.push(Region { bytes, index, access: Access::Threadgroup { zeroed } });
+    }
+
+    /// The stack of the fiber that runs next.
+    #[inline]
+    pub(crate) fn stack(&mut self, stack: Range<usize>) {
+        self.stack = stack;
+    }
+
+    pub(crate) fn barrier(&mut self, flags: i32) {
+        self.clock.barrier(flags);
+    }
+
+    pub(crate) fn simdgroup_barrier(&mut self, simdgroup: usize, flags: i32) {
+        self.clock.simdgroup_barrier(simdgroup, flags);
+    }
+
+    pub(crate) fn fence(&mut self, _who: Who, flags: i32, scope: i32) {
+        if scope >= SCOPE_DEVICE && flags & MEM_DEVICE != 0 {
+            self.clock.device_fence();
+        }
+    }
+
+    /// Everything found so far; the checker keeps nothing.
+    pub(crate) fn take_findings(&mut self) -> Vec<Finding> {
+        std::mem::take(&mut self.findings)
+    }
+
+    /// The last write to byte `offset` of buffer `index`: its place, thread index and threadgroup.
+    pub(crate) fn writer(&self, index: u32, offset: usize) -> Option<(usize, Who)> {
+        let slot = self.regions[..self.buffers].iter().position(|r| r.index == Some(index))?;
+        let mark = self.shadows[slot].writer(offset)?;
+        Some((mark.pc as usize, Who { thread: u32::from(mark.thread), group: self.group_of(&mark) }))
+    }
+
+    fn group_of(&self, mark: &Mark) -> [u32; 3] {
+        let (n, [x, y, _]) = (mark.group.saturating_sub(1), self.groups);
+        [n % x, n / x % y, n / x / y]
+    }
+
+    /// Holds an access of `n` bytes against all rules.
+    #[inline]
+    pub(crate) fn access(&mut self, who: Who, address: usize, n: usize, flags: u32, pc: usize) -> Verdict {
+        if !self.regions.get(self.last).is_some_and(|r| r.bytes.contains(&address)) {
+            if self.stack.contains(&address) {
+                return Verdict::Go;
+            }
+            match self.regions.iter().position(|r| r.bytes.contains(&address)) {
+                Some(found) => self.last = found,
+                None => return self.outside(who, address, n, flags, pc),
+            }
+        }
+        let region = &self.regions[self.last];
+        if address + n > region.bytes.end {
+            return self.outside(who, address, n, flags, pc);
+        }
+        let write = flags & ACCESS_WRITE != 0;
+        match region.access {
+            Access::Const | Access::Input if write => self.constant(who, pc),
+            Access::Const => Verdict::Go,
+            Access::Unbound => self.unbound(who, write, pc),
+            Access::Input | Access::Write => self.shared(who, address, n, flags, pc, Memory::Device),
+            Access::Threadgroup { .. } => self.shared(who, address, n, flags, pc, Memory::Threadgroup),
+        }
+    }
+
+    fn shared(
+        &mut self,
+        who: Who,
+        address: usize,
+        n: usize,
+        flags: u32,
+        pc: usize,
+        memory: Memory,
+    ) -> Verdict {
+        let region = &self.regions[self.last];
+        let write = flags & ACCESS_WRITE != 0;
+        let now = self.clock.mark(who.thread, (pc - self.base) as u32, flags & ACCESS_ATOMIC != 0);
+        let threadgroup = memory == Memory::Threadgroup;
+        let uninitialised = region.access == Access::Threadgroup { zeroed: false } && !write;
+        let (mut conflict, mut unwritten) = (None, false);
+        let clock = &self.clock;
+        self.shadows[self.last].visit(address - region.bytes.start, n, |cell| {
+            if threadgroup {
+                // Marks of other threadgroups are of other memory.
+                if cell.write.group != now.group {
+                    cell.write = Mark::default();
+                }
+                if cell.read.group != now.group {
+                    cell.read = Mark::default();
+                }
+            }
+            if uninitialised && cell.write.scope == Scope::Nobody {
+                unwritten = true;
+                return true;
+            }
+            let against = |mark: &Mark| {
+                if mark.scope == Scope::Nobody || (mark.atomic && now.atomic) {
+                    None
+                } else {
+                    clock.gap(mark, &now, memory)
+                }
+            };
+            let written = against(&cell.write).map(|gap| (gap, cell.write, true));
+            let found = written.or_else(|| {
+                if write { against(&cell.read).map(|gap| (gap, cell.read, false)) } else { None }
+            });
+            conflict = conflict.or(found);
+            let mark = if write { &mut cell.write } else { &mut cell.read };
+            let open = mark.scope != Scope::Nobody
+                && (!write || now.atomic && mark.atomic)
+                && clock.gap(mark, &now, memory).is_some();
+            // A plain access stays in view behind an atomic one of the same thread: others may not touch it either.
+            if !(now.atomic && !mark.atomic && mark.same_moment(&now)) {
+                *mark = if open { mark.joined(&now) } else { now };
+            }
+            if write {
+                cell.read = Mark::default();
+            }
+            false
+        });
+        if unwritten {
+            let explanation = format!(
+                "thread {} reads {n} bytes that no thread of this threadgroup has written",
+                who.thread
+            );
+            self.add(Kind::UninitialisedThreadgroupMemory, Severity::Error, who, (pc, None), explanation);
+        }
+        if let Some((gap, other, other_wrote)) = conflict {
+            self.race(who, pc, write, (gap, other, other_wrote), memory);
+        }
+        Verdict::Go
+    }
+
+    #[cold]
+    fn race(
+        &mut self,
+        who: Who,
+        pc: usize,
+        write: bool,
+        (gap, other, other_wrote): (Gap, Mark, bool),
+        memory: Memory,
+    ) {
+        let (kind, severity) = match gap {
+            Gap::Groups => (Kind::ThreadgroupRace, Some(Severity::Error)),
+            Gap::NoBarrier => (Kind::DataRace, Some(Severity::Error)),
+            Gap::WrongFlags => (Kind::WrongMemFlags, Some(Severity::Error)),
+            Gap::MemNone => (Kind::MemNoneOrdering, self.options.mem_none),
+        };
+        let Some(severity) = severity else { return };
+        let earlier = if other_wrote { "wrote" } else { "read" };
+        let now = if write { "writes" } else { "reads" };
+        let whose = match gap {
+            Gap::Groups => format!("thread {} of threadgroup {:?}", other.thread, self.group_of(&other)),
+            _ if other.scope == Scope::Thread => format!("thread {}", other.thread),
+            _ => format!("several threads, thread {} among them,", other.thread),
+        };
+        let between = match gap {
+            Gap::Groups => "nothing orders threadgroups".to_owned(),
+            Gap::NoBarrier => format!("no barrier between them orders {}", memory.name()),
+            Gap::WrongFlags => format!("the barrier between them does not order {}", memory.name()),
+            Gap::MemNone => format!("the barrier between them is mem_none and orders no {}", memory.name()),
+        };
+        let explanation =
+            format!("thread {} {now} {} that {whose} {earlier}; {between}", who.thread, memory.name());
+        self.add(kind, severity, who, (pc, Some(other.pc as usize)), explanation);
+    }
+
+    #[cold]
+    fn constant(&mut self, who: Who, pc: usize) -> Verdict {
+        let region = &self.regions[self.last];
+        let index = region.index.unwrap_or(0);
+        let explanation = match region.access {
+            Access::Const => format!("buffer {index} is const in this kernel"),
+            _ => format!("buffer {index} was bound for reading only"),
+        };
+        self.add(Kind::WriteToConstant, Severity::Error, who, (pc, None), explanation);
+        Verdict::Go
+    }
+
+    #[cold]
+    fn unbound(&mut self, who: Who, write: bool, pc: usize) -> Verdict {
+        let index = self.regions[self.last].index.unwrap_or(0);
+        let what = if write { "written" } else { "read" };
+        self.add(
+            Kind::UnboundBuffer,
+            Severity::Error,
+            who,
+            (pc, None),
+            format!("buffer {index} is {what}, but nothing is bound to it"),
+        );
+        Verdict::Stop
+    }
+
+    #[cold]
+    fn outside(&mut self, who: Who, address: usize, n: usize, flags: u32, pc: usize) -> Verdict {
+        if self.library.iter().any(|s| s.contains(&address)) {
+            return Verdict::Go;
+        }
+        let what = if flags & ACCESS_WRITE != 0 { "write" } else { "read" };
+        let distance = |r: &Region| {
+            if address < r.bytes.start {
+                r.bytes.start - address
+            } else {
+                (address + n).saturating_sub(r.bytes.end)
+            }
+        };
+        let nearest = (0..self.regions.len())
+            .min_by_key(|&i| distance(&self.regions[i]))
+            .filter(|&i| distance(&self.regions[i]) < NEAR);
+        let explanation = if let Some(i) = nearest {
+            self.last = i;
+            let r = &self.regions[i];
+            let place = if address < r.bytes.start {
+                format!("{} bytes before the start of", r.bytes.start - address)
+            } else if address < r.bytes.end {
+                "across the end of".to_owned()
+            } else {
+                format!("{} bytes past the end of", address - r.bytes.end)
+            };
+            let name = match (r.access, r.index) {
+                (Access::Threadgroup { .. }, Some(n)) => format!("threadgroup argument {n}"),
+                (Access::Threadgroup { .. }, None) => "a threadgroup variable".to_owned(),
+                (_, n) => format!("buffer {}", n.unwrap_or(0)),
+            };
+            format!("{what} of {n} bytes, {place} {name} ({} bytes); the thread was stopped", r.bytes.len())
+        } else if address < 1 << 16 {
+            format!("{what} of {n} bytes through a null pointer; the thread was stopped")
+        } else {
+            format!("{what} of {n} bytes far from every buffer; the thread was stopped")
+        };
+        let kind = if nearest.is_none() && address < 1 << 16 { Kind::NullPointer } else { Kind::OutOfBounds };
+        let buffer = nearest.and_then(|i| self.regions[i].index);
+        self.push(Finding {
+            kind,
+            severity: Severity::Error,
+            pc: Some(pc),
+            other_pc: None,
+            who,
+            buffer,
+            explanation,
+        });
+        Verdict::Stop
+    }
+
+    /// What the undefined-behaviour instrumentation says about the running thread.
+    pub(crate) fn fault(&mut self, who: Who, fault: FaultKind, type_text: &str, pc: usize) -> Verdict {
+        let (kind, verdict, explanation) = match fault {
+            FaultKind::Null => (
+                Kind::NullPointer,
+                Verdict::Stop,
+                format!("null pointer to {type_text}; the thread was stopped"),
+            ),
+            FaultKind::Misaligned { address, alignment } => {
+                let off = address % alignment;
+                (
+                    Kind::MisalignedAccess,
+                    Verdict::Go,
+                    format!("{type_text} needs {alignment}-byte alignment, the address is {off} bytes off"),
+                )
+            }
+            FaultKind::Index(i) => {
+                (Kind::ArrayIndex, Verdict::Go, format!("index {i} is outside {type_text}"))
+            }
+            FaultKind::Shift(n) => {
+                (Kind::ShiftRange, Verdict::Go, format!("{type_text} shifted by {n} bits"))
+            }
+            FaultKind::Division => (Kind::DivisionByZero, Verdict::Stop, "the thread was stopped".to_owned()),
+            FaultKind::InvalidValue(v) => {
+                (Kind::InvalidValue, Verdict::Go, format!("{v} is no value of {type_text}"))
+            }
+            FaultKind::Unreachable => (Kind::Unreachable, Verdict::Stop, "the thread was stopped".to_owned()),
+        };
+        self.push(Finding {
+            kind,
+            severity: Severity::Error,
+            pc: Some(pc),
+            other_pc: None,
+            who,
+            buffer: None,
+            explanation,
+        });
+        verdict
+    }
+
+    /// `pcs`: this access (absolute), the other (offset in the library).
+    fn add(
+        &mut self,
+        kind: Kind,
+        severity: Severity,
+        who: Who,
+        pcs: (usize, Option<usize>),
+        explanation: String,
+    ) {
+        let buffer = self.regions[self.last].index;
+        self.push(Finding { kind, severity, pc: Some(pcs.0), other_pc: pcs.1, who, buffer, explanation });
+    }
+
+    /// Keeps one finding per kind and pair of places.
+    fn push(&mut self, mut finding: Finding) {
+        finding.pc = finding.pc.map(|pc| pc.wrapping_sub(self.base));
+        let key = (finding.kind, finding.pc.unwrap_or(0), finding.other_pc.unwrap_or(0));
+        if self.findings.len() < self.options.max_reports && self.seen.insert(key) {
+            self.findings.push(finding);
+        }
+    }
+}

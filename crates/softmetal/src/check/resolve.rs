@@ -1,0 +1,168 @@
+//! From what was seen to reports.
+
+use super::{Event, Finding, Kind, Report, Site, Who, symbols::Symbols};
+use crate::{
+    diagnostic::{Location, Severity},
+    runtime::trap::Cause,
+};
+
+/// Turns findings and events of one kernel into reports.
+pub(crate) struct Resolver {
+    symbols: Symbols,
+    base: usize,
+    kernel: String,
+    threadgroup: [u32; 3],
+    threads: [u32; 3],
+}
+
+impl Resolver {
+    pub(crate) fn new(
+        symbols: (&std::path::Path, &str),
+        base: usize,
+        kernel: &str,
+        threadgroup: [u32; 3],
+        threads: [u32; 3],
+    ) -> Self {
+        Self {
+            symbols: Symbols::new(symbols.0, symbols.1),
+            base,
+            kernel: kernel.to_owned(),
+            threadgroup,
+            threads,
+        }
+    }
+
+    pub(crate) fn finding(&mut self, finding: Finding) -> Report {
+        let (at, line) = match finding.pc {
+            Some(pc) => self.symbols.locate(pc),
+            None => self.symbols.locate(0),
+        };
+        let (other, other_line) = match finding.other_pc {
+            Some(pc) => {
+                let (at, line) = self.symbols.locate(pc);
+                (Some(at), line)
+            }
+            None => (None, None),
+        };
+        Report {
+            kind: finding.kind,
+            severity: finding.severity,
+            kernel: self.kernel.clone(),
+            at,
+            other,
+            thread: self.position(finding.who),
+            threadgroup: finding.who.group,
+            buffer: finding.buffer,
+            explanation: finding.explanation,
+            line,
+            other_line,
+        }
+    }
+
+    /// Position in its threadgroup, which at the edge of the grid is smaller than the others.
+    fn position(&self, who: Who) -> [u32; 3] {
+        let size: [u32; 3] = std::array::from_fn(|a| {
+            let left = self.threads[a].saturating_sub(who.group[a] * self.threadgroup[a]);
+            left.clamp(1, self.threadgroup[a].max(1))
+        });
+        [who.thread % size[0], who.thread / size[0] % size[1], who.thread / size[0] / size[1]]
+    }
+
+    pub(crate) fn event(&mut self, event: Event, who: Who) -> Report {
+        let error = Severity::Error;
+        let plain = |kind, pc, explanation| {
+            (
+                Finding { kind, severity: error, pc, other_pc: None, who, buffer: None, explanation },
+                None,
+                None,
+            )
+        };
+        let (mut finding, site, elsewhere) = match event {
+            Event::Divergence { site, waiting, total, elsewhere } => {
+                let text = if elsewhere.is_some() {
+                    format!("{waiting} of {total} threads wait at barriers, but not all at this one")
+                } else {
+                    format!("{waiting} of {total} threads wait at this barrier, the others have returned")
+                };
+                let (mut f, ..) = plain(Kind::BarrierDivergence, Some(site.pc), text);
+                // Threads that have returned are not waited for by GPUs of today, though the specification wants them.
+                f.severity = if elsewhere.is_some() { error } else { Severity::Warning };
+                (f, Some(site), elsewhere)
+            }
+            Event::SimdDivergence { site, waiting, live, elsewhere } => {
+                let text = format!("{waiting} of {live} live lanes wait at this simdgroup barrier");
+                let (mut f, ..) = plain(Kind::SimdgroupDivergence, Some(site.pc), text);
+                f.severity = Severity::Warning;
+                (f, Some(site), elsewhere)
+            }
+            Event::ThreadgroupMemory { size, used } => {
+                let limit = crate::runtime::THREADGROUP_MEMORY;
+                let text = format!(
+                    "{size} bytes more than the {used} in use exceed the limit of {limit}; the thread was stopped"
+                );
+                plain(Kind::ThreadgroupMemory, None, text)
+            }
+            Event::Trap { cause, pc } => {
+                let (kind, text) = trap(cause);
+                // The instruction itself, not the one after a call.
+                plain(kind, Some(pc + 1), text)
+            }
+            Event::TimeLimit => plain(Kind::TimeLimit, None, "the kernel did not end in time".to_owned()),
+            Event::NoMemory => plain(Kind::Crash, None, "no memory for another fiber's stack".to_owned()),
+        };
+        finding.pc = finding.pc.map(|pc| pc.wrapping_sub(self.base));
+        let mut report = self.finding(finding);
+        if let Some(site) = site {
+            (report.at, report.line) = self.site(&site);
+        }
+        if let Some(site) = elsewhere {
+            let (at, line) = self.site(&site);
+            (report.other, report.other_line) = (Some(at), line);
+        }
+        report
+    }
+
+    fn site(&mut self, site: &Site) -> (Location, Option<String>) {
+        let found = self.symbols.locate(site.pc.wrapping_sub(self.base));
+        if found.0.line == site.line { found } else { self.symbols.place(&site.file, site.line) }
+    }
+}
+
+fn trap(cause: Cause) -> (Kind, String) {
+    match cause {
+        Cause::Memory(address) if address < 1 << 16 => {
+            (Kind::Crash, "access through a null pointer".to_owned())
+        }
+        Cause::Memory(address) => {
+            (Kind::Crash, format!("access to address {address:#x}, which is not mapped"))
+        }
+        Cause::StackOverflow => (
+            Kind::StackOverflow,
+            "the thread's stack is used up: endless recursion or a very large local array".to_owned(),
+        ),
+        Cause::Arithmetic => (Kind::Crash, "integer division by zero, or overflow of a division".to_owned()),
+        Cause::Instruction => {
+            (Kind::Crash, "a trap instruction: code the compiler found to be unreachable".to_owned())
+        }
+        Cause::Timeout => {
+            (Kind::TimeLimit, "the kernel was still running here when its time was over".to_owned())
+        }
+    }
+}
+
+/// For reports without a run: nothing is bound where something must be.
+pub(crate) fn binding(kernel: &str, source: &str, kind: Kind, buffer: u32, explanation: String) -> Report {
+    Report {
+        kind,
+        severity: Severity::Error,
+        kernel: kernel.to_owned(),
+        at: Location { file: source.to_owned(), line: 0, column: 0 },
+        other: None,
+        thread: [0; 3],
+        threadgroup: [0; 3],
+        buffer: Some(buffer),
+        explanation,
+        line: None,
+        other_line: None,
+    }
+}

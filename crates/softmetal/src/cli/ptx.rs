@@ -1,0 +1,77 @@
+//! `softmetal ptx`.
+
+use std::{collections::BTreeMap, path::PathBuf, process::ExitCode};
+
+use softmetal::ptx::{PtxOptions, ptx as translate};
+
+use super::{Failure, Printer, SourceOptions, style};
+
+#[derive(Debug, clap::Args)]
+pub(super) struct Arguments {
+    /// The `.metal` file.
+    file: PathBuf,
+    /// Where the PTX goes; standard output if not given.
+    #[arg(short, value_name = "FILE")]
+    output: Option<PathBuf>,
+    /// Only these kernels.
+    #[arg(long = "kernel", value_name = "NAME")]
+    kernels: Vec<String>,
+    /// Bake in a function constant; the value is written as in C++.
+    #[arg(long = "set", value_name = "NAME=VALUE")]
+    constants: Vec<String>,
+    /// Compute capability, as in sm_80.
+    #[arg(long, default_value_t = 80)]
+    sm: u32,
+    /// Promise that simd-group functions are called by all 32 lanes.
+    #[arg(long)]
+    full_simdgroups: bool,
+    /// Multiply matrices in float arithmetic instead of on tensor cores.
+    #[arg(long)]
+    exact: bool,
+    #[command(flatten)]
+    source: SourceOptions,
+}
+
+pub(super) fn ptx(arguments: &Arguments, printer: Printer) -> Result<ExitCode, Failure> {
+    let mut constants = BTreeMap::new();
+    for text in &arguments.constants {
+        let (name, value) = text
+            .split_once('=')
+            .ok_or_else(|| Failure::Argument(format!("--set {text}: need NAME=VALUE")))?;
+        constants.insert(name.to_owned(), value.to_owned());
+    }
+    let mut compiler = arguments.source.compiler()?;
+    if !arguments.kernels.is_empty() {
+        compiler = compiler.only(&arguments.kernels);
+    }
+    let source = SourceOptions::source(&arguments.file)?;
+    let options = PtxOptions {
+        constants,
+        sm: arguments.sm,
+        full_simdgroups: arguments.full_simdgroups,
+        exact: arguments.exact,
+    };
+    let module = translate(&compiler, &source, &options)?;
+    if let Some(path) = &arguments.output {
+        std::fs::write(path, &module.text).map_err(|source| softmetal::Error::Io {
+            action: "write",
+            path: path.clone(),
+            source,
+        })?;
+    }
+    if printer.json {
+        Printer::json(&module);
+        return Ok(ExitCode::SUCCESS);
+    }
+    for warning in &module.warnings {
+        eprintln!("{}", style::Style::of_stderr().diagnostic(warning));
+    }
+    match &arguments.output {
+        None => style::print(module.text.trim_end()),
+        Some(path) => {
+            let count = module.kernels.len();
+            style::print(&format!("{}: {count} kernel{}", path.display(), if count == 1 { "" } else { "s" }));
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}

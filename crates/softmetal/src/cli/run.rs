@@ -1,0 +1,335 @@
+//! `softmetal run`.
+
+use std::{collections::BTreeMap, path::PathBuf, process::ExitCode, time::Duration};
+
+use serde_json::{Value, json};
+use softmetal::{
+    ArgumentKind, CheckOptions, Device, Flavour, FunctionConstant, Kernel, Library, Outcome, Report,
+    Severity, Stats, device::ConstantId,
+};
+
+use super::{
+    Failure, Printer, SourceOptions,
+    data::{self, Data, Type},
+    style,
+};
+
+#[derive(Debug, clap::Args)]
+pub(super) struct Arguments {
+    /// The `.metal` file.
+    file: PathBuf,
+    /// The kernel's host name.
+    kernel: String,
+    /// Threads of the whole grid.
+    #[arg(long, value_name = "X[,Y[,Z]]", value_parser = size, required_unless_present = "groups")]
+    threads: Option<[u32; 3]>,
+    /// Threadgroups of the grid, instead of threads.
+    #[arg(long, value_name = "X[,Y[,Z]]", value_parser = size, conflicts_with = "threads")]
+    groups: Option<[u32; 3]>,
+    /// Threads of a threadgroup.
+    #[arg(long, value_name = "X[,Y[,Z]]", value_parser = size, default_value = "32")]
+    threadgroup: [u32; 3],
+    /// A buffer: TYPE:rand:COUNT[:LOW..HIGH], TYPE:zeros|ones|seq:COUNT, TYPE:VALUE,VALUE…[+TYPE:…], or a file.
+    #[arg(long = "buffer", value_name = "INDEX=DATA")]
+    buffers: Vec<String>,
+    /// A buffer that starts as zeros and is shown at the end; INDEX alone shows one given by --buffer.
+    #[arg(long = "out", value_name = "INDEX=TYPE:COUNT")]
+    outputs: Vec<String>,
+    /// Write the bytes of a buffer to a file at the end.
+    #[arg(long, value_name = "INDEX=FILE")]
+    save: Vec<String>,
+    /// Length of a `[[threadgroup(n)]]` argument.
+    #[arg(long = "threadgroup-memory", value_name = "INDEX=BYTES")]
+    threadgroup_memory: Vec<String>,
+    /// Set a function constant.
+    #[arg(long = "set", value_name = "NAME=VALUE")]
+    constants: Vec<String>,
+    /// Check every access to memory.
+    #[arg(long)]
+    check: bool,
+    /// Report infinities and NaN among the results (with --check).
+    #[arg(long, requires = "check")]
+    non_finite: bool,
+    /// What a race across `mem_none` barriers is: error, warning or off.
+    #[arg(long, value_name = "SEVERITY", default_value = "warning", value_parser = ["error", "warning", "off"])]
+    mem_none: String,
+    /// Run so many times, each in another order, and compare the results.
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=100_000))]
+    seeds: u64,
+    /// Stop a run after so many seconds.
+    #[arg(long, default_value_t = 60, value_name = "SECONDS")]
+    time_limit: u64,
+    /// How many elements of each output to print.
+    #[arg(long, default_value_t = 8, value_name = "COUNT")]
+    show: usize,
+    #[command(flatten)]
+    source: SourceOptions,
+}
+
+/// All that the runs of one command have seen.
+#[derive(Debug, Default)]
+struct Summary {
+    reports: Vec<Report>,
+    stats: Stats,
+    elapsed: Duration,
+    /// Seeds whose results are not those of the run in order, with the buffer that differs.
+    differing: Vec<(u64, u32)>,
+}
+
+pub(super) fn run(arguments: &Arguments, printer: Printer) -> Result<ExitCode, Failure> {
+    let (buffers, shown) = buffers(arguments)?;
+    let source = SourceOptions::source(&arguments.file)?;
+    let flavour = if arguments.check { Flavour::Checked } else { Flavour::Plain };
+    let compiler = arguments.source.compiler()?.flavour(flavour).only([&arguments.kernel]);
+    let library = compiler.compile(&source)?;
+    let kernel = library.kernel(&arguments.kernel)?;
+    let constants = constants(arguments, library.constants())?;
+    let task = Task { arguments, library: &library, kernel, constants: &constants };
+    let (mut summary, mut results) = (Summary::default(), buffers.clone());
+    for seed in 0..arguments.seeds {
+        let mut memory = buffers.clone();
+        summary.add(task.run(seed, &mut memory)?);
+        if seed == 0 {
+            results = memory;
+        } else if let Some(index) = shown.iter().find(|index| memory[*index].bytes != results[*index].bytes) {
+            summary.differing.push((seed, *index));
+        }
+    }
+    save(arguments, &results)?;
+    if printer.json {
+        Printer::json(&as_json(arguments, &summary, &shown, &results));
+    } else {
+        show(arguments, printer, &summary, &shown, &results);
+    }
+    let failed = summary.reports.iter().any(|report| report.severity == Severity::Error);
+    Ok(if failed || !summary.differing.is_empty() { ExitCode::from(1) } else { ExitCode::SUCCESS })
+}
+
+type Buffers = BTreeMap<u32, Data>;
+
+/// The buffers by index, and which of them are shown.
+fn buffers(arguments: &Arguments) -> Result<(Buffers, Vec<u32>), Failure> {
+    let mut buffers = Buffers::new();
+    let mut insert = |index: u32, data: Data| match buffers.insert(index, data) {
+        Some(_) => Err(Failure::Argument(format!("buffer {index} is given twice"))),
+        None => Ok(()),
+    };
+    for text in &arguments.buffers {
+        let (index, data) = data::buffer(text)?;
+        insert(index, data)?;
+    }
+    let mut shown = Vec::new();
+    for text in &arguments.outputs {
+        let (index, data) = data::output(text)?;
+        if let Some(data) = data {
+            insert(index, data)?;
+        }
+        shown.push(index);
+    }
+    match shown.iter().find(|index| !buffers.contains_key(index)) {
+        Some(index) => {
+            Err(Failure::Argument(format!("--out {index}: give its type and length, like {index}=f32:1024")))
+        }
+        None => Ok((buffers, shown)),
+    }
+}
+
+fn constants(
+    arguments: &Arguments,
+    known: &[FunctionConstant],
+) -> Result<Vec<(ConstantId, Vec<u8>)>, Failure> {
+    let mut found = Vec::new();
+    for text in &arguments.constants {
+        let (name, value) = text
+            .split_once('=')
+            .ok_or_else(|| Failure::Argument(format!("--set {text}: need NAME=VALUE")))?;
+        let constant =
+            known.iter().find(|c| c.name == name || name.parse() == Ok(c.index)).ok_or_else(|| {
+                let names: Vec<_> = known.iter().map(|constant| constant.name.as_str()).collect();
+                Failure::Argument(format!(
+                    "no function constant `{name}`; the source has {}",
+                    names.join(", ")
+                ))
+            })?;
+        // A vector type is its element's name and a digit.
+        let element = constant.type_text.trim_start_matches("metal::").trim_end_matches(['2', '3', '4']);
+        let kind = Type::named(element).or_else(|| Type::named(&constant.type_text)).ok_or_else(|| {
+            Failure::Argument(format!("cannot set `{name}`: its type is `{}`", constant.type_text))
+        })?;
+        let mut bytes = Vec::new();
+        value.split(',').try_for_each(|part| kind.parse(part, &mut bytes))?;
+        // A vector of three is as long as one of four.
+        if kind.size() * 3 == bytes.len() && constant.size as usize == kind.size() * 4 {
+            bytes.resize(constant.size as usize, 0);
+        }
+        found.push((ConstantId::Index(constant.index), bytes));
+    }
+    Ok(found)
+}
+
+/// What is the same in every run of a command.
+struct Task<'a> {
+    arguments: &'a Arguments,
+    library: &'a Library,
+    kernel: &'a Kernel,
+    constants: &'a [(ConstantId, Vec<u8>)],
+}
+
+impl Task<'_> {
+    fn run(&self, seed: u64, memory: &mut Buffers) -> Result<Outcome, Failure> {
+        let device = Device::new();
+        let mut dispatch = device.dispatch(self.library, &self.kernel.name)?.seed(seed);
+        for (index, data) in memory.iter_mut() {
+            let arguments =
+                || self.kernel.arguments.iter().filter(|a| a.kind == ArgumentKind::Buffer(*index));
+            let read_only = arguments().next().is_some() && arguments().all(|argument| argument.read_only);
+            dispatch = if read_only {
+                dispatch.buffer(*index, &data.bytes)
+            } else {
+                dispatch.buffer_mut(*index, &mut data.bytes)
+            };
+        }
+        for text in &self.arguments.threadgroup_memory {
+            let (index, bytes) = data::length(text)?;
+            dispatch = dispatch.threadgroup_memory(index, bytes);
+        }
+        for (id, bytes) in self.constants {
+            dispatch = dispatch.constant(id.clone(), bytes.as_slice());
+        }
+        let dispatch = match (self.arguments.threads, self.arguments.groups) {
+            (Some(threads), _) => dispatch.threads(threads, self.arguments.threadgroup),
+            (None, groups) => dispatch.threadgroups(groups.unwrap_or([1; 3]), self.arguments.threadgroup),
+        };
+        let limit = Duration::from_secs(self.arguments.time_limit);
+        Ok(dispatch.checks(self.options()).time_limit(limit).run()?)
+    }
+
+    fn options(&self) -> CheckOptions {
+        let mut options = CheckOptions::default();
+        options.non_finite = self.arguments.non_finite;
+        options.mem_none = match self.arguments.mem_none.as_str() {
+            "error" => Some(Severity::Error),
+            "warning" => Some(Severity::Warning),
+            _ => None,
+        };
+        options
+    }
+}
+
+impl Summary {
+    fn add(&mut self, outcome: Outcome) {
+        self.elapsed += outcome.elapsed;
+        self.stats = outcome.stats;
+        for report in outcome.reports {
+            let known = |r: &Report| r.kind == report.kind && r.at == report.at && r.other == report.other;
+            if !self.reports.iter().any(known) {
+                self.reports.push(report);
+            }
+        }
+    }
+}
+
+fn save(arguments: &Arguments, results: &Buffers) -> Result<(), Failure> {
+    for text in &arguments.save {
+        let split = text.split_once('=').and_then(|(index, path)| Some((index.parse::<u32>().ok()?, path)));
+        let (index, path) =
+            split.ok_or_else(|| Failure::Argument(format!("--save {text}: need INDEX=FILE")))?;
+        let data = results
+            .get(&index)
+            .ok_or_else(|| Failure::Argument(format!("--save {text}: no buffer {index} is given")))?;
+        std::fs::write(path, &data.bytes)
+            .map_err(|error| Failure::Argument(format!("cannot write {path}: {error}")))?;
+    }
+    Ok(())
+}
+
+fn as_json(arguments: &Arguments, summary: &Summary, shown: &[u32], results: &Buffers) -> Value {
+    let outputs: BTreeMap<String, Value> = shown
+        .iter()
+        .map(|index| {
+            let data = &results[index];
+            // JSON has no NaN: such elements are null.
+            (index.to_string(), json!(data.kind.decode(&data.bytes)))
+        })
+        .collect();
+    json!({
+        "kernel": arguments.kernel,
+        "checked": arguments.check,
+        "seeds": arguments.seeds,
+        "milliseconds": summary.elapsed.as_secs_f64() * 1e3,
+        "stats": summary.stats,
+        "reports": summary.reports,
+        "schedule_dependent": summary.differing.iter().map(|(seed, buffer)| json!({ "seed": seed, "buffer": buffer })).collect::<Vec<_>>(),
+        "outputs": outputs,
+    })
+}
+
+fn show(arguments: &Arguments, printer: Printer, summary: &Summary, shown: &[u32], results: &Buffers) {
+    let paint = printer.style;
+    for report in &summary.reports {
+        style::print(&paint.report(report));
+        style::print("");
+    }
+    for index in shown {
+        let data = &results[index];
+        let values = data.kind.decode(&data.bytes);
+        let first: Vec<String> =
+            values.iter().take(arguments.show).map(|value| format!("{value:.6}")).collect();
+        let first: Vec<&str> =
+            first.iter().map(|text| text.trim_end_matches('0').trim_end_matches('.')).collect();
+        let more = if values.len() > arguments.show { " …" } else { "" };
+        let odd = values.iter().filter(|value| !value.is_finite()).count();
+        let finite = || values.iter().copied().filter(|value| value.is_finite());
+        let (low, high) = finite().fold((f64::INFINITY, f64::NEG_INFINITY), |(a, b), v| (a.min(v), b.max(v)));
+        let mean = finite().sum::<f64>() / finite().count().max(1) as f64;
+        style::print(&format!("{}  {}{more}", paint.bold(&format!("buffer {index}")), first.join(" ")));
+        let odd = if odd > 0 { paint.red(&format!(", {odd} not finite")) } else { String::new() };
+        style::print(&format!(
+            "{}{odd}",
+            paint.dim(&format!("  {} elements, {low} to {high}, mean {mean}", values.len()))
+        ));
+    }
+    if !summary.differing.is_empty() {
+        let seeds: Vec<String> = summary.differing.iter().take(5).map(|(seed, _)| seed.to_string()).collect();
+        let more = if summary.differing.len() > 5 { ", …" } else { "" };
+        style::print(&format!(
+            "{}: {} of {} schedules give other results than the one in order (seeds {}{more}): the result depends on the schedule",
+            paint.red("error"),
+            summary.differing.len(),
+            arguments.seeds,
+            seeds.join(", ")
+        ));
+    }
+    let errors = summary.reports.iter().filter(|report| report.severity == Severity::Error).count();
+    let others = summary.reports.len() - errors;
+    let verdict = match (errors, others, arguments.check) {
+        (0, 0, true) => paint.green("no report"),
+        (0, 0, false) => "not checked".to_owned(),
+        _ => format!("{errors} error{}, {others} warning{}", plural(errors), plural(others)),
+    };
+    let runs = if arguments.seeds == 1 { String::new() } else { format!(", {} schedules", arguments.seeds) };
+    let milliseconds = summary.elapsed.as_secs_f64() * 1e3;
+    let groups = summary.stats.threadgroups;
+    let line = format!(
+        "{}: {groups} threadgroup{}{runs}, {milliseconds:.3} ms, {verdict}",
+        arguments.kernel,
+        plural(groups as usize)
+    );
+    style::print(&line);
+}
+
+fn plural(count: usize) -> &'static str {
+    if count == 1 { "" } else { "s" }
+}
+
+/// `64`, `64,2` or `64,2,1`.
+fn size(text: &str) -> Result<[u32; 3], String> {
+    let parts: Option<Vec<u32>> =
+        text.split([',', 'x']).map(|part| part.trim().parse().ok().filter(|n| *n > 0)).collect();
+    match parts.as_deref() {
+        Some([x]) => Ok([*x, 1, 1]),
+        Some([x, y]) => Ok([*x, *y, 1]),
+        Some([x, y, z]) => Ok([*x, *y, *z]),
+        _ => Err("need one to three positive numbers, like 256 or 16,16".into()),
+    }
+}

@@ -1,0 +1,340 @@
+//! From Metal source to loaded kernels.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+use crate::{
+    cache::{Cache, Key},
+    diagnostic::{Diagnostic, Severity, parse_clang},
+    error::{Error, Result},
+    library::{Interface, Library},
+    rewrite::{Rewritten, Selection, Target, Text, rewrite_text},
+    runtime::Image,
+    shim,
+    toolchain::Toolchain,
+};
+
+/// A Metal source: a name for messages, and the text.
+#[derive(Debug, Clone)]
+pub struct Source {
+    /// The file name that diagnostics show. `#include "…"` is looked up beside it.
+    pub name: PathBuf,
+    /// The text.
+    pub text: String,
+}
+
+impl Source {
+    /// Text from anywhere, under a name of the caller's choice.
+    pub fn new(name: impl Into<PathBuf>, text: impl Into<String>) -> Self {
+        Self { name: name.into(), text: text.into() }
+    }
+
+    /// Reads a `.metal` file.
+    pub fn from_file(path: impl AsRef<Path>) -> Result<Self> {
+        let path = path.as_ref();
+        let bytes =
+            fs::read(path).map_err(|source| Error::Io { action: "read", path: path.to_owned(), source })?;
+        Ok(Self { name: path.to_owned(), text: String::from_utf8_lossy(&bytes).into_owned() })
+    }
+}
+
+/// What the kernels are built for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub enum Flavour {
+    /// Speed.
+    #[default]
+    Plain,
+    /// Every access to memory is checked.
+    Checked,
+}
+
+/// Compiles Metal sources; results are cached on disk.
+#[derive(Debug, Clone)]
+pub struct Compiler {
+    toolchain: Toolchain,
+    cache: Cache,
+    shim: PathBuf,
+    includes: Vec<PathBuf>,
+    defines: Vec<String>,
+    flavour: Flavour,
+    selection: Selection,
+}
+
+impl Compiler {
+    /// A compiler with the clang of this machine and the user's cache folder.
+    pub fn new() -> Result<Self> {
+        Self::with(Toolchain::find()?, Cache::of_user()?)
+    }
+
+    /// A compiler with a given clang and cache.
+    pub fn with(toolchain: Toolchain, cache: Cache) -> Result<Self> {
+        let shim = shim::install(cache.folder())?;
+        Ok(Self {
+            toolchain,
+            cache,
+            shim,
+            includes: Vec::new(),
+            defines: Vec::new(),
+            flavour: Flavour::Plain,
+            selection: Selection::All,
+        })
+    }
+
+    /// Adds a folder to look for included files in.
+    #[must_use]
+    pub fn include(mut self, folder: impl Into<PathBuf>) -> Self {
+        self.includes.push(folder.into());
+        self
+    }
+
+    /// Defines a macro: `NAME` or `NAME=VALUE`.
+    #[must_use]
+    pub fn define(mut self, definition: impl Into<String>) -> Self {
+        self.defines.push(definition.into());
+        self
+    }
+
+    /// Chooses between speed and checks.
+    #[must_use]
+    pub fn flavour(mut self, flavour: Flavour) -> Self {
+        self.flavour = flavour;
+        self
+    }
+
+    /// Compiles only the kernels of these host names: one kernel of a library of hundreds takes seconds, all take minutes.
+    #[must_use]
+    pub fn only(mut self, kernels: impl IntoIterator<Item = impl Into<String>>) -> Self {
+        self.selection = Selection::Only(kernels.into_iter().map(Into::into).collect());
+        self
+    }
+
+    /// The longest that one run of clang may take.
+    #[must_use]
+    pub fn time_limit(mut self, limit: Duration) -> Self {
+        self.toolchain.limit = limit;
+        self
+    }
+
+    /// The clang in use.
+    pub fn toolchain(&self) -> &Toolchain {
+        &self.toolchain
+    }
+
+    /// The folder of this crate's own headers.
+    pub fn shim_folder(&self) -> &Path {
+        &self.shim
+    }
+
+    /// Compiles a source and loads its kernels.
+    pub fn compile(&self, source: &Source) -> Result<Library> {
+        let built = self.build(source, &Target::Cpu)?;
+        Ok(Library::new(&source.name, Image::open(&built.object)?, built.warnings))
+    }
+
+    /// What a source says about its kernels, without making code for them.
+    pub fn reflect(&self, source: &Source) -> Result<Interface> {
+        let built = self.build(source, &Target::Reflection)?;
+        let image = Image::open(&built.object)?;
+        let (kernels, constants) = (image.kernels().to_vec(), image.constants().to_vec());
+        Ok(Interface { kernels, constants, warnings: built.warnings })
+    }
+
+    /// Preprocesses a source; `extra` goes to clang as it is.
+    pub fn preprocess(&self, source: &Source, extra: &[String]) -> Result<String> {
+        let mut arguments = flags::preprocess();
+        arguments.extend(self.defines.iter().map(|define| format!("-D{define}")));
+        if self.flavour == Flavour::Checked {
+            arguments.push("-DMSL_CHECK=1".into());
+        }
+        arguments.extend_from_slice(extra);
+        let beside = source.name.parent().filter(|folder| !folder.as_os_str().is_empty());
+        arguments.push("-iquote".into());
+        arguments.push(beside.unwrap_or(Path::new(".")).display().to_string());
+        arguments.extend(self.includes.iter().map(|folder| format!("-I{}", folder.display())));
+        arguments.extend(["-isystem".into(), self.shim.display().to_string()]);
+        arguments.extend(["-include".into(), "metal_stdlib".into(), "-".into()]);
+        let name = source.name.display().to_string().replace('\\', "\\\\").replace('"', "\\\"");
+        let text = format!("#line 1 \"{name}\"\n{}", source.text);
+        let output = self.toolchain.run(arguments, text.as_bytes())?;
+        if !output.status.success() {
+            return Err(self.refused(&output.stderr));
+        }
+        Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+    }
+
+    /// The C++ of a source for a target.
+    pub fn rewrite(&self, source: &Source, target: &Target) -> Result<Rewritten> {
+        let extra = match target {
+            Target::Ptx { .. } => vec!["-D__NVPTX__=1".to_owned()],
+            Target::Cpu | Target::Reflection => Vec::new(),
+        };
+        let text = self.text(source, &self.preprocess(source, &extra)?);
+        rewrite_text(text, target, &self.selection)
+    }
+
+    /// Preprocessed text that knows which parts are the user's.
+    pub(crate) fn text(&self, source: &Source, preprocessed: &str) -> Text {
+        let name = source.name.display().to_string();
+        Text::new(plain_pragmas(preprocessed), &self.shim.display().to_string()).restore_columns(|file| {
+            if file == name { Some(source.text.clone()) } else { fs::read_to_string(file).ok() }
+        })
+    }
+
+    fn build(&self, source: &Source, target: &Target) -> Result<Built> {
+        let key = self.key(source, target);
+        if let Some(built) = self.cache.find(&key) {
+            return Ok(built);
+        }
+        let text = self.text(source, &self.preprocess(source, &[])?);
+        let name = source.name.display().to_string();
+        let dependencies: Vec<String> =
+            text.user_files().filter(|file| *file != name).map(str::to_owned).collect();
+        let rewritten = rewrite_text(text, target, &self.selection)?;
+        let object =
+            self.cache.store(&rewritten.text, &key, |folder| self.link(&rewritten.text, target, folder))?;
+        self.cache.remember(&key, &object, &dependencies, &rewritten.warnings);
+        Ok(Built { object, warnings: rewritten.warnings })
+    }
+
+    /// Everything but the included files that decides what comes out.
+    fn key(&self, source: &Source, target: &Target) -> Key {
+        let flags = flags::compile(self.flavour, target).join(" ");
+        let mut key = Key::new();
+        key.add(env!("SOFTMETAL_REWRITER"))
+            .add(&self.shim.display().to_string())
+            .add(&self.toolchain.identity());
+        key.add(&flags).add(&format!("{:?}{target:?}{:?}", self.selection, self.flavour));
+        for define in &self.defines {
+            key.add(define);
+        }
+        for include in &self.includes {
+            key.add(&include.display().to_string());
+        }
+        key.add(&std::env::current_dir().unwrap_or_default().display().to_string());
+        key.add(&source.name.display().to_string()).add(&source.text);
+        key
+    }
+
+    /// Compiles the C++ and the runtime's part of it into `folder/kernels.so`.
+    fn link(&self, text: &str, target: &Target, folder: &Path) -> Result<PathBuf> {
+        let path = |name: &str| folder.join(name).display().to_string();
+        let (object, shared) = (path("kernels.o"), path("kernels.so"));
+        let mut arguments = flags::compile(self.flavour, target);
+        arguments.extend(["-x", "c++-cpp-output", "-c", "-", "-o", &object].map(str::to_owned));
+        let output = self.toolchain.run(arguments, text.as_bytes())?;
+        if !output.status.success() {
+            return Err(self.refused(&output.stderr));
+        }
+        let mut arguments = flags::runtime(self.flavour);
+        arguments.extend([object, "-o".into(), shared.clone(), format!("-I{}", self.shim.display())]);
+        arguments.extend(["-x".into(), "c++".into()]);
+        arguments.extend(
+            flags::runtime_files(self.flavour).map(|file| self.shim.join(file).display().to_string()),
+        );
+        let output = self.toolchain.run(arguments, &[])?;
+        if !output.status.success() {
+            return Err(self.refused(&output.stderr));
+        }
+        Ok(PathBuf::from(shared))
+    }
+
+    fn refused(&self, stderr: &str) -> Error {
+        let mut diagnostics = parse_clang(stderr, &self.shim.display().to_string());
+        diagnostics.retain(|diagnostic| diagnostic.severity == Severity::Error);
+        if diagnostics.is_empty() {
+            let message = stderr.lines().rev().find(|line| !line.trim().is_empty()).unwrap_or("clang failed");
+            diagnostics.push(Diagnostic {
+                severity: Severity::Error,
+                at: None,
+                message: message.to_owned(),
+                notes: Vec::new(),
+            });
+        }
+        Error::Compile { diagnostics }
+    }
+}
+
+/// A shared object in the cache.
+#[derive(Debug)]
+pub(crate) struct Built {
+    pub(crate) object: PathBuf,
+    pub(crate) warnings: Vec<Diagnostic>,
+}
+
+/// The factor of `#pragma unroll (N)` may be a macro, which the preprocessor leaves alone.
+fn plain_pragmas(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    for line in text.split_inclusive('\n') {
+        if line.starts_with("#pragma unroll") && line.contains('(') {
+            out.push_str("#pragma unroll\n");
+        } else {
+            out.push_str(line);
+        }
+    }
+    out
+}
+
+/// What clang is asked to do.
+mod flags {
+    use super::{Flavour, Target};
+
+    fn strings(text: &str) -> Vec<String> {
+        text.split_whitespace().map(str::to_owned).collect()
+    }
+
+    pub(super) fn preprocess() -> Vec<String> {
+        strings(
+            "-E -x c++ -std=c++17 -nostdinc -Wno-everything -fno-caret-diagnostics -fno-color-diagnostics \
+             -D__METAL_VERSION__=320 -D__METAL__=1 -D__METAL_MACOS__=1 -D__HAVE_BFLOAT__=1",
+        )
+    }
+
+    fn common() -> Vec<String> {
+        // Endless loops stay loops, and a large frame touches the guard below its stack: both are reported, not undefined.
+        let mut flags = strings(
+            "-std=c++17 -fdeclspec -fPIC -fvisibility=hidden -fno-strict-aliasing -fno-exceptions -fno-rtti -fno-math-errno \
+             -fno-threadsafe-statics -fno-finite-loops -fstack-clash-protection -ffp-contract=off -Xclang -ffloat16-excess-precision=none -Wno-everything \
+             -ferror-limit=20 -fno-caret-diagnostics -fno-color-diagnostics",
+        );
+        #[cfg(target_arch = "x86_64")]
+        if std::arch::is_x86_feature_detected!("avx2") && std::arch::is_x86_feature_detected!("f16c") {
+            flags.push("-march=x86-64-v3".into());
+        }
+        flags
+    }
+
+    /// From rewritten C++ to an object file.
+    pub(super) fn compile(flavour: Flavour, target: &Target) -> Vec<String> {
+        let mut flags = common();
+        flags.extend(match (target, flavour) {
+            (Target::Reflection, _) => strings("-O0 -g0"),
+            (_, Flavour::Plain) => strings("-O2 -g1"),
+            // Vectorisers are off because the instrumentation skips accesses of 32 bytes.
+            (_, Flavour::Checked) => strings(
+                "-O1 -g -fno-vectorize -fno-slp-vectorize \
+                 -fsanitize=thread,alignment,bounds,shift,integer-divide-by-zero,null,bool \
+                 -mllvm -tsan-instrument-func-entry-exit=0 -mllvm -tsan-instrument-read-before-write=1",
+            ),
+        });
+        flags
+    }
+
+    /// The runtime's own files are never instrumented.
+    pub(super) fn runtime(flavour: Flavour) -> Vec<String> {
+        let mut flags = common();
+        flags.extend(strings("-shared -O2 -g1 -lm"));
+        if flavour == Flavour::Checked {
+            flags.push("-DMSL_CHECK=1".into());
+        }
+        flags
+    }
+
+    pub(super) fn runtime_files(flavour: Flavour) -> impl Iterator<Item = &'static str> {
+        ["rt/glue.cpp", "rt/bf16.cpp"]
+            .into_iter()
+            .chain((flavour == Flavour::Checked).then_some("rt/hooks.cpp"))
+    }
+}

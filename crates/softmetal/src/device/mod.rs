@@ -1,0 +1,349 @@
+//! Dispatching kernels: buffers, sizes, constants, and what came of it.
+
+mod bind;
+mod problem;
+
+use std::{
+    thread,
+    time::{Duration, Instant},
+};
+
+use bind::Bindings;
+pub use bind::Scalar;
+pub use problem::Problem;
+use serde::Serialize;
+
+use crate::{
+    check::{CheckOptions, Checker, Report, Resolver},
+    diagnostic::Severity,
+    error::{Error, Result},
+    library::{ArgumentKind, Kernel, Library},
+    runtime::{self, Job, StackPool, Stats},
+};
+
+/// The most threads a threadgroup may have.
+pub const MAX_THREADS: u32 = 1024;
+const STACK: usize = 256 << 10;
+const TIME_LIMIT: Duration = Duration::from_secs(60);
+
+/// Runs kernels on the processors of this machine.
+#[derive(Debug)]
+pub struct Device {
+    workers: usize,
+    stacks: StackPool,
+}
+
+impl Default for Device {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Device {
+    /// A device that spreads threadgroups over all processors.
+    pub fn new() -> Self {
+        Self::with_workers(thread::available_parallelism().map_or(1, Into::into))
+    }
+
+    /// A device of `workers` host threads.
+    pub fn with_workers(workers: usize) -> Self {
+        Self { workers: workers.max(1), stacks: StackPool::default() }
+    }
+
+    /// Begins a dispatch of a kernel. A library of the checked flavour is checked as it runs.
+    pub fn dispatch<'a>(&'a self, library: &'a Library, kernel: &str) -> Result<Dispatch<'a>> {
+        library.kernel(kernel)?;
+        let index = library.kernels().iter().position(|k| k.name == kernel).unwrap_or(0);
+        Ok(Dispatch {
+            device: self,
+            library,
+            kernel: index,
+            bindings: Bindings::default(),
+            threads: [1; 3],
+            threadgroup: [1; 3],
+            overflow: false,
+            constants: Vec::new(),
+            seed: 0,
+            workers: None,
+            time_limit: TIME_LIMIT,
+            stack_size: STACK,
+            options: CheckOptions::default(),
+        })
+    }
+}
+
+/// A function constant, by index or by name.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum ConstantId {
+    /// `[[function_constant(index)]]`.
+    Index(u32),
+    /// The name in the source.
+    Name(String),
+}
+
+impl From<u32> for ConstantId {
+    fn from(index: u32) -> Self {
+        Self::Index(index)
+    }
+}
+
+impl From<&str> for ConstantId {
+    fn from(name: &str) -> Self {
+        Self::Name(name.to_owned())
+    }
+}
+
+/// What a dispatch did and what was found in it.
+#[derive(Debug, Clone, Default, Serialize)]
+#[non_exhaustive]
+pub struct Outcome {
+    /// Counts.
+    pub stats: Stats,
+    /// Mistakes, in the order they were met.
+    pub reports: Vec<Report>,
+    /// Time the kernel took.
+    pub elapsed: Duration,
+}
+
+impl Outcome {
+    /// Nothing was reported.
+    pub fn is_clean(&self) -> bool {
+        self.reports.is_empty()
+    }
+
+    /// The reports of severity error.
+    pub fn errors(&self) -> impl Iterator<Item = &Report> {
+        self.reports.iter().filter(|r| r.severity == Severity::Error)
+    }
+}
+
+/// A dispatch in the making. Buffers are borrowed until it has run.
+#[derive(Debug)]
+#[must_use = "a dispatch does nothing until `run`"]
+pub struct Dispatch<'a> {
+    device: &'a Device,
+    library: &'a Library,
+    kernel: usize,
+    bindings: Bindings<'a>,
+    threads: [u32; 3],
+    threadgroup: [u32; 3],
+    overflow: bool,
+    constants: Vec<(ConstantId, Vec<u8>)>,
+    seed: u64,
+    workers: Option<usize>,
+    time_limit: Duration,
+    stack_size: usize,
+    options: CheckOptions,
+}
+
+impl<'a> Dispatch<'a> {
+    /// Binds bytes the kernel only reads.
+    pub fn buffer(self, index: u32, bytes: &'a [u8]) -> Self {
+        self.buffer_at(index, bytes, 0)
+    }
+
+    /// Binds bytes the kernel only reads, from `offset` on.
+    pub fn buffer_at(mut self, index: u32, bytes: &'a [u8], offset: usize) -> Self {
+        self.bindings.input(index, bytes, offset);
+        self
+    }
+
+    /// Binds bytes the kernel may write.
+    pub fn buffer_mut(self, index: u32, bytes: &'a mut [u8]) -> Self {
+        self.buffer_mut_at(index, bytes, 0)
+    }
+
+    /// Binds bytes the kernel may write, from `offset` on.
+    pub fn buffer_mut_at(mut self, index: u32, bytes: &'a mut [u8], offset: usize) -> Self {
+        self.bindings.output(index, bytes, offset);
+        self
+    }
+
+    /// Binds the memory of buffer `of` once more, from `offset` of it on.
+    pub fn alias(mut self, index: u32, of: u32, offset: usize) -> Self {
+        self.bindings.alias(index, of, offset);
+        self
+    }
+
+    /// Binds a copy of a number or of bytes, as `setBytes` does.
+    pub fn value(mut self, index: u32, value: impl Scalar) -> Self {
+        self.bindings.owned(index, value.to_bytes());
+        self
+    }
+
+    /// Sets the length of a `[[threadgroup(index)]]` argument.
+    pub fn threadgroup_memory(mut self, index: u32, bytes: u32) -> Self {
+        self.bindings.threadgroup(index, bytes);
+        self
+    }
+
+    /// Sets a function constant; those not set are undefined.
+    pub fn constant(mut self, id: impl Into<ConstantId>, value: impl Scalar) -> Self {
+        self.constants.push((id.into(), value.to_bytes()));
+        self
+    }
+
+    /// Dispatches `threads`, in threadgroups of at most `threadgroup` threads per axis.
+    pub fn threads(mut self, threads: [u32; 3], threadgroup: [u32; 3]) -> Self {
+        (self.threads, self.threadgroup, self.overflow) = (threads, threadgroup, false);
+        self
+    }
+
+    /// Dispatches `groups` whole threadgroups.
+    pub fn threadgroups(mut self, groups: [u32; 3], threadgroup: [u32; 3]) -> Self {
+        let threads = [0, 1, 2].map(|a| groups[a].checked_mul(threadgroup[a]));
+        self.overflow = threads.contains(&None);
+        (self.threads, self.threadgroup) = (threads.map(|t| t.unwrap_or(1)), threadgroup);
+        self
+    }
+
+    /// Zero runs everything in order; any other seed gives one random schedule, always the same. A seeded dispatch runs on
+    /// one host thread unless `workers` says otherwise, so that atomics are repeatable too.
+    pub fn seed(mut self, seed: u64) -> Self {
+        self.seed = seed;
+        self
+    }
+
+    /// Host threads to spread threadgroups over. Checked kernels always take one.
+    pub fn workers(mut self, workers: usize) -> Self {
+        self.workers = Some(workers);
+        self
+    }
+
+    /// After this long (60 s unless set) the kernel is stopped and reported.
+    pub fn time_limit(mut self, limit: Duration) -> Self {
+        self.time_limit = limit;
+        self
+    }
+
+    /// What to check, for libraries of the checked flavour.
+    pub fn checks(mut self, options: CheckOptions) -> Self {
+        self.options = options;
+        self
+    }
+
+    /// Runs the kernel. Mistakes of the kernel are reports, not errors; an error means that it could not be run.
+    pub fn run(mut self) -> Result<Outcome> {
+        let image = self.library.image().clone();
+        let groups = self.check_sizes()?;
+        let constants = self.resolve_constants()?;
+        let kernel = &self.library.kernels()[self.kernel];
+        let unfit = self.bindings.verify(kernel, self.library.name()).map_err(|p| self.problem(p))?;
+        if !unfit.is_empty() {
+            return Ok(Outcome { reports: unfit, ..Outcome::default() });
+        }
+        let memory = self.bindings.prepare(kernel, image.checked()).map_err(|p| self.problem(p))?;
+        let workers = self.workers.unwrap_or(if self.seed == 0 { self.device.workers } else { 1 });
+        let job = Job {
+            image: &image,
+            kernel: self.kernel,
+            threads: self.threads,
+            threadgroup: self.threadgroup,
+            groups,
+            buffers: memory.pointers(),
+            threadgroup_memory: self.bindings.threadgroup_lengths(),
+            constants,
+            seed: self.seed,
+            workers,
+            stack_size: self.stack_size,
+            time_limit: self.time_limit,
+        };
+        let mut checker = image.checked().then(|| {
+            job.image.set_constants(&job.constants);
+            let span = image.span();
+            let mut checker = Checker::new(
+                self.options,
+                span.base,
+                span.segments.into_iter().chain([span.tls]).collect(),
+                groups,
+            );
+            memory.regions().into_iter().for_each(|r| checker.buffer(r));
+            checker
+        });
+        let start = Instant::now();
+        let finished = runtime::run(&job, checker.as_mut(), &self.device.stacks);
+        let elapsed = start.elapsed();
+        let mut found = checker.as_mut().map(Checker::take_findings).unwrap_or_default();
+        if let Some(checker) = &checker
+            && self.options.non_finite
+        {
+            found.extend(memory.non_finite(kernel, checker, |n| image.type_of(self.kernel, n)));
+        }
+        let mut reports = Vec::new();
+        if !found.is_empty() || !finished.events.is_empty() {
+            let names = (image.path(), self.library.name());
+            let mut resolver =
+                Resolver::new(names, image.base(), &kernel.name, self.threadgroup, self.threads);
+            reports.extend(found.into_iter().map(|f| resolver.finding(f)));
+            reports.extend(finished.events.into_iter().map(|(e, who)| resolver.event(e, who)));
+            distinct(&mut reports, self.options.max_reports);
+        }
+        memory.give_back(&mut self.bindings);
+        Ok(Outcome { stats: finished.stats, reports, elapsed })
+    }
+
+    fn problem(&self, problem: Problem) -> Error {
+        Error::Dispatch { kernel: self.library.kernels()[self.kernel].name.clone(), problem }
+    }
+
+    /// The grid in threadgroups.
+    fn check_sizes(&self) -> Result<[u32; 3]> {
+        let kernel = &self.library.kernels()[self.kernel];
+        if self.overflow || self.threads.contains(&0) || self.threadgroup.contains(&0) {
+            return Err(self.problem(Problem::Empty { threads: self.threads, threadgroup: self.threadgroup }));
+        }
+        let most = kernel.max_threads.unwrap_or(MAX_THREADS).min(MAX_THREADS);
+        let size = self.threadgroup.iter().map(|&n| u64::from(n)).product::<u64>();
+        if size > u64::from(most) {
+            return Err(self.problem(Problem::TooManyThreads { threadgroup: self.threadgroup, most }));
+        }
+        let groups: [u32; 3] = [0, 1, 2].map(|a| self.threads[a].div_ceil(self.threadgroup[a]));
+        if groups.iter().try_fold(1_u32, |n, &g| n.checked_mul(g)).is_none_or(|n| n == u32::MAX) {
+            return Err(self.problem(Problem::TooManyThreadgroups { groups }));
+        }
+        Ok(groups)
+    }
+
+    fn resolve_constants(&self) -> Result<Vec<(u32, Vec<u8>)>> {
+        let known = self.library.constants();
+        let find = |id: &ConstantId| {
+            known.iter().find(|c| match id {
+                ConstantId::Index(i) => c.index == *i,
+                ConstantId::Name(n) => c.name == *n,
+            })
+        };
+        self.constants
+            .iter()
+            .map(|(id, bytes)| {
+                let Some(constant) = find(id) else {
+                    let known = known.iter().map(|c| format!("{} ({})", c.name, c.index)).collect();
+                    return Err(self.problem(Problem::NoConstant { id: id.clone(), known }));
+                };
+                if bytes.len() != constant.size as usize {
+                    let (name, needed) = (constant.name.clone(), constant.size as usize);
+                    return Err(self.problem(Problem::ConstantSize { name, found: bytes.len(), needed }));
+                }
+                Ok((constant.index, bytes.clone()))
+            })
+            .collect()
+    }
+}
+
+/// One report per kind and pair of places: a loop meets the same barrier many times.
+fn distinct(reports: &mut Vec<Report>, most: usize) {
+    let mut seen = std::collections::HashSet::new();
+    reports.retain(|r| seen.insert((r.kind, r.at.clone(), r.other.clone())));
+    reports.truncate(most.max(1));
+}
+
+/// Whether any parameter at `index` lets the kernel write.
+fn writes(kernel: &Kernel, index: u32) -> bool {
+    kernel.arguments.iter().any(|a| a.kind == ArgumentKind::Buffer(index) && !a.read_only && a.by_address())
+}
+
+impl crate::library::Argument {
+    /// A pointer or a reference: the kernel sees the buffer itself.
+    fn by_address(&self) -> bool {
+        self.pointer || self.type_text.contains('&')
+    }
+}

@@ -1,0 +1,178 @@
+//! A compiled source and what it says about its kernels.
+
+use std::{path::Path, sync::Arc};
+
+use serde::Serialize;
+
+use crate::{
+    diagnostic::Diagnostic,
+    error::{Error, Result},
+    runtime::Image,
+};
+
+/// Compiled kernels, loaded into this process.
+#[derive(Debug, Clone)]
+pub struct Library {
+    name: String,
+    image: Arc<Image>,
+    warnings: Vec<Diagnostic>,
+}
+
+impl Library {
+    pub(crate) fn new(name: &Path, image: Arc<Image>, warnings: Vec<Diagnostic>) -> Self {
+        Self { name: name.display().to_string(), image, warnings }
+    }
+
+    /// The source it was made from.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// The kernels in the order of the source.
+    pub fn kernels(&self) -> &[Kernel] {
+        self.image.kernels()
+    }
+
+    /// The function constants in the order of the source.
+    pub fn constants(&self) -> &[FunctionConstant] {
+        self.image.constants()
+    }
+
+    /// What the rewriter had to say.
+    pub fn warnings(&self) -> &[Diagnostic] {
+        &self.warnings
+    }
+
+    /// The kernel of a host name.
+    pub fn kernel(&self, name: &str) -> Result<&Kernel> {
+        self.kernels().iter().find(|kernel| kernel.name == name).ok_or_else(|| {
+            let names: Vec<&str> = self.kernels().iter().map(|kernel| kernel.name.as_str()).collect();
+            Error::NoKernel {
+                name: name.to_owned(),
+                library: self.name.clone(),
+                known: nearest(name, &names),
+            }
+        })
+    }
+
+    /// The loaded code, for dispatches.
+    pub fn image(&self) -> &Arc<Image> {
+        &self.image
+    }
+}
+
+/// What a source says about its kernels: a [`Library`] without code.
+#[derive(Debug, Clone, Serialize)]
+pub struct Interface {
+    /// The kernels in the order of the source.
+    pub kernels: Vec<Kernel>,
+    /// The function constants in the order of the source.
+    pub constants: Vec<FunctionConstant>,
+    /// What the rewriter had to say.
+    pub warnings: Vec<Diagnostic>,
+}
+
+/// Up to eight names, those most like `name` first.
+pub(crate) fn nearest(name: &str, names: &[&str]) -> Vec<String> {
+    let mut ranked: Vec<(usize, &str)> = names.iter().map(|known| (distance(name, known), *known)).collect();
+    ranked.sort_unstable();
+    ranked.into_iter().take(8).map(|(_, known)| known.to_owned()).collect()
+}
+
+/// How much must change to make `b` of `a`. Letters that are missing weigh less than wrong ones: a part of a name finds it.
+fn distance(a: &str, b: &str) -> usize {
+    const WRONG: usize = 3;
+    let b: Vec<char> = b.chars().collect();
+    let mut row: Vec<usize> = (0..=b.len()).collect();
+    for letter in a.chars() {
+        let mut diagonal = row[0];
+        row[0] += WRONG;
+        for (j, other) in b.iter().enumerate() {
+            let change = diagonal + if letter == *other { 0 } else { WRONG };
+            diagonal = row[j + 1];
+            row[j + 1] = change.min(row[j] + 1).min(diagonal + WRONG);
+        }
+    }
+    row[b.len()]
+}
+
+/// A kernel and the table of its arguments.
+#[derive(Debug, Clone, Serialize)]
+pub struct Kernel {
+    /// The host name.
+    pub name: String,
+    /// In the order of the source.
+    pub arguments: Vec<Argument>,
+    /// `[[max_total_threads_per_threadgroup]]`, if given.
+    pub max_threads: Option<u32>,
+}
+
+/// One parameter of a kernel.
+#[derive(Debug, Clone, Serialize)]
+pub struct Argument {
+    /// The parameter's name, empty if it has none.
+    pub name: String,
+    /// Its type as the source spells it.
+    pub type_text: String,
+    /// Where its value comes from.
+    pub kind: ArgumentKind,
+    /// Bytes of one element (pointer) or of the value; 0 for `void`.
+    pub element_size: u32,
+    /// Alignment of one element.
+    pub alignment: u32,
+    /// A pointer, rather than a reference or a value.
+    pub pointer: bool,
+    /// The kernel cannot write through it.
+    pub read_only: bool,
+    /// May stay unbound: a function constant switches it off.
+    pub optional: bool,
+}
+
+/// Where an argument's value comes from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ArgumentKind {
+    /// `[[buffer(n)]]`.
+    Buffer(u32),
+    /// `[[threadgroup(n)]]`.
+    Threadgroup(u32),
+    /// A position or size that the dispatch supplies.
+    BuiltIn(BuiltIn),
+}
+
+/// The values a dispatch supplies to each thread.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
+#[serde(rename_all = "snake_case")]
+#[allow(missing_docs)] // the names are those of the Metal Shading Language specification
+pub enum BuiltIn {
+    ThreadPositionInGrid = 1,
+    ThreadgroupPositionInGrid,
+    ThreadPositionInThreadgroup,
+    ThreadIndexInThreadgroup,
+    ThreadIndexInSimdgroup,
+    SimdgroupIndexInThreadgroup,
+    ThreadsPerThreadgroup,
+    ThreadgroupsPerGrid,
+    ThreadsPerGrid,
+    SimdgroupsPerThreadgroup,
+    ThreadsPerSimdgroup,
+    ThreadIndexInQuadgroup,
+    QuadgroupIndexInThreadgroup,
+    DispatchThreadsPerThreadgroup,
+    QuadgroupsPerThreadgroup,
+    GridOrigin,
+    GridSize,
+}
+
+/// A constant that the host sets before a dispatch.
+#[derive(Debug, Clone, Serialize)]
+pub struct FunctionConstant {
+    /// Its name in the source.
+    pub name: String,
+    /// `[[function_constant(index)]]`.
+    pub index: u32,
+    /// Bytes of its value.
+    pub size: u32,
+    /// Its type as the source spells it.
+    pub type_text: String,
+}

@@ -1,0 +1,120 @@
+//! The address-space lint.
+//!
+//! To run kernels on a CPU their address spaces are dropped, so a pointer to `threadgroup` memory passed where `device` memory is
+//! wanted would go unseen. clang's C++ for OpenCL has the same four address spaces and checks them: the source is rewritten to it
+//! and parsed, with this crate's own headers, and no code is made.
+//!
+//! Only messages about address spaces are reported. C++ for OpenCL is not Metal in every other respect, and what it alone dislikes
+//! says nothing about the source.
+
+use crate::{
+    compiler::{Compiler, Source},
+    diagnostic::{Diagnostic, Severity, parse_clang},
+    error::Result,
+    rewrite::rewrite_for_lint,
+};
+
+/// Checks the address spaces of a source. An empty list means that nothing was found.
+///
+/// Templates are checked as far as they are instantiated, which kernels with a `host_name` are.
+pub fn lint(compiler: &Compiler, source: &Source) -> Result<Vec<Diagnostic>> {
+    let text = compiler.preprocess(source, &["-DMSL_LINT=1".to_owned()])?;
+    let text = rewrite_for_lint(compiler.text(source, &text))?;
+    let flags = "-x clcpp -cl-std=CLC++2021 -cl-no-stdinc -target spir64 -Xclang -cl-ext=+all -fdeclspec -fsyntax-only \
+        -Wno-everything -fno-caret-diagnostics -fno-color-diagnostics -ferror-limit=0 -ftemplate-backtrace-limit=0 -";
+    let output = compiler.toolchain().run(flags.split_whitespace(), text.as_bytes())?;
+    let shim = compiler.shim_folder().display().to_string();
+    let mut found: Vec<Diagnostic> = parse_clang(&output.stderr, &shim)
+        .into_iter()
+        .filter(|diagnostic| concerns_address_spaces(diagnostic, &shim))
+        .map(in_metal_words)
+        .collect();
+    // A template reports the same line for every instance.
+    let mut seen = std::collections::HashSet::new();
+    found.retain(|diagnostic| seen.insert((diagnostic.at.clone(), diagnostic.message.clone())));
+    Ok(found)
+}
+
+fn concerns_address_spaces(diagnostic: &Diagnostic, shim: &str) -> bool {
+    if diagnostic.severity != Severity::Error
+        || diagnostic.at.as_ref().is_none_or(|at| at.file.starts_with(shim))
+    {
+        return false;
+    }
+    let message = &diagnostic.message;
+    // What is in `constant` memory is read-only.
+    if message.contains("not assignable") || message.contains("read-only") {
+        return true;
+    }
+    // Of OpenCL's own making: Metal has no generic address space, copies structs out of `constant` without a constructor for it,
+    // and binds references to temporaries.
+    let foreign = [
+        "__generic",
+        "no matching constructor",
+        "no viable constructor",
+        "unrelated type",
+        "temporary object",
+    ];
+    if foreign.iter().any(|words| message.contains(words)) {
+        return false;
+    }
+    if message.contains("address space") {
+        // Rules of OpenCL about where variables may be declared, not about what points where.
+        return !["variable in", "non-kernel function variable", "may not be qualified", "must be qualified"]
+            .iter()
+            .any(|rule| message.contains(rule));
+    }
+    let spaces = ["__global", "__local", "__constant", "__private"];
+    let names_space = |text: &str| spaces.iter().any(|space| text.contains(space));
+    // A mismatch shows in a message of types, or in the notes about candidates.
+    let mismatch = [
+        "initializing",
+        "assigning",
+        "passing",
+        "returning",
+        "cannot initialize",
+        "binding",
+        "cannot bind",
+        "cannot assign",
+        "casting",
+    ]
+    .iter()
+    .any(|word| message.contains(word));
+    if mismatch && names_space(message) {
+        return true;
+    }
+    message.starts_with("no matching function for call")
+        && diagnostic.notes.iter().any(|note| {
+            note.message.contains("address space")
+                || (note.message.contains("no known conversion") && differs(&note.message))
+        })
+}
+
+/// Whether the two types of "no known conversion from 'A' to 'B'" name different address spaces.
+fn differs(note: &str) -> bool {
+    let space = |text: &str| {
+        ["__global", "__local", "__constant", "__private"].into_iter().find(|space| text.contains(space))
+    };
+    match note.split_once("' to '") {
+        Some((from, to)) => space(from).is_some() && space(to).is_some() && space(from) != space(to),
+        None => false,
+    }
+}
+
+/// OpenCL's names back to Metal's.
+fn in_metal_words(mut diagnostic: Diagnostic) -> Diagnostic {
+    let words = [
+        ("__global", "device"),
+        ("__local", "threadgroup"),
+        ("__constant", "constant"),
+        ("__private", "thread"),
+    ];
+    // A pointer's own place is not the point.
+    let mut message = diagnostic.message.replace("*__private", "*").replace("*const __private", "*const");
+    for (opencl, metal) in words {
+        message = message.replace(opencl, metal);
+    }
+    diagnostic.message = message;
+    diagnostic.notes = diagnostic.notes.into_iter().map(in_metal_words).collect();
+    diagnostic
+}

@@ -1,0 +1,11 @@
+//! The command line of softmetal.
+
+mod cli;
+
+use std::process::ExitCode;
+
+use clap::Parser;
+
+fn main() -> ExitCode {
+    cli::run(cli::Arguments::parse())
+}

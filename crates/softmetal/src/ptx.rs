@@ -1,0 +1,268 @@
+//! Metal source to PTX, the assembly of NVIDIA GPUs.
+//!
+//! The same source, the same standard library, another target of clang: no CUDA toolkit, no libdevice. Function constants are
+//! baked in, as Metal does when it specialises a pipeline.
+//!
+//! # Launch
+//!
+//! | Metal | CUDA |
+//! | --- | --- |
+//! | threads per threadgroup | block dimensions |
+//! | threadgroups per grid | grid dimensions (all blocks are full: a ragged `dispatchThreads` is for the host to split) |
+//! | simd-group | warp; threads per threadgroup must be a multiple of 32 if the kernel uses simd-group functions |
+//! | `setBuffer`, `setBytes` at index n | device pointer (8 bytes) as parameter n; a null pointer for an index that is not used |
+//! | `setThreadgroupMemoryLength` | a part of the dynamic shared memory, at an offset |
+//! | `threadgroup` variables | static shared memory, [`PtxKernel::static_shared`] bytes |
+//!
+//! Every entry has the parameters
+//!
+//! ```text
+//! (u64 buffer 0, …, u64 buffer N-1, [u32; 8] offsets of the threadgroup arguments, by value)
+//! ```
+//!
+//! where N is [`PtxKernel::buffers`]. [`PtxKernel::shared_memory`] computes the offsets and the size of the dynamic shared memory.
+//! Arguments by value and by reference (`constant T&`) are device pointers as well.
+//!
+//! # Matrices
+//!
+//! An 8x8 `simdgroup_matrix` product is one `mma.sync.m16n8k8` for half and bfloat, and three of tf32 for float (the error stays
+//! near that of float arithmetic); below sm_80, or with [`PtxOptions::exact`], it is done by shuffles in float.
+
+use std::collections::BTreeMap;
+
+use serde::Serialize;
+
+use crate::{
+    compiler::{Compiler, Source},
+    diagnostic::{Diagnostic, Severity, parse_clang},
+    error::{Error, Result},
+    rewrite::{KernelEntry, Parameter, Semantic, Target},
+};
+
+/// How many threadgroup arguments a kernel can have: the length of the last parameter of every entry.
+pub const THREADGROUP_ARGUMENTS: usize = 8;
+
+/// What the PTX is for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PtxOptions {
+    /// Value of each function constant, by name, as C++ writes it. Those missing count as undefined.
+    pub constants: BTreeMap<String, String>,
+    /// Compute capability times ten: 80 runs on Ampere and everything after it.
+    pub sm: u32,
+    /// Simd-group functions assert that all 32 lanes take part, instead of asking which do: faster, but a lane that is missing
+    /// stops the kernel for good.
+    pub full_simdgroups: bool,
+    /// Matrix products in float arithmetic instead of tensor cores.
+    pub exact: bool,
+}
+
+impl Default for PtxOptions {
+    fn default() -> Self {
+        Self { constants: BTreeMap::new(), sm: 80, full_simdgroups: false, exact: false }
+    }
+}
+
+/// PTX and how to launch what is in it.
+#[derive(Debug, Clone, Serialize)]
+pub struct PtxModule {
+    /// The PTX, ready for `cuModuleLoadData` (add the final zero byte) or `ptxas`.
+    pub text: String,
+    /// The entries, in source order.
+    pub kernels: Vec<PtxKernel>,
+    /// What the rewriter found odd.
+    pub warnings: Vec<Diagnostic>,
+}
+
+/// One entry of a module.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct PtxKernel {
+    /// The name that Metal's host code uses.
+    pub name: String,
+    /// The name in the PTX.
+    pub entry: String,
+    /// Number of device pointers that the entry takes: the highest buffer index plus one.
+    pub buffers: u32,
+    /// Bytes of shared memory that the entry's own `threadgroup` variables take.
+    pub static_shared: u32,
+    /// The parameters as the source declares them.
+    pub parameters: Vec<Parameter>,
+}
+
+/// Where threadgroup arguments lie in the dynamic shared memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub struct SharedMemory {
+    /// The last parameter of the entry.
+    pub offsets: [u32; THREADGROUP_ARGUMENTS],
+    /// Bytes of dynamic shared memory to launch with.
+    pub bytes: u32,
+}
+
+impl PtxKernel {
+    /// Indices of the buffers that the kernel declares. Pointers at other indices below [`Self::buffers`] are not read.
+    pub fn buffer_indices(&self) -> Vec<u32> {
+        let indices = self.parameters.iter().filter_map(|parameter| match &parameter.semantic {
+            Semantic::Buffer { index, .. } => index.parse().ok(),
+            _ => None,
+        });
+        indices.collect()
+    }
+
+    /// Lays threadgroup arguments out one after the other, each aligned to 16 bytes; `lengths[n]` is the length of
+    /// `[[threadgroup(n)]]`, as in Metal's `setThreadgroupMemoryLength`.
+    pub fn shared_memory(&self, lengths: &[u32]) -> Result<SharedMemory> {
+        if lengths.len() > THREADGROUP_ARGUMENTS {
+            return Err(refused(format!(
+                "kernel `{}` is launched with {} threadgroup arguments, PTX entries have {THREADGROUP_ARGUMENTS}",
+                self.name,
+                lengths.len()
+            )));
+        }
+        let mut memory = SharedMemory { offsets: [0; THREADGROUP_ARGUMENTS], bytes: 0 };
+        for (offset, length) in memory.offsets.iter_mut().zip(lengths) {
+            *offset = memory.bytes;
+            let end = length.checked_next_multiple_of(16).and_then(|length| memory.bytes.checked_add(length));
+            memory.bytes = end.ok_or_else(|| {
+                refused(format!("the threadgroup memory of kernel `{}` overflows", self.name))
+            })?;
+        }
+        Ok(memory)
+    }
+}
+
+/// Compiles a source for NVIDIA GPUs.
+///
+/// The compiler's flavour is ignored; its include folders, definitions and selection of kernels hold.
+pub fn ptx(compiler: &Compiler, source: &Source, options: &PtxOptions) -> Result<PtxModule> {
+    let mut compiler =
+        compiler.clone().flavour(crate::Flavour::Plain).define(format!("MSL_PTX_SM={}", options.sm));
+    if options.full_simdgroups {
+        compiler = compiler.define("MSL_PTX_FULL_MASK=1");
+    }
+    if options.exact {
+        compiler = compiler.define("MSL_PTX_EXACT=1");
+    }
+    if shows_matrix_layout(&compiler, source)? {
+        compiler = compiler.define("MSL_APPLE_LAYOUT=1");
+    }
+    let target = Target::Ptx { constants: options.constants.clone() };
+    let rewritten = compiler.rewrite(source, &target)?;
+    for name in options.constants.keys() {
+        if !rewritten.constants.iter().any(|constant| constant.name == *name) {
+            return Err(refused(format!("no function constant `{name}` in {}", source.name.display())));
+        }
+    }
+    for kernel in &rewritten.kernels {
+        check_indices(kernel)?;
+    }
+    let output = compiler.toolchain().run(flags(options.sm), rewritten.text.as_bytes())?;
+    if !output.status.success() {
+        let mut diagnostics = parse_clang(&output.stderr, &compiler.shim_folder().display().to_string());
+        diagnostics.retain(|diagnostic| diagnostic.severity == Severity::Error);
+        if diagnostics.is_empty() {
+            let last = output.stderr.lines().rev().find(|line| !line.trim().is_empty());
+            return Err(refused(last.unwrap_or("clang failed").to_owned()));
+        }
+        return Err(Error::Compile { diagnostics });
+    }
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    let kernels = rewritten.kernels.into_iter().map(|kernel| describe(kernel, &text)).collect();
+    Ok(PtxModule { text, kernels, warnings: rewritten.warnings })
+}
+
+fn flags(sm: u32) -> Vec<String> {
+    // Fast math as on a GPU, except that NaN and infinity stay what they are. Convergent: a call of a function that holds a
+    // barrier must not be duplicated or moved under a branch.
+    let mut flags: Vec<String> = "-x c++-cpp-output -std=c++17 -fdeclspec -target nvptx64-nvidia-cuda -nogpulib -O3 \
+        -fno-exceptions -fno-rtti -fno-math-errno -fno-threadsafe-statics -fno-strict-aliasing -ffp-contract=fast \
+        -Xclang -fconvergent-functions -Wno-everything -fno-caret-diagnostics -fno-color-diagnostics -ferror-limit=20"
+        .split_whitespace()
+        .map(str::to_owned)
+        .collect();
+    let version = if sm >= 100 { "+ptx86" } else { "+ptx78" };
+    flags.push(format!("-march=sm_{sm}"));
+    flags.extend(["-Xclang", "-target-feature", "-Xclang", version, "-S", "-", "-o", "-"].map(str::to_owned));
+    flags
+}
+
+/// Whether a source asks which lane has which element of a matrix: then Apple's layout must be kept.
+fn shows_matrix_layout(compiler: &Compiler, source: &Source) -> Result<bool> {
+    let text = compiler.preprocess(source, &["-D__NVPTX__=1".to_owned()])?;
+    let shim = compiler.shim_folder().display().to_string();
+    let mut own = false;
+    for line in text.lines() {
+        if let Some(marker) = line.strip_prefix("# ") {
+            own = marker.split('"').nth(1).is_some_and(|file| file.starts_with(&shim));
+        } else if !own && line.contains("thread_elements") {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
+fn check_indices(kernel: &KernelEntry) -> Result<()> {
+    for parameter in &kernel.parameters {
+        let (index, limit) = match &parameter.semantic {
+            Semantic::Buffer { index, .. } => (index, usize::MAX),
+            Semantic::Threadgroup { index } => (index, THREADGROUP_ARGUMENTS),
+            Semantic::BuiltIn(_) | Semantic::Unsupported(_) => continue,
+        };
+        let name = &parameter.name;
+        match index.parse::<usize>() {
+            Ok(number) if number < limit => {}
+            Ok(number) => {
+                return Err(refused(format!(
+                    "`{name}` of kernel `{}` is [[threadgroup({number})]]; PTX entries have threadgroup arguments 0 to {}",
+                    kernel.host_name,
+                    limit - 1
+                )));
+            }
+            Err(_) => {
+                return Err(refused(format!(
+                    "the index of `{name}` of kernel `{}` is `{index}`; the PTX target needs a plain number",
+                    kernel.host_name
+                )));
+            }
+        }
+    }
+    Ok(())
+}
+
+fn describe(kernel: KernelEntry, text: &str) -> PtxKernel {
+    let entry: String =
+        kernel.host_name.chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '_' }).collect();
+    let mut described = PtxKernel {
+        name: kernel.host_name,
+        entry,
+        buffers: 0,
+        static_shared: 0,
+        parameters: kernel.parameters,
+    };
+    described.buffers = described.buffer_indices().into_iter().max().map_or(0, |highest| highest + 1);
+    described.static_shared = static_shared(text, &described.entry);
+    described
+}
+
+/// The sizes of the shared variables that the entry's code names.
+fn static_shared(text: &str, entry: &str) -> u32 {
+    let Some(start) = text.find(&format!(".entry {entry}(")) else { return 0 };
+    let body = text[start..].split("\n}").next().unwrap_or_default();
+    let declared = text.lines().filter(|line| !line.contains(".extern")).filter_map(shared_variable);
+    declared.filter(|(name, _)| body.contains(name)).map(|(_, bytes)| bytes).sum()
+}
+
+/// Name and bytes of `.shared .align 16 .b8 name[512];` or `.shared .align 4 .f32 name;`.
+fn shared_variable(line: &str) -> Option<(&str, u32)> {
+    let declaration = line.split_once(".shared ")?.1.trim_end().strip_suffix(';')?;
+    let mut words = declaration.rsplit(' ');
+    let (variable, kind) = (words.next()?, words.next()?);
+    let bits: u32 = kind.trim_start_matches(|c: char| !c.is_ascii_digit()).parse().ok()?;
+    match variable.strip_suffix(']').and_then(|variable| variable.split_once('[')) {
+        Some((name, count)) => Some((name, count.parse::<u32>().ok()?.checked_mul(bits / 8)?)),
+        None => Some((variable, bits / 8)),
+    }
+}
+
+fn refused(message: String) -> Error {
+    let diagnostic = Diagnostic { severity: Severity::Error, at: None, message, notes: Vec::new() };
+    Error::Compile { diagnostics: vec![diagnostic] }
+}

@@ -1,0 +1,213 @@
+//! The registrations that are put into the rewritten text.
+
+use std::{collections::HashSet, fmt::Write as _};
+
+use super::{
+    KernelEntry, Parameter, Rewriter, Rewritten, Selection, Semantic, Target,
+    kernels::{Base, Entry},
+    text::at_line,
+    tokens::ADDRESS_SPACES,
+};
+use crate::{
+    error::{Error, Result},
+    library::{BuiltIn, nearest},
+};
+
+impl Rewriter<'_> {
+    pub(super) fn finish(mut self) -> Result<Rewritten> {
+        self.check_selection()?;
+        let mut kernels = Vec::new();
+        let mut names = HashSet::new();
+        for entry in std::mem::take(&mut self.entries) {
+            let Some(function) = self.base(&entry.base) else {
+                if let Base::Named { anchor_token, name, .. } = &entry.base
+                    && !self.left_out.contains(name)
+                {
+                    self.warn(
+                        *anchor_token,
+                        format!("`{}` names no kernel: `{name}` is not defined", entry.host_name),
+                    );
+                }
+                self.edits.replace(entry.bytes, String::new());
+                continue;
+            };
+            let parameters = self.functions[function].parameters.clone();
+            if !self.selection.takes(&entry.host_name) || !names.insert(entry.host_name.clone()) {
+                if !entry.bytes.is_empty() {
+                    self.edits.replace(entry.bytes, String::new());
+                }
+                continue;
+            }
+            self.functions[function].selected = *self.target != Target::Reflection;
+            let limit = self.limit(&entry, function);
+            let kernel = KernelEntry { host_name: entry.host_name, function: entry.function, parameters };
+            let text = match self.target {
+                Target::Ptx { .. } => ptx_entry(kernels.len(), &kernel),
+                target => {
+                    let names = &self.functions[function].template_names;
+                    cpu_entry(kernels.len(), &kernel, names, &limit, *target == Target::Reflection)
+                }
+            };
+            let marker = at_line(&self.view.text.location(entry.anchor));
+            self.edits.replace(entry.bytes, format!("{marker}{text}"));
+            kernels.push(kernel);
+        }
+        // Bodies nobody asked for cost time, and may hold what this crate does not know. Kernels do not call each other.
+        let unused: Vec<_> = self.functions.iter().filter(|f| !f.selected).map(|f| f.body.clone()).collect();
+        if *self.selection != Selection::All || *self.target == Target::Reflection {
+            for body in unused.iter().filter(|body| !body.is_empty()) {
+                self.blank(body);
+            }
+        }
+        let mut tail = String::new();
+        if !matches!(self.target, Target::Ptx { .. }) {
+            let calls: Vec<String> =
+                self.derived.iter().map(|derived| format!(" {}();", derived.initialiser)).collect();
+            let calls = calls.concat();
+            tail = format!(
+                "\n# 1 \"<softmetal>\"\nstatic void msl_init_derived() {{{calls} }}\n\
+                 static ::msl::reginit msl_reginit_(&msl_init_derived);\n"
+            );
+        }
+        let text = self.edits.apply(&self.view.text) + &tail;
+        Ok(Rewritten { text, kernels, constants: self.constants, warnings: self.warnings })
+    }
+
+    /// Kernels that were asked for must be there.
+    fn check_selection(&self) -> Result<()> {
+        let Selection::Only(names) = self.selection else { return Ok(()) };
+        let known: Vec<&str> = self.entries.iter().map(|entry| entry.host_name.as_str()).collect();
+        match names.iter().find(|name| !known.contains(&name.as_str())) {
+            Some(name) => Err(Error::NoKernel {
+                name: name.clone(),
+                library: self.view.text.user_files().next().unwrap_or("the source").to_owned(),
+                known: nearest(name, &known),
+            }),
+            None => Ok(()),
+        }
+    }
+
+    /// The kernel an instantiation means: one of its name, in its namespace if there is a choice.
+    fn base(&self, base: &Base) -> Option<usize> {
+        match base {
+            Base::Function(index) => Some(*index),
+            Base::Named { name, path, .. } => {
+                let of_name = |(_, function): &(usize, &super::kernels::Function)| function.name == *name;
+                let all = || self.functions.iter().enumerate().filter(of_name);
+                all()
+                    .find(|(_, function)| function.path == *path)
+                    .or_else(|| all().next())
+                    .map(|(index, _)| index)
+            }
+        }
+    }
+
+    fn limit(&self, entry: &Entry, function: usize) -> String {
+        if let Some(limit) = &entry.max_threads {
+            return limit.clone();
+        }
+        match (&self.functions[function].max_threads, entry.function.find('<')) {
+            (Some(companion), Some(arguments)) if companion.starts_with("msl_limit_") => {
+                let scope: String = match entry.function[..arguments].rsplit_once("::") {
+                    Some((scope, _)) => format!("{scope}::"),
+                    None => String::new(),
+                };
+                format!("{scope}{companion}{}::value", &entry.function[arguments..])
+            }
+            (Some(limit), _) if !limit.starts_with("msl_limit_") => limit.clone(),
+            _ => "0".to_owned(),
+        }
+    }
+}
+
+fn cpu_entry(number: usize, kernel: &KernelEntry, names: &[String], limit: &str, reflection: bool) -> String {
+    let KernelEntry { host_name, function, parameters } = kernel;
+    // A null pointer of the kernel's type describes it without asking for its code.
+    let address = if reflection { format!("(decltype(&{function}))nullptr") } else { format!("&{function}") };
+    let description =
+        format!("::msl::desc<{address}, decltype(&{function}), ::msl::sems<{}>>", semantics(parameters));
+    let entry =
+        if reflection { "[](const ::msl::ctx*) {}".to_owned() } else { format!("&{description}::entry") };
+    let mut texts = String::new();
+    for parameter in parameters {
+        let _ = writeln!(texts, "{}\t{}", spelling(&parameter.type_text, names), parameter.name);
+    }
+    format!(
+        "static ::msl::reg msl_reg_{number}({}, {entry}, {description}::params, {}, (unsigned)({limit}), {});",
+        quoted(host_name),
+        parameters.len(),
+        quoted(&texts)
+    )
+}
+
+/// A type that names template parameters is left to the compiler to spell; the address space, which it does not know, stays.
+fn spelling<'t>(type_text: &'t str, names: &[String]) -> &'t str {
+    let mut words = type_text.split(|c: char| !c.is_alphanumeric() && c != '_');
+    if !words.clone().any(|word| names.iter().any(|name| name == word)) {
+        return type_text;
+    }
+    words.find(|word| ADDRESS_SPACES.contains(word)).unwrap_or_default()
+}
+
+fn ptx_entry(number: usize, kernel: &KernelEntry) -> String {
+    let KernelEntry { host_name, function, parameters } = kernel;
+    let buffers = parameters.iter().filter_map(|parameter| match &parameter.semantic {
+        Semantic::Buffer { index, .. } => index.parse::<usize>().ok().map(|index| index + 1),
+        _ => None,
+    });
+    let count = buffers.max().unwrap_or(0);
+    let arguments = (0..count).map(|index| format!("void* b{index}, ")).collect::<Vec<_>>().concat();
+    let pointers: Vec<String> = (0..count).map(|index| format!("::msl::as_global(b{index})")).collect();
+    let pointers = if pointers.is_empty() { "nullptr".to_owned() } else { pointers.join(", ") };
+    let symbol: String = host_name.chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '_' }).collect();
+    let head = format!(
+        "extern \"C\" __attribute__((nvptx_kernel,used)) void msl_entry_{number}({arguments}::msl::tgoff tgm)"
+    );
+    format!(
+        "{head} __asm__(\"{symbol}\"); {head} {{ void* bufs[] = {{ {pointers} }}; \
+         ::msl::run<&{function}, decltype(&{function}), ::msl::sems<{}>>(bufs, tgm); }}",
+        semantics(parameters)
+    )
+}
+
+fn semantics(parameters: &[Parameter]) -> String {
+    let each = parameters.iter().map(|parameter| match &parameter.semantic {
+        Semantic::Buffer { index, optional: false } => format!("::msl::BUF+({index})"),
+        Semantic::Buffer { index, optional: true } => format!("::msl::FCB+({index})"),
+        Semantic::Threadgroup { index } => format!("::msl::TGM+({index})"),
+        Semantic::BuiltIn(built_in) => format!("::msl::{}", code(*built_in)),
+        Semantic::Unsupported(_) => String::from("0"),
+    });
+    each.collect::<Vec<_>>().join(", ")
+}
+
+/// The enumerator of `msl_entry.h`.
+fn code(built_in: BuiltIn) -> &'static str {
+    match built_in {
+        BuiltIn::ThreadPositionInGrid => "TPIG",
+        BuiltIn::ThreadgroupPositionInGrid => "TGPIG",
+        BuiltIn::ThreadPositionInThreadgroup => "TPITG",
+        BuiltIn::ThreadIndexInThreadgroup => "TIITG",
+        BuiltIn::ThreadIndexInSimdgroup => "TIISG",
+        BuiltIn::SimdgroupIndexInThreadgroup => "SGITG",
+        BuiltIn::ThreadsPerThreadgroup => "TPTG",
+        BuiltIn::ThreadgroupsPerGrid => "TGPG",
+        BuiltIn::ThreadsPerGrid => "TPG",
+        BuiltIn::SimdgroupsPerThreadgroup => "SGPTG",
+        BuiltIn::ThreadsPerSimdgroup => "TPSG",
+        BuiltIn::ThreadIndexInQuadgroup => "QIDX",
+        BuiltIn::QuadgroupIndexInThreadgroup => "QGRP",
+        BuiltIn::DispatchThreadsPerThreadgroup => "DTPTG",
+        BuiltIn::QuadgroupsPerThreadgroup => "QGPTG",
+        BuiltIn::GridOrigin => "GORG",
+        BuiltIn::GridSize => "GSIZE",
+    }
+}
+
+/// A C string literal.
+fn quoted(text: &str) -> String {
+    format!(
+        "\"{}\"",
+        text.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n").replace('\t', "\\t")
+    )
+}

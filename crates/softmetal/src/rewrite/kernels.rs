@@ -1,0 +1,341 @@
+//! Kernels: their parameters, and the names hosts call them by.
+
+use std::ops::Range;
+
+use super::{Parameter, Rewriter, Semantic, words::plain};
+use crate::{
+    error::{Error, Result},
+    lexer::Kind,
+    library::BuiltIn,
+};
+
+/// The parts of a function's definition, as token indices.
+#[derive(Debug)]
+pub(super) struct Head {
+    pub(super) start: usize,
+    /// Between the angle brackets of its first template header.
+    pub(super) template: Option<Range<usize>>,
+    /// From the opening to the closing parenthesis of its parameters.
+    pub(super) parameters: Option<Range<usize>>,
+    /// The opening brace.
+    pub(super) body: usize,
+}
+
+/// A function marked `kernel`.
+#[derive(Debug)]
+pub(super) struct Function {
+    pub(super) name: String,
+    pub(super) path: Vec<String>,
+    pub(super) parameters: Vec<Parameter>,
+    /// How C++ spells `max_total_threads_per_threadgroup`; for a template, without its arguments.
+    pub(super) max_threads: Option<String>,
+    /// Names that an instantiation replaces.
+    pub(super) template_names: Vec<String>,
+    /// Between its braces.
+    pub(super) body: Range<usize>,
+    pub(super) selected: bool,
+}
+
+/// A kernel the host can name, and where its registration goes.
+#[derive(Debug)]
+pub(super) struct Entry {
+    pub(super) host_name: String,
+    /// As C++ spells it in the place of the entry.
+    pub(super) function: String,
+    /// Index into `functions`, or the name to look up at the end.
+    pub(super) base: Base,
+    /// The bytes that the registration replaces.
+    pub(super) bytes: Range<usize>,
+    /// A byte on the line that errors shall point at.
+    pub(super) anchor: usize,
+    /// Overrides the function's own.
+    pub(super) max_threads: Option<String>,
+}
+
+#[derive(Debug)]
+pub(super) enum Base {
+    Function(usize),
+    Named { name: String, path: Vec<String>, anchor_token: usize },
+}
+
+impl Rewriter<'_> {
+    pub(super) fn kernel(&mut self, head: &Head, path: &[String]) -> Result<()> {
+        let Some(list) = head.parameters.clone() else { return Ok(()) };
+        let name_at = list.start.saturating_sub(1);
+        let name = self.view.at(name_at).to_owned();
+        let parameters = self.parameters(list.start + 1..list.end, &name)?;
+        let unsupported = parameters.iter().find_map(|parameter| match &parameter.semantic {
+            Semantic::Unsupported(what) => {
+                Some(format!("kernel `{name}` is left out: `{}` is a {what}", parameter.name))
+            }
+            _ => None,
+        });
+        if let Some(message) = unsupported {
+            self.warn(name_at, message);
+            self.blank(&(head.start..self.view.skip(head.body)));
+            self.left_out.insert(name);
+            return Ok(());
+        }
+        if self.view.at(head.start) == "extern" && self.view.tokens.kind(head.start + 1) == Some(Kind::Text) {
+            // `extern "C" static` is an error in C++.
+            self.blank(&(head.start..head.start + 2));
+        }
+        let attributes = self.view.attributes(head.start..head.body);
+        let limit = attributes.iter().find(|a| a.name == "max_total_threads_per_threadgroup");
+        let limit = limit.map(|attribute| plain(&self.view, attribute.argument.clone()));
+        let host_name = attributes.iter().find(|a| a.name == "host_name");
+        let host_name =
+            host_name.and_then(|a| self.view.string(a.argument.clone())).unwrap_or_else(|| name.clone());
+        let number = self.functions.len();
+        let max_threads = match (&head.template, limit) {
+            (Some(template), Some(limit)) => {
+                // The limit may depend on template parameters: a companion template computes it.
+                let template = plain(&self.view, template.clone());
+                let companion = format!("msl_limit_{number}");
+                let text = format!(
+                    "template<{template}> struct {companion} {{ static constexpr unsigned value = (unsigned)({limit}); }}; "
+                );
+                let start = self.view.tokens.start(head.start);
+                self.edits.replace(start..start, text);
+                Some(companion)
+            }
+            (_, limit) => limit,
+        };
+        if head.template.is_none() {
+            let end = self.view.tokens.end(self.view.skip(head.body) - 1);
+            self.entries.push(Entry {
+                host_name,
+                function: name.clone(),
+                base: Base::Function(number),
+                bytes: end..end,
+                anchor: self.view.tokens.start(name_at),
+                max_threads: max_threads.clone(),
+            });
+        }
+        let body = head.body + 1..self.view.skip(head.body) - 1;
+        let template_names =
+            head.template.clone().map(|template| self.template_names(template)).unwrap_or_default();
+        self.functions.push(Function {
+            name,
+            path: path.to_vec(),
+            parameters,
+            max_threads,
+            template_names,
+            body,
+            selected: false,
+        });
+        Ok(())
+    }
+
+    /// `template [[host_name("n")]] kernel T f<…>;` and its kin. All explicit instantiations go: those of kernels become
+    /// entries, others only cost time.
+    pub(super) fn instantiation(&mut self, range: Range<usize>, path: &[String]) {
+        let whole = range.start..range.end + 1;
+        let attributes = self.view.attributes(range.clone());
+        let host_name = attributes
+            .iter()
+            .find(|a| a.name == "host_name")
+            .and_then(|a| self.view.string(a.argument.clone()));
+        let Some((name_at, end)) = self.instantiated(range.clone()) else {
+            self.blank(&whole);
+            return;
+        };
+        let name = self.view.at(name_at).to_owned();
+        let known = self.functions.iter().any(|function| function.name == name);
+        if host_name.is_none() && !known && !self.view.contains(range.clone(), "kernel") {
+            if !matches!(self.view.at(range.start + 1), "struct" | "class") {
+                self.blank(&whole);
+            }
+            return;
+        }
+        let mut begin = name_at;
+        while begin >= 2 && self.view.before(begin) == "::" && self.view.tokens.is_word(begin - 2) {
+            begin -= 2;
+        }
+        let function = plain(&self.view, begin..end);
+        let limit = attributes.iter().find(|a| a.name == "max_total_threads_per_threadgroup");
+        self.entries.push(Entry {
+            host_name: host_name.unwrap_or_else(|| self.view.spelling(begin..end)).trim().to_owned(),
+            function,
+            base: Base::Named { name, path: path.to_vec(), anchor_token: name_at },
+            bytes: self.view.bytes(&whole),
+            anchor: self.view.tokens.start(range.start),
+            max_threads: limit.map(|attribute| plain(&self.view, attribute.argument.clone())),
+        });
+    }
+
+    /// The name in an explicit instantiation, and one past its template arguments.
+    fn instantiated(&self, range: Range<usize>) -> Option<(usize, usize)> {
+        let mut last = range.end.checked_sub(1)?;
+        // Attributes and parameter lists may follow the name.
+        while last > range.start && matches!(self.view.at(last), ")" | "]") {
+            last = self.view.tokens.open(last)?.checked_sub(1)?;
+        }
+        if self.view.at(last) != ">" {
+            return (last > range.start && self.view.tokens.is_word(last)).then_some((last, last + 1));
+        }
+        let (mut depth, mut at) = (0_usize, last);
+        while at > range.start {
+            match self.view.at(at) {
+                ">" => depth += 1,
+                "<" => {
+                    depth -= 1;
+                    if depth == 0 {
+                        return self.view.tokens.is_word(at - 1).then_some((at - 1, last + 1));
+                    }
+                }
+                ")" | "]" | "}" => at = self.view.tokens.open(at)?,
+                _ => {}
+            }
+            at = at.checked_sub(1)?;
+        }
+        None
+    }
+
+    fn parameters(&mut self, range: Range<usize>, kernel: &str) -> Result<Vec<Parameter>> {
+        let parts: Vec<_> = self.view.split_commas(range).into_iter().filter(|p| !self.is_void(p)).collect();
+        let mut declared = Vec::new();
+        for part in &parts {
+            declared.push(self.declared_semantic(part.clone()));
+        }
+        let taken = |threadgroup: bool| -> Vec<u32> {
+            let index = declared.iter().flatten().filter_map(|semantic| match semantic {
+                Semantic::Buffer { index, .. } if !threadgroup => number(index),
+                Semantic::Threadgroup { index } if threadgroup => number(index),
+                _ => None,
+            });
+            index.collect()
+        };
+        let (buffers, slots) = (taken(false), taken(true));
+        let mut free_buffers = (0..).filter(|index| !buffers.contains(index));
+        let mut free_slots = (0..).filter(|index| !slots.contains(index));
+        let mut out = Vec::new();
+        for (part, semantic) in parts.into_iter().zip(declared) {
+            let name_at = self.parameter_name(part.clone());
+            let name = name_at.map_or("", |index| self.view.at(index)).to_owned();
+            let semantic = match semantic {
+                Some(semantic) => semantic,
+                None if self.is_texture(part.clone()) => Semantic::Unsupported("texture".into()),
+                None if !self.points(part.clone()) => {
+                    return Err(Error::Syntax {
+                        at: self.view.text.location(self.view.tokens.start(part.start)),
+                        message: format!(
+                            "parameter `{}` of kernel `{kernel}` is a value and needs an attribute that says where it comes from",
+                            self.view.spelling(part)
+                        ),
+                    });
+                }
+                None if self.view.contains(part.clone(), "threadgroup") => {
+                    Semantic::Threadgroup { index: free_slots.next().unwrap_or_default().to_string() }
+                }
+                None => Semantic::Buffer {
+                    index: free_buffers.next().unwrap_or_default().to_string(),
+                    optional: false,
+                },
+            };
+            out.push(Parameter { name, type_text: self.type_text(part, name_at), semantic });
+        }
+        Ok(out)
+    }
+
+    /// `T` and `N` of `typename T, int N = 4`.
+    fn template_names(&self, template: Range<usize>) -> Vec<String> {
+        let parts = self.view.split_commas(template).into_iter();
+        let names = parts.filter_map(|part| {
+            let end = part.clone().find(|&index| self.view.at(index) == "=").unwrap_or(part.end);
+            (part.start..end).next_back().filter(|&index| self.view.tokens.is_word(index))
+        });
+        names.map(|index| self.view.at(index).to_owned()).collect()
+    }
+
+    fn is_void(&self, part: &Range<usize>) -> bool {
+        part.len() == 1 && self.view.at(part.start) == "void"
+    }
+
+    fn is_texture(&self, mut part: Range<usize>) -> bool {
+        part.any(|index| self.view.at(index).starts_with("texture") || self.view.at(index) == "sampler")
+    }
+
+    /// Is it a pointer, a reference or an array?
+    fn points(&self, part: Range<usize>) -> bool {
+        let mut at = part.start;
+        while at < part.end {
+            match self.view.at(at) {
+                "*" | "&" | "[" => return true,
+                "(" if matches!(self.view.at(at + 1), "*" | "&") => return true,
+                "<" => {
+                    at = self.view.skip_angles(at).unwrap_or(at + 1);
+                    continue;
+                }
+                _ => {}
+            }
+            at = self.view.skip(at);
+        }
+        false
+    }
+
+    fn type_text(&self, part: Range<usize>, name: Option<usize>) -> String {
+        let stop = part.clone().find(|&index| self.view.at(index) == "[[").unwrap_or(part.end);
+        match name.filter(|&name| name < stop) {
+            Some(name) => {
+                let (front, back) =
+                    (self.view.spelling(part.start..name), self.view.spelling(name + 1..stop));
+                format!("{front}{back}")
+            }
+            None => self.view.spelling(part.start..stop),
+        }
+    }
+
+    fn declared_semantic(&self, part: Range<usize>) -> Option<Semantic> {
+        let attributes = self.view.attributes(part);
+        let optional = attributes.iter().any(|a| a.name == "function_constant");
+        attributes.iter().find_map(|attribute| {
+            let index = || plain(&self.view, attribute.argument.clone());
+            Some(match attribute.name.as_str() {
+                "buffer" => Semantic::Buffer { index: index(), optional },
+                "threadgroup" => Semantic::Threadgroup { index: index() },
+                "texture"
+                | "sampler"
+                | "stage_in"
+                | "color"
+                | "visible_function_table"
+                | "intersection_function_table"
+                | "acceleration_structure"
+                | "imageblock_data" => Semantic::Unsupported(attribute.name.clone()),
+                name => Semantic::BuiltIn(built_in(name)?),
+            })
+        })
+    }
+}
+
+/// A plain number, with or without a suffix.
+fn number(text: &str) -> Option<u32> {
+    text.trim().trim_end_matches(['u', 'U']).parse().ok()
+}
+
+fn built_in(attribute: &str) -> Option<BuiltIn> {
+    Some(match attribute {
+        "thread_position_in_grid" => BuiltIn::ThreadPositionInGrid,
+        "threadgroup_position_in_grid" => BuiltIn::ThreadgroupPositionInGrid,
+        "thread_position_in_threadgroup" => BuiltIn::ThreadPositionInThreadgroup,
+        "thread_index_in_threadgroup" => BuiltIn::ThreadIndexInThreadgroup,
+        "thread_index_in_simdgroup" => BuiltIn::ThreadIndexInSimdgroup,
+        "simdgroup_index_in_threadgroup" => BuiltIn::SimdgroupIndexInThreadgroup,
+        "threads_per_threadgroup" => BuiltIn::ThreadsPerThreadgroup,
+        "dispatch_threads_per_threadgroup" => BuiltIn::DispatchThreadsPerThreadgroup,
+        "threadgroups_per_grid" => BuiltIn::ThreadgroupsPerGrid,
+        "threads_per_grid" => BuiltIn::ThreadsPerGrid,
+        "simdgroups_per_threadgroup" | "dispatch_simdgroups_per_threadgroup" => {
+            BuiltIn::SimdgroupsPerThreadgroup
+        }
+        "threads_per_simdgroup" | "thread_execution_width" => BuiltIn::ThreadsPerSimdgroup,
+        "thread_index_in_quadgroup" => BuiltIn::ThreadIndexInQuadgroup,
+        "quadgroup_index_in_threadgroup" => BuiltIn::QuadgroupIndexInThreadgroup,
+        "quadgroups_per_threadgroup" | "dispatch_quadgroups_per_threadgroup" => {
+            BuiltIn::QuadgroupsPerThreadgroup
+        }
+        "grid_origin" => BuiltIn::GridOrigin,
+        "grid_size" => BuiltIn::GridSize,
+        _ => return None,
+    })
+}

@@ -1,0 +1,122 @@
+//! The contract with compiled kernels, field for field as in `shim/msl_abi.h`.
+
+use std::ffi::{c_char, c_int, c_void};
+
+/// Must equal `MSL_ABI_VERSION`.
+pub(crate) const VERSION: u32 = 3;
+/// Buffer slots of a dispatch.
+pub(crate) const MAX_BUFFERS: usize = 31;
+/// Threadgroup memory slots of a dispatch.
+pub(crate) const MAX_THREADGROUP_ARGS: usize = 31;
+/// Lanes of a simdgroup.
+pub(crate) const SIMD_WIDTH: usize = 32;
+
+pub(crate) const SEM_BUFFER: i32 = 0x1000;
+pub(crate) const SEM_OPTIONAL_BUFFER: i32 = 0x1800;
+pub(crate) const SEM_THREADGROUP: i32 = 0x2000;
+
+pub(crate) const PARAM_CONST: u32 = 1;
+pub(crate) const PARAM_POINTER: u32 = 2;
+
+pub(crate) const MEM_DEVICE: i32 = 1;
+pub(crate) const MEM_THREADGROUP: i32 = 2;
+
+pub(crate) const ACCESS_WRITE: u32 = 1;
+pub(crate) const ACCESS_ATOMIC: u32 = 2;
+
+/// Runs a collective once over the lanes of a mask.
+pub(crate) type SimdFn = unsafe extern "C" fn(*mut *mut c_void, *mut *mut c_void, u32);
+/// The compiled body of a kernel.
+pub(crate) type Entry = unsafe extern "C" fn(*const Ctx);
+
+#[repr(C)]
+pub(crate) struct Param {
+    pub(crate) semantic: c_int,
+    pub(crate) element_size: u32,
+    pub(crate) alignment: u32,
+    pub(crate) flags: u32,
+    pub(crate) type_text: *const c_char,
+}
+
+#[repr(C, align(16))]
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Uint3 {
+    pub(crate) x: u32,
+    pub(crate) y: u32,
+    pub(crate) z: u32,
+    pad: u32,
+}
+
+impl From<[u32; 3]> for Uint3 {
+    fn from([x, y, z]: [u32; 3]) -> Self {
+        Self { x, y, z, pad: 0 }
+    }
+}
+
+/// What one GPU thread sees.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub(crate) struct Ctx {
+    pub(crate) buffers: *const *mut c_void,
+    pub(crate) tgmem: *const *mut c_void,
+    pub(crate) zero: *mut c_void,
+    pub(crate) thread_in_grid: Uint3,
+    pub(crate) threadgroup_in_grid: Uint3,
+    pub(crate) thread_in_threadgroup: Uint3,
+    pub(crate) threads_per_threadgroup: Uint3,
+    pub(crate) threadgroups_per_grid: Uint3,
+    pub(crate) threads_per_grid: Uint3,
+    pub(crate) dispatch_threads_per_threadgroup: Uint3,
+    pub(crate) index_in_threadgroup: u32,
+    pub(crate) lane: u32,
+    pub(crate) simdgroup: u32,
+    pub(crate) simdgroups: u32,
+}
+
+#[repr(C)]
+pub(crate) struct Kernel {
+    pub(crate) name: *const c_char,
+    pub(crate) entry: Entry,
+    pub(crate) params: *const Param,
+    pub(crate) param_count: u32,
+    pub(crate) max_threads: u32,
+    pub(crate) texts: *const c_char,
+    pub(crate) next: *const Kernel,
+}
+
+#[repr(C)]
+pub(crate) struct FunctionConstant {
+    pub(crate) name: *const c_char,
+    pub(crate) index: c_int,
+    pub(crate) size: u32,
+    pub(crate) value: unsafe extern "C" fn() -> *mut c_void,
+    pub(crate) defined: unsafe extern "C" fn() -> *mut bool,
+    pub(crate) type_text: *const c_char,
+    pub(crate) next: *const FunctionConstant,
+}
+
+/// What the undefined-behaviour instrumentation found.
+#[repr(C)]
+pub(crate) struct Fault {
+    pub(crate) kind: u32,
+    pub(crate) line: u32,
+    pub(crate) column: u32,
+    pub(crate) file: *const c_char,
+    pub(crate) type_text: *const c_char,
+    pub(crate) a: u64,
+    pub(crate) b: u64,
+}
+
+/// The table a kernel library calls the runtime through.
+#[repr(C)]
+pub(crate) struct Runtime {
+    pub(crate) version: u32,
+    pub(crate) barrier: extern "C" fn(c_int, *const c_char, c_int, *const c_void),
+    pub(crate) simdgroup_barrier: extern "C" fn(c_int, *const c_char, c_int, *const c_void),
+    pub(crate) simd: extern "C" fn(SimdFn, *mut c_void, *mut c_void, *const c_char, c_int, *const c_void),
+    pub(crate) lane: extern "C" fn() -> u32,
+    pub(crate) threadgroup_variable: extern "C" fn(*const c_void, usize, usize) -> *mut c_void,
+    pub(crate) fence: extern "C" fn(c_int, c_int, c_int),
+    pub(crate) access: extern "C" fn(*const c_void, usize, u32, *const c_void),
+    pub(crate) fault: extern "C" fn(*const Fault, *const c_void),
+}

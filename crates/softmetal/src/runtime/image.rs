@@ -1,0 +1,319 @@
+//! A kernel library in this process: loading it and reading what it says about itself.
+
+use std::{
+    ffi::{CStr, c_char, c_int, c_void},
+    ops::Range,
+    path::{Path, PathBuf},
+    sync::Arc,
+};
+
+use super::{abi, callbacks};
+use crate::{
+    error::{Error, Result},
+    library::{Argument, ArgumentKind, BuiltIn, FunctionConstant, Kernel},
+};
+
+/// A loaded kernel library. It stays loaded: reports and other threads may still hold addresses in it.
+#[derive(Debug)]
+pub struct Image {
+    path: PathBuf,
+    entries: Vec<abi::Entry>,
+    kernels: Vec<Kernel>,
+    /// Per kernel and parameter, the type the compiler deduced.
+    types: Vec<Vec<String>>,
+    constants: Vec<FunctionConstant>,
+    slots: Vec<Slot>,
+    init_constants: unsafe extern "C" fn(),
+    span: Span,
+    checked: bool,
+}
+
+/// How to reach a function constant of the calling thread.
+#[derive(Debug)]
+struct Slot {
+    index: u32,
+    size: usize,
+    value: unsafe extern "C" fn() -> *mut c_void,
+    defined: unsafe extern "C" fn() -> *mut bool,
+}
+
+/// Where the library lies in memory.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Span {
+    /// What addresses of its debug information are relative to.
+    pub(crate) base: usize,
+    /// Code, constants and globals.
+    pub(crate) segments: Vec<Range<usize>>,
+    /// Thread-local storage of the thread that asked.
+    pub(crate) tls: Range<usize>,
+}
+
+impl Image {
+    /// Loads the shared object at `path`.
+    pub fn open(path: &Path) -> Result<Arc<Self>> {
+        let fail = |reason: String| Error::Load { path: path.to_owned(), reason };
+        // SAFETY: the file was built by the compiler of this crate; its initialisers only fill its own lists.
+        let library = unsafe { libloading::Library::new(path) }.map_err(|e| fail(e.to_string()))?;
+        // SAFETY: the exported symbols have these types by `msl_abi.h`, whose version is compared before any other is used.
+        unsafe {
+            let version = *library
+                .get::<unsafe extern "C" fn() -> u32>(b"msl_abi_version\0")
+                .map_err(|e| fail(e.to_string()))?;
+            if version() != abi::VERSION {
+                return Err(fail(format!(
+                    "it has kernel interface {}, this program needs {}",
+                    version(),
+                    abi::VERSION
+                )));
+            }
+            let set = *library
+                .get::<unsafe extern "C" fn(*const abi::Runtime)>(b"msl_set_runtime\0")
+                .map_err(|e| fail(e.to_string()))?;
+            let kernels = *library
+                .get::<unsafe extern "C" fn() -> *const abi::Kernel>(b"msl_kernels\0")
+                .map_err(|e| fail(e.to_string()))?;
+            let constants = *library
+                .get::<unsafe extern "C" fn() -> *const abi::FunctionConstant>(b"msl_function_constants\0")
+                .map_err(|e| fail(e.to_string()))?;
+            let init_constants = *library
+                .get::<unsafe extern "C" fn()>(b"msl_init_constants\0")
+                .map_err(|e| fail(e.to_string()))?;
+            let checked = library.get::<unsafe extern "C" fn() -> u32>(b"msl_checked\0").is_ok();
+            set(&raw const callbacks::TABLE);
+            let mut image = Self {
+                path: path.to_owned(),
+                entries: Vec::new(),
+                kernels: Vec::new(),
+                types: Vec::new(),
+                constants: Vec::new(),
+                slots: Vec::new(),
+                init_constants,
+                span: span_of(kernels as usize),
+                checked,
+            };
+            image.read_kernels(kernels());
+            image.read_constants(constants());
+            std::mem::forget(library);
+            Ok(Arc::new(image))
+        }
+    }
+
+    /// The kernels in the order of the source.
+    pub fn kernels(&self) -> &[Kernel] {
+        &self.kernels
+    }
+
+    /// The function constants in the order of the source.
+    pub fn constants(&self) -> &[FunctionConstant] {
+        &self.constants
+    }
+
+    /// Whether accesses to memory are instrumented.
+    pub fn checked(&self) -> bool {
+        self.checked
+    }
+
+    /// The shared object.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    pub(crate) fn entry(&self, kernel: usize) -> abi::Entry {
+        self.entries[kernel]
+    }
+
+    /// The type of parameter `n` after template arguments were put in.
+    pub(crate) fn type_of(&self, kernel: usize, n: usize) -> &str {
+        &self.types[kernel][n]
+    }
+
+    pub(crate) fn base(&self) -> usize {
+        self.span.base
+    }
+
+    /// Segments of the library and the calling thread's storage in it.
+    pub(crate) fn span(&self) -> Span {
+        // The storage is created on first use, so touch it before asking where it is.
+        for slot in &self.slots {
+            // SAFETY: returns the address of a thread-local of the loaded library.
+            unsafe {
+                (slot.value)();
+            }
+        }
+        span_of(self.init_constants as usize)
+    }
+
+    /// Sets the function constants of the calling thread: given ones to their bytes, others to zero and undefined.
+    pub(crate) fn set_constants(&self, values: &[(u32, Vec<u8>)]) {
+        for slot in &self.slots {
+            let given = values.iter().find(|(index, _)| *index == slot.index).map(|(_, bytes)| bytes);
+            // SAFETY: `value` and `defined` give thread-locals of `size` bytes and of one bool; lengths were checked by the caller.
+            unsafe {
+                let to = (slot.value)().cast::<u8>();
+                *(slot.defined)() = given.is_some();
+                match given {
+                    Some(bytes) => {
+                        std::ptr::copy_nonoverlapping(bytes.as_ptr(), to, bytes.len().min(slot.size));
+                    }
+                    None => std::ptr::write_bytes(to, 0, slot.size),
+                }
+            }
+        }
+        // SAFETY: recomputes the thread-locals derived from the constants above.
+        unsafe { (self.init_constants)() };
+    }
+
+    /// # Safety
+    /// `list` is null or a kernel list of a loaded library.
+    unsafe fn read_kernels(&mut self, mut list: *const abi::Kernel) {
+        // SAFETY: the list and its texts are static data of the library, which is never unloaded.
+        while let Some(k) = unsafe { list.as_ref() } {
+            let params = if k.param_count == 0 {
+                &[][..]
+            } else {
+                // SAFETY: `params` has `param_count` elements by construction in `msl_entry.h`.
+                unsafe { std::slice::from_raw_parts(k.params, k.param_count as usize) }
+            };
+            // SAFETY: a static string, see above.
+            let (name, texts) = unsafe { (text(k.name), text(k.texts)) };
+            let mut lines = texts.lines();
+            let mut types = Vec::new();
+            let arguments = params
+                .iter()
+                .map(|p| {
+                    let (spelled, name) = lines.next().and_then(|l| l.split_once('\t')).unwrap_or(("", ""));
+                    // SAFETY: a static string, see above.
+                    let deduced = unsafe { text(p.type_text) };
+                    let deduced = deduced.rsplit_once("P = ").map_or("", |(_, t)| t.trim_end_matches(']'));
+                    types.push(deduced.to_owned());
+                    Argument {
+                        name: name.to_owned(),
+                        type_text: match spelled {
+                            "" => deduced.to_owned(),
+                            "device" | "constant" | "threadgroup" | "thread" => {
+                                format!("{spelled} {deduced}")
+                                    .replace(" *", "*")
+                                    .replace(" &", "&")
+                                    .replace("_Float16", "half")
+                            }
+                            _ => spelled.to_owned(),
+                        },
+                        kind: kind_of(p.semantic),
+                        element_size: p.element_size,
+                        alignment: p.alignment,
+                        pointer: p.flags & abi::PARAM_POINTER != 0,
+                        read_only: p.flags & abi::PARAM_CONST != 0,
+                        optional: (abi::SEM_OPTIONAL_BUFFER..abi::SEM_THREADGROUP).contains(&p.semantic),
+                    }
+                })
+                .collect();
+            self.kernels.push(Kernel {
+                name,
+                arguments,
+                max_threads: (k.max_threads > 0).then_some(k.max_threads),
+            });
+            self.entries.push(k.entry);
+            self.types.push(types);
+            list = k.next;
+        }
+        self.kernels.reverse();
+        self.entries.reverse();
+        self.types.reverse();
+    }
+
+    /// # Safety
+    /// `list` is null or a constant list of a loaded library.
+    unsafe fn read_constants(&mut self, mut list: *const abi::FunctionConstant) {
+        // SAFETY: the list and its texts are static data of the library, which is never unloaded.
+        while let Some(c) = unsafe { list.as_ref() } {
+            // SAFETY: static strings, see above.
+            let (name, type_text) = unsafe { (text(c.name), text(c.type_text)) };
+            self.constants.push(FunctionConstant { name, index: c.index as u32, size: c.size, type_text });
+            self.slots.push(Slot {
+                index: c.index as u32,
+                size: c.size as usize,
+                value: c.value,
+                defined: c.defined,
+            });
+            list = c.next;
+        }
+        self.constants.reverse();
+    }
+}
+
+/// # Safety
+/// Null, or a string that ends in zero.
+unsafe fn text(p: *const c_char) -> String {
+    if p.is_null() {
+        return String::new();
+    }
+    // SAFETY: not null; the caller promises the rest.
+    unsafe { CStr::from_ptr(p) }.to_string_lossy().into_owned()
+}
+
+fn kind_of(semantic: i32) -> ArgumentKind {
+    match semantic {
+        s if s >= abi::SEM_THREADGROUP => ArgumentKind::Threadgroup((s - abi::SEM_THREADGROUP) as u32),
+        s if s >= abi::SEM_OPTIONAL_BUFFER => ArgumentKind::Buffer((s - abi::SEM_OPTIONAL_BUFFER) as u32),
+        s if s >= abi::SEM_BUFFER => ArgumentKind::Buffer((s - abi::SEM_BUFFER) as u32),
+        s => ArgumentKind::BuiltIn(built_in(s)),
+    }
+}
+
+fn built_in(semantic: i32) -> BuiltIn {
+    use BuiltIn as B;
+    const ALL: [BuiltIn; 17] = [
+        B::ThreadPositionInGrid,
+        B::ThreadgroupPositionInGrid,
+        B::ThreadPositionInThreadgroup,
+        B::ThreadIndexInThreadgroup,
+        B::ThreadIndexInSimdgroup,
+        B::SimdgroupIndexInThreadgroup,
+        B::ThreadsPerThreadgroup,
+        B::ThreadgroupsPerGrid,
+        B::ThreadsPerGrid,
+        B::SimdgroupsPerThreadgroup,
+        B::ThreadsPerSimdgroup,
+        B::ThreadIndexInQuadgroup,
+        B::QuadgroupIndexInThreadgroup,
+        B::DispatchThreadsPerThreadgroup,
+        B::QuadgroupsPerThreadgroup,
+        B::GridOrigin,
+        B::GridSize,
+    ];
+    ALL[(semantic - 1).clamp(0, 16) as usize]
+}
+
+/// The span of the loaded object that holds `address`.
+fn span_of(address: usize) -> Span {
+    struct Search {
+        address: usize,
+        found: Span,
+    }
+    unsafe extern "C" fn visit(info: *mut libc::dl_phdr_info, _: usize, data: *mut c_void) -> c_int {
+        // SAFETY: the loader passes a valid record; `data` is the `Search` below.
+        let (info, search) = unsafe { (&*info, &mut *data.cast::<Search>()) };
+        // SAFETY: the record says how many headers there are.
+        let headers = unsafe { std::slice::from_raw_parts(info.dlpi_phdr, info.dlpi_phnum as usize) };
+        let at = |h: &libc::Elf64_Phdr| {
+            let start = info.dlpi_addr as usize + h.p_vaddr as usize;
+            start..start + h.p_memsz as usize
+        };
+        let segments: Vec<_> = headers.iter().filter(|h| h.p_type == libc::PT_LOAD).map(at).collect();
+        if !segments.iter().any(|s| s.contains(&search.address)) {
+            return 0;
+        }
+        let tls = headers.iter().find(|h| h.p_type == libc::PT_TLS).map_or(0, |h| h.p_memsz as usize);
+        let start = info.dlpi_tls_data as usize;
+        search.found = Span {
+            base: info.dlpi_addr as usize,
+            segments,
+            tls: start..start + if start == 0 { 0 } else { tls },
+        };
+        1
+    }
+    let mut search = Search { address, found: Span::default() };
+    // SAFETY: `visit` has the type the loader wants and `search` outlives the call.
+    unsafe { libc::dl_iterate_phdr(Some(visit), (&raw mut search).cast()) };
+    search.found
+}

@@ -1,0 +1,171 @@
+//! Memory from the operating system: fiber stacks and buffers with guards around them.
+
+use std::{io, num::NonZeroUsize, ops::Range, ptr};
+
+use corosensei::stack::{Stack, StackPointer};
+
+const PAGE: usize = 4096;
+/// A frame larger than this could jump over the guard; kernels are built with stack probes, which touch every page.
+const GUARD: usize = 16 * PAGE;
+
+/// A private mapping.
+#[derive(Debug)]
+struct Mapping {
+    start: usize,
+    len: usize,
+}
+
+impl Mapping {
+    /// Address space of `len` bytes in whole pages, readable and writable only if `usable`.
+    fn new(len: usize, usable: bool) -> io::Result<Self> {
+        let len = len.next_multiple_of(PAGE);
+        let access = if usable { libc::PROT_READ | libc::PROT_WRITE } else { libc::PROT_NONE };
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
+        // SAFETY: a new anonymous mapping touches no existing memory.
+        let p = unsafe { libc::mmap(ptr::null_mut(), len, access, flags, -1, 0) };
+        if p == libc::MAP_FAILED {
+            Err(io::Error::last_os_error())
+        } else {
+            Ok(Self { start: p as usize, len })
+        }
+    }
+
+    /// Sets the access to `len` bytes, in whole pages, from `offset` on.
+    fn protect(&mut self, offset: usize, len: usize, access: i32) -> io::Result<()> {
+        debug_assert!(offset + len <= self.len, "outside the mapping");
+        // SAFETY: the range lies in this mapping (above), in whole pages.
+        let failed = unsafe { libc::mprotect((self.start + offset) as *mut _, len, access) } != 0;
+        if failed { Err(io::Error::last_os_error()) } else { Ok(()) }
+    }
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        // SAFETY: this value owns the mapping.
+        unsafe { libc::munmap(self.start as *mut _, self.len) };
+    }
+}
+
+/// Brings the cache line at an address, valid or not, closer.
+#[inline]
+pub(super) fn prefetch(address: usize) {
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: a prefetch of any address is a hint without effect on memory.
+    unsafe {
+        use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+        _mm_prefetch::<_MM_HINT_T0>(address as *const i8);
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = address;
+}
+
+/// A fiber's stack, with a guard below it.
+#[derive(Debug)]
+pub(crate) struct FiberStack {
+    mapping: Mapping,
+    /// The top is lowered by this much.
+    stagger: usize,
+}
+
+impl FiberStack {
+    /// `nth` staggers the tops: equal page offsets would compete for the same few cache sets.
+    pub(crate) fn new(size: usize, nth: usize) -> io::Result<Self> {
+        let mut mapping = Mapping::new(size + GUARD, true)?;
+        mapping.protect(0, GUARD, libc::PROT_NONE)?;
+        Ok(Self { mapping, stagger: (nth % 29) * 128 })
+    }
+
+    /// The usable part.
+    pub(crate) fn range(&self) -> Range<usize> {
+        self.mapping.start + GUARD..self.mapping.start + self.mapping.len
+    }
+}
+
+// SAFETY: `base` and `limit` bound this value's own mapping, whose start is a page boundary; `stagger` is a multiple of 16
+// far below the size; the lowest pages are the guard.
+unsafe impl Stack for FiberStack {
+    fn base(&self) -> StackPointer {
+        pointer(self.mapping.start + self.mapping.len - self.stagger)
+    }
+
+    fn limit(&self) -> StackPointer {
+        pointer(self.mapping.start)
+    }
+}
+
+fn pointer(address: usize) -> StackPointer {
+    NonZeroUsize::new(address).unwrap_or(NonZeroUsize::MIN)
+}
+
+/// A buffer with unmapped space on both sides, so that an access past either end belongs to no other buffer.
+#[derive(Debug)]
+pub(crate) struct Guarded {
+    mapping: Mapping,
+    len: usize,
+}
+
+impl Guarded {
+    /// Unmapped bytes on each side.
+    pub(crate) const MARGIN: usize = 16 << 20;
+
+    /// `len` zero bytes.
+    pub(crate) fn new(len: usize) -> io::Result<Self> {
+        let mut mapping = Mapping::new(len.next_multiple_of(PAGE) + 2 * Self::MARGIN, false)?;
+        if len > 0 {
+            mapping.protect(Self::MARGIN, len.next_multiple_of(PAGE), libc::PROT_READ | libc::PROT_WRITE)?;
+        }
+        Ok(Self { mapping, len })
+    }
+
+    /// A copy of `bytes`.
+    pub(crate) fn copy_of(bytes: &[u8]) -> io::Result<Self> {
+        let mut copy = Self::new(bytes.len())?;
+        copy.bytes_mut().copy_from_slice(bytes);
+        Ok(copy)
+    }
+
+    pub(crate) fn address(&self) -> usize {
+        self.mapping.start + Self::MARGIN
+    }
+
+    pub(crate) fn bytes(&self) -> &[u8] {
+        // SAFETY: `len` bytes from `address` are mapped readable, and zero or copied.
+        unsafe { std::slice::from_raw_parts(self.address() as *const u8, self.len) }
+    }
+
+    pub(crate) fn bytes_mut(&mut self) -> &mut [u8] {
+        // SAFETY: as above; `&mut self` is the only handle.
+        unsafe { std::slice::from_raw_parts_mut(self.address() as *mut u8, self.len) }
+    }
+}
+
+/// A buffer aligned like one of a GPU, for host memory that is not.
+#[derive(Debug)]
+pub(crate) struct Aligned {
+    words: Vec<u128>,
+    len: usize,
+}
+
+impl Aligned {
+    pub(crate) const ALIGN: usize = align_of::<u128>();
+
+    pub(crate) fn copy_of(bytes: &[u8]) -> Self {
+        let mut copy = Self { words: vec![0; bytes.len().div_ceil(16).max(1)], len: bytes.len() };
+        copy.bytes_mut().copy_from_slice(bytes);
+        copy
+    }
+
+    pub(crate) fn address(&self) -> usize {
+        self.words.as_ptr() as usize
+    }
+
+    pub(crate) fn bytes(&self) -> &[u8] {
+        // SAFETY: `words` has at least `len` bytes, all initialised.
+        unsafe { std::slice::from_raw_parts(self.words.as_ptr().cast(), self.len) }
+    }
+
+    fn bytes_mut(&mut self) -> &mut [u8] {
+        // SAFETY: as above; every bit pattern is a valid `u128`.
+        unsafe { std::slice::from_raw_parts_mut(self.words.as_mut_ptr().cast(), self.len) }
+    }
+}

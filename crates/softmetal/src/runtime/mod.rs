@@ -1,0 +1,182 @@
+//! Execution: a fiber per GPU thread, threadgroups over host threads. The only unsafe code of the crate lives here.
+//!
+//! Lanes of a simdgroup run one after another until each is parked (collective, barrier) or done. When all live lanes of a
+//! simdgroup are parked, those that wait at the same collective form a group and get its result; when all simdgroups wait at
+//! the threadgroup barrier, it opens. A seed other than zero permutes threadgroups, simdgroups and lanes at every turn.
+
+pub(crate) mod abi;
+mod arena;
+pub mod bytes;
+mod callbacks;
+mod fibers;
+mod group;
+mod image;
+pub(crate) mod memory;
+mod sync;
+mod thread;
+pub(crate) mod trap;
+
+use std::{
+    ffi::c_void,
+    sync::{
+        Mutex, PoisonError,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
+    time::{Duration, Instant},
+};
+
+pub(crate) use arena::LIMIT as THREADGROUP_MEMORY;
+use group::Done;
+pub use image::Image;
+use memory::FiberStack;
+use serde::Serialize;
+use trap::Watch;
+
+use crate::check::{Checker, Event, Who};
+
+/// What a dispatch did.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
+pub struct Stats {
+    /// Threadgroups that were started.
+    pub threadgroups: u64,
+    /// Threadgroup barriers that opened.
+    pub barriers: u64,
+    /// Simdgroup barriers that opened.
+    pub simdgroup_barriers: u64,
+    /// Simd-group and quad-group operations.
+    pub collectives: u64,
+    /// Those that only some of the live lanes took part in.
+    pub divergent_collectives: u64,
+    /// Threads the checker ended because they could not go on.
+    pub stopped: u64,
+}
+
+impl Stats {
+    fn add(&mut self, other: Self) {
+        self.threadgroups += other.threadgroups;
+        self.barriers += other.barriers;
+        self.simdgroup_barriers += other.simdgroup_barriers;
+        self.collectives += other.collectives;
+        self.divergent_collectives += other.divergent_collectives;
+        self.stopped += other.stopped;
+    }
+}
+
+/// A dispatch that was found valid.
+pub(crate) struct Job<'a> {
+    pub(crate) image: &'a Image,
+    pub(crate) kernel: usize,
+    /// Threads of the grid; edge threadgroups may be smaller than the others.
+    pub(crate) threads: [u32; 3],
+    pub(crate) threadgroup: [u32; 3],
+    /// Threadgroups of the grid.
+    pub(crate) groups: [u32; 3],
+    pub(crate) buffers: [*mut c_void; abi::MAX_BUFFERS],
+    pub(crate) threadgroup_memory: [u32; abi::MAX_THREADGROUP_ARGS],
+    pub(crate) constants: Vec<(u32, Vec<u8>)>,
+    /// Zero: in order.
+    pub(crate) seed: u64,
+    pub(crate) workers: usize,
+    pub(crate) stack_size: usize,
+    pub(crate) time_limit: Duration,
+}
+
+// SAFETY: host threads only read the job; what lies behind `buffers` is written by kernels as GPU threads would, and borrowed
+// for the whole dispatch by the caller.
+unsafe impl Sync for Job<'_> {}
+
+/// Stacks that survive from dispatch to dispatch.
+#[derive(Debug, Default)]
+pub(crate) struct StackPool(Mutex<Vec<Vec<FiberStack>>>);
+
+impl StackPool {
+    fn take(&self) -> Vec<FiberStack> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).pop().unwrap_or_default()
+    }
+
+    fn put(&self, stacks: Vec<FiberStack>) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).push(stacks);
+    }
+}
+
+/// What came of a job, besides what it wrote.
+pub(crate) struct Finished {
+    pub(crate) stats: Stats,
+    pub(crate) events: Vec<(Event, Who)>,
+}
+
+/// Runs all threadgroups of a job. With a checker it takes one host thread, so that reports do not depend on timing.
+pub(crate) fn run(job: &Job<'_>, checker: Option<&mut Checker>, pool: &StackPool) -> Finished {
+    let total = job.groups.iter().map(|&g| u64::from(g)).product::<u64>();
+    let (stop, next) = (AtomicBool::new(false), AtomicU64::new(0));
+    let order = Order::new(job.seed, total);
+    let deadline = Instant::now() + job.time_limit;
+    let work = |checker: Option<&mut Checker>| {
+        trap::install();
+        let watch = Watch::new(deadline, &stop);
+        let done = group::work(job, checker, pool.take(), &stop, || {
+            let n = next.fetch_add(1, Ordering::Relaxed);
+            (n < total).then(|| order.at(n))
+        });
+        (done, watch.stopped() && Instant::now() >= deadline)
+    };
+    let mut finished = Finished { stats: Stats::default(), events: Vec::new() };
+    let mut late = false;
+    let mut take = |(done, over): (Done, bool)| {
+        finished.stats.add(done.stats);
+        finished.events.extend(done.events);
+        pool.put(done.stacks);
+        late |= over;
+    };
+    let workers = job.workers.clamp(1, usize::try_from(total).unwrap_or(usize::MAX));
+    if checker.is_some() || workers == 1 {
+        take(work(checker));
+    } else {
+        std::thread::scope(|scope| {
+            let others: Vec<_> = (1..workers).map(|_| scope.spawn(|| work(None))).collect();
+            take(work(None));
+            for other in others {
+                match other.join() {
+                    Ok(done) => take(done),
+                    Err(panic) => std::panic::resume_unwind(panic),
+                }
+            }
+        });
+    }
+    // A kernel that was between two threads at the deadline left no trap.
+    if late && !finished.events.iter().any(|(e, _)| matches!(e, Event::Trap { .. })) {
+        finished.events.push((Event::TimeLimit, Who::default()));
+    }
+    finished
+}
+
+/// The order of threadgroups: all of them once, by `n -> (step * n + start) mod total`.
+struct Order {
+    total: u64,
+    step: u64,
+    start: u64,
+}
+
+impl Order {
+    fn new(seed: u64, total: u64) -> Self {
+        if seed == 0 || total < 2 {
+            return Self { total, step: 1, start: 0 };
+        }
+        let r = group::mix(seed, u64::MAX);
+        let mut step = 1 + (r >> 32) % (total - 1);
+        while gcd(step, total) != 1 {
+            step += 1;
+        }
+        Self { total, step, start: (r & 0xFFFF_FFFF) % total }
+    }
+
+    fn at(&self, n: u64) -> u64 {
+        ((u128::from(self.step) * u128::from(n) + u128::from(self.start)) % u128::from(self.total.max(1)))
+            as u64
+    }
+}
+
+fn gcd(a: u64, b: u64) -> u64 {
+    if b == 0 { a } else { gcd(b, a % b) }
+}

@@ -1,0 +1,126 @@
+//! Where threads meet: collectives of a simdgroup and barriers.
+
+use std::ptr;
+
+use super::{
+    abi,
+    group::{CURRENT, Worker},
+    thread::{State, Thread},
+};
+use crate::check::{Event, Who};
+
+/// A divergent barrier in a loop would say the same thing for ever.
+const MAX_EVENTS: usize = 256;
+
+impl Worker<'_> {
+    pub(super) fn event(&self, event: Event, who: Who) {
+        let mut events = self.events.borrow_mut();
+        if events.len() < MAX_EVENTS {
+            events.push((event, who));
+        }
+    }
+
+    /// The current thread waits at a threadgroup barrier; all should wait at the same one.
+    #[inline]
+    pub(super) fn arrived(&self, me: &Thread) {
+        let waiting = self.waiting.get();
+        self.waiting.set(waiting + 1);
+        if waiting == 0 {
+            self.barrier.set(self.current.get());
+        } else if !me.beside(&self.threads[self.barrier.get()]) {
+            self.elsewhere.set(Some(self.current.get()));
+        }
+    }
+
+    /// Resolves one collective of simdgroup `s`: lanes that wait at the same place form a group. False if no lane waits for one.
+    pub(super) fn resolve(&self, s: usize, lanes: usize) -> bool {
+        let first = s * abi::SIMD_WIDTH;
+        let threads = &self.threads[first..first + lanes];
+        let (mut simd, mut barrier, mut live) = (None, None, 0_u32);
+        for (lane, t) in threads.iter().enumerate() {
+            match t.state.get() {
+                State::Simd => simd = simd.or(Some(lane)),
+                State::SimdBarrier => barrier = barrier.or(Some(lane)),
+                State::Done => continue,
+                _ => {}
+            }
+            live |= 1 << lane;
+        }
+        if let Some(leader) = simd {
+            self.collective(threads, leader, live);
+        } else if let Some(leader) = barrier {
+            self.release_simdgroup(s, threads, leader, live);
+        } else {
+            return false;
+        }
+        true
+    }
+
+    fn collective(&self, threads: &[Thread], leader: usize, live: u32) {
+        let (mut input, mut output, mut mask) = ([ptr::null_mut(); 32], [ptr::null_mut(); 32], 0_u32);
+        for (lane, t) in threads.iter().enumerate().skip(leader) {
+            if t.state.get() == State::Simd && t.same_collective(&threads[leader]) {
+                input[lane] = t.input.get();
+                output[lane] = t.output.get();
+                mask |= 1 << lane;
+                t.state.set(State::Ready);
+            }
+        }
+        if let Some(run) = threads[leader].run.get() {
+            // What it does to the lanes' stacks is no access of any thread.
+            CURRENT.set(ptr::null());
+            // SAFETY: `run` reads and writes only the lanes in `mask`, whose pointers are on the stacks of fibers that wait.
+            unsafe { run(input.as_mut_ptr(), output.as_mut_ptr(), mask) };
+            CURRENT.set(ptr::from_ref(self).cast());
+        }
+        self.count(|s| {
+            s.collectives += 1;
+            s.divergent_collectives += u64::from(mask != live);
+        });
+    }
+
+    fn release_simdgroup(&self, s: usize, threads: &[Thread], leader: usize, live: u32) {
+        let first = &threads[leader];
+        let (mut mask, mut elsewhere) = (0_u32, None);
+        for (lane, t) in threads.iter().enumerate() {
+            if t.state.get() != State::SimdBarrier {
+                continue;
+            }
+            if !t.beside(first) {
+                elsewhere = Some(t);
+            }
+            mask |= 1 << lane;
+            t.state.set(State::Ready);
+        }
+        self.count(|st| st.simdgroup_barriers += 1);
+        if let Some(c) = self.checker.borrow_mut().as_deref_mut() {
+            c.simdgroup_barrier(s, first.flags.get());
+        }
+        if mask != live || elsewhere.is_some() {
+            let who = Who { thread: (s * abi::SIMD_WIDTH + leader) as u32, group: self.group.get() };
+            let event = Event::SimdDivergence {
+                site: first.site(),
+                waiting: mask.count_ones(),
+                live: live.count_ones(),
+                elsewhere: elsewhere.map(Thread::site),
+            };
+            self.event(event, who);
+        }
+    }
+
+    pub(super) fn release_barrier(&self) {
+        let (leader, waiting, elsewhere) = (self.barrier.get(), self.waiting.take(), self.elsewhere.take());
+        let first = &self.threads[leader];
+        self.count(|s| s.barriers += 1);
+        if let Some(c) = self.checker.borrow_mut().as_deref_mut() {
+            c.barrier(first.flags.get());
+        }
+        // Threads that the checker stopped are missing through no fault of the barrier.
+        let total = self.total.get();
+        if elsewhere.is_some() || waiting + self.stopped.get() < total {
+            let (site, elsewhere) = (first.site(), elsewhere.map(|i| self.threads[i].site()));
+            let event = Event::Divergence { site, waiting, total, elsewhere };
+            self.event(event, Who { thread: leader as u32, group: self.group.get() });
+        }
+    }
+}

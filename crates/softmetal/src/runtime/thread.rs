@@ -1,0 +1,86 @@
+//! A GPU thread as the scheduler sees it.
+
+use std::{
+    cell::Cell,
+    ffi::{CStr, c_char, c_void},
+    ptr,
+};
+
+use corosensei::Yielder;
+
+use super::abi;
+use crate::check::Site;
+
+/// Where a GPU thread stands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum State {
+    New,
+    Ready,
+    Simd,
+    SimdBarrier,
+    Barrier,
+    Done,
+    /// Ended by the checker; its fiber is still to be cleared.
+    Stopped,
+}
+
+/// A call in the source, and the address it returns to.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Call {
+    pub(crate) file: *const c_char,
+    pub(crate) line: i32,
+    pub(crate) pc: usize,
+}
+
+/// One GPU thread; a cache line, since every barrier touches each of them.
+#[repr(align(64))]
+pub(super) struct Thread {
+    pub(super) yielder: Cell<*const Yielder<(), ()>>,
+    pub(super) file: Cell<*const c_char>,
+    pub(super) pc: Cell<usize>,
+    pub(super) line: Cell<i32>,
+    pub(super) flags: Cell<i32>,
+    pub(super) run: Cell<Option<abi::SimdFn>>,
+    pub(super) input: Cell<*mut c_void>,
+    pub(super) output: Cell<*mut c_void>,
+    /// The fiber it runs on: a finished thread hands its fiber to the next unstarted one.
+    pub(super) fiber: Cell<u32>,
+    pub(super) state: Cell<State>,
+}
+
+impl Thread {
+    pub(super) fn new() -> Self {
+        Self {
+            yielder: Cell::new(ptr::null()),
+            file: Cell::new(ptr::null()),
+            pc: Cell::new(0),
+            line: Cell::new(0),
+            flags: Cell::new(0),
+            run: Cell::new(None),
+            input: Cell::new(ptr::null_mut()),
+            output: Cell::new(ptr::null_mut()),
+            fiber: Cell::new(0),
+            state: Cell::new(State::Done),
+        }
+    }
+
+    /// Both wait at the same call in the source; for collectives, for the same operation.
+    #[inline]
+    pub(super) fn beside(&self, other: &Self) -> bool {
+        self.line.get() == other.line.get() && self.file.get() == other.file.get()
+    }
+
+    pub(super) fn same_collective(&self, other: &Self) -> bool {
+        self.beside(other) && self.run.get().map(|f| f as usize) == other.run.get().map(|f| f as usize)
+    }
+
+    pub(super) fn site(&self) -> Site {
+        let file = if self.file.get().is_null() {
+            "".into()
+        } else {
+            // SAFETY: a string literal of the library, which is never unloaded.
+            unsafe { CStr::from_ptr(self.file.get()) }.to_string_lossy()
+        };
+        Site { file: file.into_owned(), line: self.line.get() as u32, pc: self.pc.get() }
+    }
+}

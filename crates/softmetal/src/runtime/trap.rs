@@ -1,0 +1,320 @@
+//! Crashes and endless loops inside kernels: signals that end the fiber instead of the process.
+
+use std::{
+    cell::Cell,
+    ffi::{c_int, c_void},
+    mem::MaybeUninit,
+    ptr,
+    sync::{
+        Condvar, Mutex, MutexGuard, Once, OnceLock, PoisonError,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::{Duration, Instant},
+};
+
+use corosensei::trap::CoroutineTrapHandler;
+
+/// How a fiber ended.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Exit {
+    /// All its threads returned.
+    Finished,
+    /// A signal ended it.
+    Trapped(Trap),
+}
+
+/// What a kernel was doing when it was ended.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Trap {
+    pub(crate) cause: Cause,
+    /// The instruction.
+    pub(crate) pc: usize,
+}
+
+/// Why a fiber was ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Cause {
+    /// Access to an address that is not mapped.
+    Memory(usize),
+    StackOverflow,
+    Arithmetic,
+    Instruction,
+    Timeout,
+}
+
+/// The fiber that runs on this host thread.
+#[derive(Clone, Copy)]
+pub(crate) struct Running {
+    pub(crate) handler: CoroutineTrapHandler<Exit>,
+    /// End of the guard below the stack.
+    pub(crate) guard_end: usize,
+}
+
+thread_local! {
+    static RUNNING: Cell<*const Running> = const { Cell::new(ptr::null()) };
+    /// Set only while code of the kernel itself runs: elsewhere locks and borrows may be held.
+    static IN_KERNEL: Cell<bool> = const { Cell::new(false) };
+    static STOP: Cell<*const AtomicBool> = const { Cell::new(ptr::null()) };
+}
+
+/// Says whether kernel code is about to run on this host thread.
+#[inline]
+pub(crate) fn in_kernel(yes: bool) {
+    IN_KERNEL.set(yes);
+}
+
+/// Names the fiber that is about to be resumed; null when it has come back.
+#[inline]
+pub(crate) fn running(fiber: *const Running) {
+    RUNNING.set(fiber);
+}
+
+const FAULTS: [c_int; 5] = [libc::SIGSEGV, libc::SIGBUS, libc::SIGFPE, libc::SIGILL, libc::SIGTRAP];
+/// Ignored by default and used by few: it asks a host thread to look whether its time is over.
+const PREEMPT: c_int = libc::SIGURG;
+
+static PREVIOUS: OnceLock<Vec<(c_int, libc::sigaction)>> = OnceLock::new();
+
+/// Installs the handlers, once per process, and gives this host thread a signal stack if it has none.
+pub(crate) fn install() {
+    static ONCE: Once = Once::new();
+    ONCE.call_once(|| {
+        let mut previous = Vec::new();
+        for signal in FAULTS.into_iter().chain([PREEMPT]) {
+            // SAFETY: the structures are plain data; the handler only touches thread-locals without destructors and the
+            // interrupted context.
+            unsafe {
+                let mut action = MaybeUninit::<libc::sigaction>::zeroed().assume_init();
+                let mut old = MaybeUninit::<libc::sigaction>::zeroed().assume_init();
+                action.sa_sigaction = handle as *const () as usize;
+                action.sa_flags = libc::SA_SIGINFO | libc::SA_ONSTACK | libc::SA_RESTART;
+                libc::sigemptyset(&raw mut action.sa_mask);
+                libc::sigaction(signal, &raw const action, &raw mut old);
+                previous.push((signal, old));
+            }
+        }
+        let _ = PREVIOUS.set(previous);
+    });
+    signal_stack();
+}
+
+/// A stack overflow can only be handled on another stack.
+fn signal_stack() {
+    const SIZE: usize = 64 << 10;
+    // SAFETY: reads the current setting; if there is none, a leaked block of `SIZE` bytes becomes it for good.
+    unsafe {
+        let mut now = MaybeUninit::<libc::stack_t>::zeroed().assume_init();
+        libc::sigaltstack(ptr::null(), &raw mut now);
+        if now.ss_flags & libc::SS_DISABLE != 0 {
+            let block = Box::leak(vec![0_u8; SIZE].into_boxed_slice());
+            let stack = libc::stack_t { ss_sp: block.as_mut_ptr().cast(), ss_flags: 0, ss_size: SIZE };
+            libc::sigaltstack(&raw const stack, ptr::null_mut());
+        }
+    }
+}
+
+unsafe extern "C" fn handle(signal: c_int, info: *mut libc::siginfo_t, context: *mut c_void) {
+    // SAFETY: the kernel passes a valid record and context; `running` names a live fiber of this thread or nothing.
+    unsafe {
+        let context = &mut *context.cast::<libc::ucontext_t>();
+        let running = RUNNING.get();
+        if !running.is_null() && IN_KERNEL.get() {
+            let running = *running;
+            let (pc, sp) = position(context);
+            if running.handler.stack_ptr_in_bounds(sp) {
+                let stop = STOP.get();
+                if signal == PREEMPT && (stop.is_null() || !(*stop).load(Ordering::Relaxed)) {
+                    return;
+                }
+                let cause = cause_of(signal, info, &running);
+                IN_KERNEL.set(false);
+                let registers = running.handler.setup_trap_handler(move || Exit::Trapped(Trap { cause, pc }));
+                redirect(context, registers);
+                return;
+            }
+        }
+        if signal != PREEMPT {
+            pass_on(signal, info, context);
+        }
+    }
+}
+
+/// # Safety
+/// `info` is the record of `signal`.
+unsafe fn cause_of(signal: c_int, info: *mut libc::siginfo_t, running: &Running) -> Cause {
+    // SAFETY: memory faults carry an address.
+    let address = unsafe { (*info).si_addr() } as usize;
+    match signal {
+        PREEMPT => Cause::Timeout,
+        libc::SIGFPE => Cause::Arithmetic,
+        libc::SIGILL | libc::SIGTRAP => Cause::Instruction,
+        _ if running.handler.stack_ptr_in_bounds(address) && address < running.guard_end => {
+            Cause::StackOverflow
+        }
+        _ => Cause::Memory(address),
+    }
+}
+
+/// Not ours: the handler that was there before decides.
+///
+/// # Safety
+/// Called from the handler of `signal` with its arguments.
+unsafe fn pass_on(signal: c_int, info: *mut libc::siginfo_t, context: &mut libc::ucontext_t) {
+    let old = PREVIOUS.get().and_then(|all| all.iter().find(|(s, _)| *s == signal));
+    match old {
+        Some((_, old)) if old.sa_sigaction != libc::SIG_DFL && old.sa_sigaction != libc::SIG_IGN => {
+            if old.sa_flags & libc::SA_SIGINFO != 0 {
+                // SAFETY: registered with SA_SIGINFO, so it has this type.
+                unsafe {
+                    let f: extern "C" fn(c_int, *mut libc::siginfo_t, *mut c_void) =
+                        std::mem::transmute(old.sa_sigaction);
+                    f(signal, info, ptr::from_mut(context).cast());
+                }
+            } else {
+                // SAFETY: registered without SA_SIGINFO, so it has this type.
+                unsafe {
+                    let f: extern "C" fn(c_int) = std::mem::transmute(old.sa_sigaction);
+                    f(signal);
+                }
+            }
+        }
+        // SAFETY: back to the default; the faulting instruction runs again and ends the process as it would have.
+        _ => unsafe {
+            libc::signal(signal, libc::SIG_DFL);
+        },
+    }
+}
+
+#[cfg(all(target_os = "linux", target_arch = "x86_64"))]
+fn position(context: &libc::ucontext_t) -> (usize, usize) {
+    let r = &context.uc_mcontext.gregs;
+    (r[libc::REG_RIP as usize] as usize, r[libc::REG_RSP as usize] as usize)
+}
+
+#[cfg(all(target_os = "linux", target_arch = "x86_64"))]
+fn redirect(context: &mut libc::ucontext_t, to: corosensei::trap::TrapHandlerRegs) {
+    let r = &mut context.uc_mcontext.gregs;
+    r[libc::REG_RIP as usize] = to.rip as i64;
+    r[libc::REG_RSP as usize] = to.rsp as i64;
+    r[libc::REG_RBP as usize] = to.rbp as i64;
+    r[libc::REG_RDI as usize] = to.rdi as i64;
+    r[libc::REG_RSI as usize] = to.rsi as i64;
+}
+
+#[cfg(all(target_os = "linux", target_arch = "aarch64"))]
+fn position(context: &libc::ucontext_t) -> (usize, usize) {
+    (context.uc_mcontext.pc as usize, context.uc_mcontext.sp as usize)
+}
+
+#[cfg(all(target_os = "linux", target_arch = "aarch64"))]
+fn redirect(context: &mut libc::ucontext_t, to: corosensei::trap::TrapHandlerRegs) {
+    let m = &mut context.uc_mcontext;
+    m.pc = to.pc;
+    m.sp = to.sp;
+    m.regs[0] = to.x0;
+    m.regs[1] = to.x1;
+    m.regs[29] = to.x29;
+    m.regs[30] = to.lr;
+}
+
+/// While it lives, the watchdog stops this host thread's kernels at the deadline.
+pub(crate) struct Watch<'a> {
+    key: usize,
+    stop: &'a AtomicBool,
+}
+
+struct Watched {
+    key: usize,
+    deadline: Instant,
+    thread: libc::pthread_t,
+    stop: *const AtomicBool,
+}
+
+// SAFETY: `stop` outlives the entry, which `Watch` removes before its borrow ends; the flag itself is atomic.
+unsafe impl Send for Watched {}
+
+#[derive(Default)]
+struct Watchdog {
+    state: Mutex<Watchlist>,
+    changed: Condvar,
+}
+
+#[derive(Default)]
+struct Watchlist {
+    last_key: usize,
+    /// When the watchdog looks next; unset until it first sleeps.
+    wakes: Option<Instant>,
+    entries: Vec<Watched>,
+}
+
+/// How often a host thread is asked again, should it have been outside kernel code the first time.
+const NAG: Duration = Duration::from_millis(5);
+
+fn watchdog() -> &'static Watchdog {
+    static WATCHDOG: OnceLock<&'static Watchdog> = OnceLock::new();
+    WATCHDOG.get_or_init(|| {
+        let dog: &'static Watchdog = Box::leak(Box::default());
+        // Without the thread, kernels that loop for ever are not stopped; nothing else changes.
+        let _ = std::thread::Builder::new().name("softmetal watchdog".into()).spawn(move || dog.watch());
+        dog
+    })
+}
+
+impl Watchdog {
+    fn lock(&self) -> MutexGuard<'_, Watchlist> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn watch(&self) {
+        let mut list = self.lock();
+        loop {
+            let now = Instant::now();
+            let mut wait = Duration::from_secs(3600);
+            for e in &list.entries {
+                if e.deadline <= now {
+                    // SAFETY: the entry is present, so its thread and flag are alive (see `Watch::drop`).
+                    unsafe {
+                        (*e.stop).store(true, Ordering::Relaxed);
+                        libc::pthread_kill(e.thread, PREEMPT);
+                    }
+                    wait = wait.min(NAG);
+                } else {
+                    wait = wait.min(e.deadline - now);
+                }
+            }
+            list.wakes = Some(now + wait);
+            list = self.changed.wait_timeout(list, wait).unwrap_or_else(PoisonError::into_inner).0;
+        }
+    }
+}
+
+impl<'a> Watch<'a> {
+    /// Watches the calling host thread; at the deadline `stop` is set.
+    pub(crate) fn new(deadline: Instant, stop: &'a AtomicBool) -> Self {
+        let dog = watchdog();
+        let mut list = dog.lock();
+        list.last_key += 1;
+        let key = list.last_key;
+        let sooner = list.wakes.is_none_or(|at| deadline < at);
+        // SAFETY: names the calling thread.
+        let thread = unsafe { libc::pthread_self() };
+        list.entries.push(Watched { key, deadline, thread, stop });
+        drop(list);
+        if sooner {
+            dog.changed.notify_one();
+        }
+        STOP.set(stop);
+        Self { key, stop }
+    }
+
+    pub(crate) fn stopped(&self) -> bool {
+        self.stop.load(Ordering::Relaxed)
+    }
+}
+
+impl Drop for Watch<'_> {
+    fn drop(&mut self) {
+        STOP.set(ptr::null());
+        watchdog().lock().entries.retain(|e| e.key != self.key);
+    }
+}

@@ -1,0 +1,21 @@
+#include <metal_stdlib>
+using namespace metal;
+
+// Two branches, each with a barrier of its own.
+kernel void buggy(device const float* in [[buffer(0)]], device float* out [[buffer(1)]], uint i [[thread_position_in_threadgroup]]) {
+    threadgroup float line[128];
+    line[i] = in[i];
+    if (i < 40) {
+        threadgroup_barrier(mem_flags::mem_threadgroup);  // BUG
+    } else {
+        threadgroup_barrier(mem_flags::mem_threadgroup);  // OTHER
+    }
+    out[i] = line[i];
+}
+
+kernel void fixed(device const float* in [[buffer(0)]], device float* out [[buffer(1)]], uint i [[thread_position_in_threadgroup]]) {
+    threadgroup float line[128];
+    line[i] = in[i];
+    threadgroup_barrier(mem_flags::mem_threadgroup);
+    out[i] = line[i];
+}

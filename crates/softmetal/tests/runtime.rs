@@ -1,0 +1,394 @@
+//! Execution: results, schedules, limits, crashes and what a dispatch refuses.
+
+use std::{
+    path::PathBuf,
+    time::{Duration, Instant},
+};
+
+use softmetal::{
+    Compiler, Device, Dispatch, Error, Flavour, Kind, Library, Source, as_bytes, as_bytes_mut,
+    device::Problem,
+};
+
+const BOTH: [Flavour; 2] = [Flavour::Plain, Flavour::Checked];
+
+fn file(name: &str, flavour: Flavour) -> Library {
+    let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/kernels").join(name);
+    compiler(flavour).compile(&Source::from_file(path).unwrap()).unwrap_or_else(|e| panic!("{e}"))
+}
+
+fn text(body: &str, flavour: Flavour) -> Library {
+    let source = format!("#include <metal_stdlib>\nusing namespace metal;\n{body}");
+    compiler(flavour).compile(&Source::new("kernel.metal", source)).unwrap_or_else(|e| panic!("{e}"))
+}
+
+fn compiler(flavour: Flavour) -> Compiler {
+    Compiler::new().expect("clang 17 or newer is needed").flavour(flavour)
+}
+
+/// A q4_0 matrix with its values, and a vector.
+fn q4_0(rows: usize, columns: usize) -> (Vec<u8>, Vec<f32>, Vec<f32>) {
+    let mut state = 1_u32;
+    let mut random = move || {
+        state = state.wrapping_mul(1664525).wrapping_add(1013904223);
+        state >> 16
+    };
+    let (mut bytes, mut values) = (Vec::new(), Vec::new());
+    for _ in 0..rows * columns / 32 {
+        bytes.extend(0x2C00_u16.to_le_bytes()); // 1/16 as a half
+        let quants: Vec<u8> = (0..16).map(|_| random() as u8).collect();
+        values.extend(quants.iter().map(|q| f32::from(q & 15) / 16.0 - 0.5));
+        values.extend(quants.iter().map(|q| f32::from(q >> 4) / 16.0 - 0.5));
+        bytes.extend(quants);
+    }
+    let x = (0..columns).map(|_| random() as f32 / 32768.0 - 1.0).collect();
+    (bytes, values, x)
+}
+
+#[test]
+fn a_quantised_matvec_gives_the_same_numbers_in_both_flavours_and_on_any_number_of_host_threads() {
+    for flavour in BOTH {
+        let library = file("q4_0_matvec.metal", flavour);
+        for (rows, columns, workers) in [(37, 256, 1), (37, 256, 3), (160, 512, 2)] {
+            let (weights, values, x) = q4_0(rows, columns);
+            let mut y = vec![f32::NAN; rows];
+            let device = Device::with_workers(workers);
+            let outcome = device
+                .dispatch(&library, "q4_0_matvec")
+                .unwrap()
+                .buffer(0, &weights)
+                .buffer(1, as_bytes(&x))
+                .buffer_mut(2, as_bytes_mut(&mut y))
+                .value(3, rows as u32)
+                .value(4, columns as u32)
+                .threadgroups([(rows as u32).div_ceil(16), 1, 1], [128, 1, 1])
+                .run()
+                .unwrap();
+            assert!(outcome.is_clean(), "{}", outcome.reports[0]);
+            for (row, y) in y.iter().enumerate() {
+                let right: f32 = (0..columns).map(|c| values[row * columns + c] * x[c]).sum();
+                assert!((y - right).abs() < 1e-3, "row {row}: {y} instead of {right}");
+            }
+        }
+    }
+}
+
+#[test]
+fn function_constants_threadgroup_memory_and_templates_work_together() {
+    for flavour in BOTH {
+        let library = file("rms_norm.metal", flavour);
+        for has_weights in [false, true] {
+            let (rows, n) = (3_usize, 100_usize);
+            let x: Vec<f32> = (0..rows * n).map(|i| (i % 17) as f32 - 8.0).collect();
+            let w: Vec<f32> = (0..n).map(|i| 1.0 + (i % 5) as f32).collect();
+            let mut y = vec![f32::NAN; rows * n];
+            let device = Device::new();
+            let outcome = device
+                .dispatch(&library, "rms_norm_f32")
+                .unwrap()
+                .buffer(0, as_bytes(&x))
+                .buffer(1, as_bytes(&w))
+                .buffer_mut(2, as_bytes_mut(&mut y))
+                .value(3, n as u32)
+                .value(4, 1e-5_f32)
+                .threadgroup_memory(0, 128)
+                .constant("has_w", has_weights)
+                .threadgroups([rows as u32, 1, 1], [64, 1, 1])
+                .seed(u64::from(has_weights))
+                .run()
+                .unwrap();
+            assert!(outcome.is_clean(), "{}", outcome.reports[0]);
+            for (i, y) in y.iter().enumerate() {
+                let row = &x[i / n * n..][..n];
+                let scale = 1.0 / (row.iter().map(|v| v * v).sum::<f32>() / n as f32 + 1e-5).sqrt();
+                let right = x[i] * scale * if has_weights { w[i % n] } else { 1.0 };
+                assert!((y - right).abs() < 1e-4, "element {i}: {y} instead of {right}");
+            }
+        }
+    }
+}
+
+const ORDER: &str = "
+kernel void order(device atomic_uint* next [[buffer(0)]], device uint* place [[buffer(1)]], uint i [[thread_position_in_grid]]) {
+    place[i] = atomic_fetch_add_explicit(next, 1u, memory_order_relaxed);
+    threadgroup_barrier(mem_flags::mem_none);
+    place[i] += 1000 * atomic_fetch_add_explicit(next, 1u, memory_order_relaxed);
+}";
+
+fn order(library: &Library, seed: u64) -> Vec<u32> {
+    let (mut next, mut place) = (vec![0_u32], vec![0_u32; 256]);
+    let device = Device::new();
+    let dispatch = device.dispatch(library, "order").unwrap();
+    dispatch
+        .buffer_mut(0, as_bytes_mut(&mut next))
+        .buffer_mut(1, as_bytes_mut(&mut place))
+        .threads([256, 1, 1], [64, 1, 1])
+        .seed(seed)
+        .workers(1)
+        .run()
+        .unwrap();
+    place
+}
+
+#[test]
+fn a_seed_gives_always_the_same_schedule_and_other_seeds_others() {
+    let library = text(ORDER, Flavour::Plain);
+    let in_order = order(&library, 0);
+    assert_eq!(in_order[..3], [64_000, 65_001, 66_002]);
+    let mut all = vec![in_order];
+    for seed in 1..10 {
+        assert_eq!(order(&library, seed), order(&library, seed));
+        all.push(order(&library, seed));
+    }
+    all.sort();
+    all.dedup();
+    assert_eq!(all.len(), 10);
+}
+
+#[test]
+fn ragged_grids_in_three_dimensions_reach_every_thread_once() {
+    let library = text(
+        "kernel void mark(device uint* seen [[buffer(0)]], uint3 at [[thread_position_in_grid]], uint3 size [[threads_per_grid]],
+                          uint3 n [[threads_per_threadgroup]], uint3 full [[dispatch_threads_per_threadgroup]],
+                          uint3 g [[threadgroup_position_in_grid]], uint3 t [[thread_position_in_threadgroup]],
+                          uint index [[thread_index_in_threadgroup]], uint lane [[thread_index_in_simdgroup]],
+                          uint sg [[simdgroup_index_in_threadgroup]]) {
+            const bool right = all(at == g * full + t) && index == (t.z * n.y + t.y) * n.x + t.x && lane == index % 32 && sg == index / 32;
+            seen[(at.z * size.y + at.y) * size.x + at.x] += right ? 1 : 100;
+        }",
+        Flavour::Checked,
+    );
+    for (threads, threadgroup) in [([7, 5, 3], [4, 2, 2]), ([33, 1, 1], [32, 1, 1]), ([1, 40, 9], [1, 8, 8])]
+    {
+        let mut seen = vec![0_u32; threads.iter().product::<u32>() as usize];
+        let device = Device::new();
+        let outcome = device
+            .dispatch(&library, "mark")
+            .unwrap()
+            .buffer_mut(0, as_bytes_mut(&mut seen))
+            .threads(threads, threadgroup)
+            .run()
+            .unwrap();
+        assert!(outcome.is_clean(), "{}", outcome.reports[0]);
+        assert!(seen.iter().all(|&n| n == 1), "{seen:?}");
+    }
+}
+
+#[test]
+fn threadgroup_memory_is_poisoned_before_each_threadgroup() {
+    let library = text(
+        "kernel void peek(device float* out [[buffer(0)]], uint g [[threadgroup_position_in_grid]]) {
+            threadgroup float x[1];
+            out[g] = x[0];
+            x[0] = 1;
+        }",
+        Flavour::Plain,
+    );
+    let mut out = vec![0_f32; 8];
+    let device = Device::with_workers(1);
+    device
+        .dispatch(&library, "peek")
+        .unwrap()
+        .buffer_mut(0, as_bytes_mut(&mut out))
+        .threadgroups([8, 1, 1], [1, 1, 1])
+        .run()
+        .unwrap();
+    assert!(out.iter().all(|x| x.is_nan()), "{out:?}");
+}
+
+#[test]
+fn misaligned_host_memory_offsets_and_aliases_are_seen_as_bound() {
+    let library = text(
+        "kernel void add(device const float* a [[buffer(0)]], device const float* b [[buffer(1)]], device float* c [[buffer(2)]],
+                         uint i [[thread_position_in_grid]]) { c[i] = a[i] + b[i]; }",
+        Flavour::Plain,
+    );
+    let mut bytes = [0_u8; 65];
+    let values: Vec<f32> = (0..16).map(|i| i as f32).collect();
+    bytes[1..].copy_from_slice(as_bytes(&values));
+    let device = Device::new();
+    let outcome = device
+        .dispatch(&library, "add")
+        .unwrap()
+        .buffer_mut(2, &mut bytes[1..])
+        .alias(0, 2, 16)
+        .alias(1, 2, 32)
+        .threads([4, 1, 1], [4, 1, 1])
+        .run()
+        .unwrap();
+    assert!(outcome.is_clean());
+    let first: Vec<f32> = bytes[1..17].chunks(4).map(|b| f32::from_le_bytes(b.try_into().unwrap())).collect();
+    assert_eq!(first, [12.0, 14.0, 16.0, 18.0]);
+}
+
+fn crash(
+    body: &str,
+    kernel: &str,
+    set: impl for<'a> Fn(Dispatch<'a>) -> Dispatch<'a>,
+) -> (Kind, u32, Duration) {
+    let library = text(body, Flavour::Plain);
+    let device = Device::with_workers(2);
+    let start = Instant::now();
+    let dispatch = device.dispatch(&library, kernel).unwrap().threads([64, 1, 1], [32, 1, 1]);
+    let outcome = set(dispatch).run().unwrap();
+    let report = outcome.reports.first().expect("a report");
+    (report.kind, report.at.line, start.elapsed())
+}
+
+#[test]
+fn a_null_pointer_ends_the_dispatch_and_not_the_process() {
+    let (kind, line, _) = crash(
+        "kernel void null(device float* out [[buffer(0)]], uint i [[thread_position_in_grid]]) {
+            out[i] = 1;
+        }",
+        "null",
+        |d| d,
+    );
+    assert_eq!((kind, line), (Kind::Crash, 4));
+}
+
+#[test]
+fn endless_recursion_is_reported_as_stack_overflow() {
+    let (kind, ..) = crash(
+        "static int deep(int n, thread int* up) { int here[64]; for (int k = 0; k < 64; k++) here[k] = n + up[k & 3]; return deep(n + here[n & 63], here) + here[n & 31]; }
+        kernel void recurse(device int* out [[buffer(0)]], uint i [[thread_position_in_grid]]) { int x[4] = { 1, 2, 3, 4 }; out[i] = deep(i, x); }",
+        "recurse",
+        |d| d.value(0, vec![0_u8; 1024]),
+    );
+    assert_eq!(kind, Kind::StackOverflow);
+}
+
+#[test]
+fn a_crashed_device_goes_on_with_the_next_dispatch() {
+    let library = text(
+        "kernel void maybe(device uint* out [[buffer(0)]], constant uint& divisor [[buffer(1)]], uint i [[thread_position_in_grid]]) {
+            threadgroup_barrier(mem_flags::mem_none);
+            out[i] = i / divisor;
+        }",
+        Flavour::Plain,
+    );
+    let device = Device::new();
+    for (divisor, clean) in [(0_u32, false), (2, true), (0, false), (1, true)] {
+        let mut out = vec![0_u32; 64];
+        let dispatch = device.dispatch(&library, "maybe").unwrap();
+        let outcome = dispatch
+            .buffer_mut(0, as_bytes_mut(&mut out))
+            .value(1, divisor)
+            .threads([64, 1, 1], [32, 1, 1])
+            .run()
+            .unwrap();
+        assert_eq!(outcome.is_clean(), clean);
+        if clean {
+            assert_eq!(out[10], 10 / divisor);
+        }
+    }
+}
+
+const ENDLESS: &str = "
+kernel void spins(device uint* out [[buffer(0)]], uint i [[thread_position_in_grid]]) {
+    uint n = i + 1;
+    while (n != 0) n = n * 3 | 1;
+    out[i] = n;
+}
+kernel void waits(device uint* out [[buffer(0)]], uint i [[thread_position_in_grid]]) {
+    while (out[0] == 0) threadgroup_barrier(mem_flags::mem_device);
+}
+kernel void sums(device uint* out [[buffer(0)]], uint i [[thread_position_in_grid]]) {
+    uint n = i;
+    while (simd_sum(n) != 1) n = simd_shuffle_xor(n, 1);
+    out[i] = n;
+}";
+
+#[test]
+fn endless_loops_are_stopped_by_the_time_limit_in_both_flavours() {
+    for flavour in BOTH {
+        let library = text(ENDLESS, flavour);
+        for kernel in ["spins", "waits", "sums"] {
+            let mut out = vec![0_u32; 64];
+            let device = Device::with_workers(2);
+            let start = Instant::now();
+            let outcome = device
+                .dispatch(&library, kernel)
+                .unwrap()
+                .buffer_mut(0, as_bytes_mut(&mut out))
+                .threads([64, 1, 1], [32, 1, 1])
+                .time_limit(Duration::from_millis(200))
+                .run()
+                .unwrap();
+            assert!(start.elapsed() < Duration::from_secs(5), "{kernel} took {:?}", start.elapsed());
+            assert!(
+                outcome.reports.iter().any(|r| r.kind == Kind::TimeLimit),
+                "{kernel}: {:?}",
+                outcome.reports
+            );
+        }
+    }
+}
+
+fn problem(result: softmetal::Result<softmetal::Outcome>) -> Problem {
+    match result {
+        Err(Error::Dispatch { problem, .. }) => problem,
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn a_dispatch_refuses_what_cannot_be() {
+    let library = text(
+        "constant uint width [[function_constant(3)]];
+        [[max_total_threads_per_threadgroup(64)]] kernel void k(device float* out [[buffer(0)]], threadgroup float* t [[threadgroup(0)]],
+            uint i [[thread_position_in_grid]]) { t[i] = width; out[i] = t[i]; }",
+        Flavour::Plain,
+    );
+    let device = Device::new();
+    let new =
+        || device.dispatch(&library, "k").unwrap().threadgroup_memory(0, 256).threads([8, 1, 1], [8, 1, 1]);
+    assert!(matches!(problem(new().threads([8, 0, 1], [8, 1, 1]).run()), Problem::Empty { .. }));
+    assert!(matches!(problem(new().threadgroups([u32::MAX, 1, 1], [8, 1, 1]).run()), Problem::Empty { .. }));
+    assert!(matches!(
+        problem(new().threads([128, 1, 1], [128, 1, 1]).run()),
+        Problem::TooManyThreads { most: 64, .. }
+    ));
+    assert!(matches!(problem(new().buffer(31, &[]).run()), Problem::NoSlot { index: 31 }));
+    assert!(matches!(
+        problem(new().buffer_at(0, &[0; 4], 5).run()),
+        Problem::Offset { offset: 5, len: 4, .. }
+    ));
+    assert!(matches!(problem(new().alias(1, 2, 0).run()), Problem::Alias { index: 1, of: 2 }));
+    assert!(matches!(
+        problem(new().threadgroup_memory(0, 0).run()),
+        Problem::NoThreadgroupMemory { index: 0 }
+    ));
+    assert!(matches!(
+        problem(new().threadgroup_memory(1, 40000).run()),
+        Problem::ThreadgroupMemory { bytes: 40256 }
+    ));
+    assert!(matches!(problem(new().constant(2, 1_u32).run()), Problem::NoConstant { .. }));
+    assert!(matches!(
+        problem(new().constant("width", true).run()),
+        Problem::ConstantSize { found: 1, needed: 4, .. }
+    ));
+    assert!(matches!(device.dispatch(&library, "j"), Err(Error::NoKernel { .. })));
+}
+
+#[test]
+fn collectives_of_some_lanes_are_counted_as_divergent() {
+    let library = text(
+        "kernel void some(device uint* out [[buffer(0)]], uint i [[thread_position_in_grid]]) {
+            out[i] = i < 10 ? simd_sum(1u) : 0u;
+            out[i] += 100 * simd_sum(1u);
+        }",
+        Flavour::Checked,
+    );
+    let mut out = vec![0_u32; 32];
+    let device = Device::new();
+    let outcome = device
+        .dispatch(&library, "some")
+        .unwrap()
+        .buffer_mut(0, as_bytes_mut(&mut out))
+        .threads([32, 1, 1], [32, 1, 1])
+        .run()
+        .unwrap();
+    assert_eq!((out[3], out[12]), (3210, 3200));
+    assert_eq!((outcome.stats.collectives, outcome.stats.divergent_collectives), (2, 1));
+}
