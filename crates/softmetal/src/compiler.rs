@@ -294,16 +294,22 @@ mod flags {
 
     fn common() -> Vec<String> {
         // Endless loops stay loops, and a large frame touches the guard below its stack: both are reported, not undefined.
-        let mut flags = strings(
+        let flags = strings(
             "-std=c++17 -fdeclspec -fPIC -fvisibility=hidden -fno-strict-aliasing -fno-exceptions -fno-rtti -fno-math-errno \
              -fno-threadsafe-statics -fno-finite-loops -fstack-clash-protection -ffp-contract=off -Xclang -ffloat16-excess-precision=none -Wno-everything \
              -ferror-limit=20 -fno-caret-diagnostics -fno-color-diagnostics",
         );
+        flags.into_iter().chain(processor().map(Into::into)).collect()
+    }
+
+    /// The instruction set to compile for, where the compiler's default is behind this machine.
+    fn processor() -> Option<&'static str> {
         #[cfg(target_arch = "x86_64")]
-        if std::arch::is_x86_feature_detected!("avx2") && std::arch::is_x86_feature_detected!("f16c") {
-            flags.push("-march=x86-64-v3".into());
-        }
-        flags
+        let modern =
+            std::arch::is_x86_feature_detected!("avx2") && std::arch::is_x86_feature_detected!("f16c");
+        #[cfg(not(target_arch = "x86_64"))]
+        let modern = false;
+        modern.then_some("-march=x86-64-v3")
     }
 
     /// From rewritten C++ to an object file.

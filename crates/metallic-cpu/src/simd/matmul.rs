@@ -96,7 +96,7 @@ impl<'a> SharedOut<'a> {
     /// `count` elements of a row; in bounds of the borrowed matrix.
     fn row(&self, token: usize, from: usize, count: usize) -> *mut [f32] {
         let at = token.checked_mul(self.stride).and_then(|at| at.checked_add(from)).unwrap_or(usize::MAX);
-        let end = at.checked_add(count).unwrap_or(usize::MAX);
+        let end = at.saturating_add(count);
         let inside = from.checked_add(count).is_some_and(|to| to <= self.width) && end <= self.len;
         assert!(inside, "an output beyond its matrix");
         // The sum is in bounds, so it wraps nowhere.

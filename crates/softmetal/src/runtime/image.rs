@@ -1,7 +1,7 @@
 //! A kernel library in this process: loading it and reading what it says about itself.
 
 use std::{
-    ffi::{CStr, c_char, c_int, c_void},
+    ffi::{CStr, c_char, c_void},
     ops::Range,
     path::{Path, PathBuf},
     sync::Arc,
@@ -285,12 +285,13 @@ fn built_in(semantic: i32) -> BuiltIn {
 }
 
 /// The span of the loaded object that holds `address`.
+#[cfg(not(target_os = "macos"))]
 fn span_of(address: usize) -> Span {
     struct Search {
         address: usize,
         found: Span,
     }
-    unsafe extern "C" fn visit(info: *mut libc::dl_phdr_info, _: usize, data: *mut c_void) -> c_int {
+    unsafe extern "C" fn visit(info: *mut libc::dl_phdr_info, _: usize, data: *mut c_void) -> libc::c_int {
         // SAFETY: the loader passes a valid record; `data` is the `Search` below.
         let (info, search) = unsafe { (&*info, &mut *data.cast::<Search>()) };
         // SAFETY: the record says how many headers there are.
@@ -316,4 +317,39 @@ fn span_of(address: usize) -> Span {
     // SAFETY: `visit` has the type the loader wants and `search` outlives the call.
     unsafe { libc::dl_iterate_phdr(Some(visit), (&raw mut search).cast()) };
     search.found
+}
+
+/// The span of the loaded object that holds `address`. Thread-local variables lie outside of it, where the system
+/// puts them.
+#[cfg(target_os = "macos")]
+fn span_of(address: usize) -> Span {
+    /// `LC_SEGMENT_64`.
+    const SEGMENT: u32 = 0x19;
+    let mut info = std::mem::MaybeUninit::<libc::Dl_info>::zeroed();
+    // SAFETY: any address may be asked for, and `info` has room for the answer.
+    let known = unsafe { libc::dladdr(address as *const c_void, info.as_mut_ptr()) } != 0;
+    if !known {
+        return Span::default();
+    }
+    // SAFETY: zeroed is a valid value, and `dladdr` has filled it.
+    let base = unsafe { info.assume_init() }.dli_fbase as usize;
+    let mut segments = Vec::new();
+    // The words of a `mach_header_64` (`ncmds` is the fifth) and of a `segment_command_64` (from its ninth word on:
+    // `vmaddr`, `vmsize`), as the loader has them in memory.
+    // SAFETY: a loaded object begins with its header, and its load commands follow, each with its size.
+    unsafe {
+        let count = *((base + 16) as *const u32);
+        let mut at = base + 32;
+        for _ in 0..count {
+            let (command, size) = (*(at as *const u32), *((at + 4) as *const u32));
+            if command == SEGMENT {
+                let (start, len) = (*((at + 24) as *const u64), *((at + 32) as *const u64));
+                // Linked at 0, so that addresses in the file are offsets from the base.
+                let start = base + start as usize;
+                segments.push(start..start + len as usize);
+            }
+            at += size as usize;
+        }
+    }
+    Span { base, segments, tls: 0..0 }
 }

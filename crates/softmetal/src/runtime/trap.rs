@@ -217,6 +217,43 @@ fn redirect(context: &mut libc::ucontext_t, to: corosensei::trap::TrapHandlerReg
     m.regs[30] = to.lr;
 }
 
+#[cfg(all(target_os = "macos", target_arch = "x86_64"))]
+fn position(context: &libc::ucontext_t) -> (usize, usize) {
+    // SAFETY: the system passes the registers of the interrupted code.
+    let r = unsafe { &(*context.uc_mcontext).__ss };
+    (r.__rip as usize, r.__rsp as usize)
+}
+
+#[cfg(all(target_os = "macos", target_arch = "x86_64"))]
+fn redirect(context: &mut libc::ucontext_t, to: corosensei::trap::TrapHandlerRegs) {
+    // SAFETY: the system passes the registers of the interrupted code, and takes them back from there.
+    let r = unsafe { &mut (*context.uc_mcontext).__ss };
+    r.__rip = to.rip;
+    r.__rsp = to.rsp;
+    r.__rbp = to.rbp;
+    r.__rdi = to.rdi;
+    r.__rsi = to.rsi;
+}
+
+#[cfg(all(target_os = "macos", target_arch = "aarch64"))]
+fn position(context: &libc::ucontext_t) -> (usize, usize) {
+    // SAFETY: the system passes the registers of the interrupted code.
+    let r = unsafe { &(*context.uc_mcontext).__ss };
+    (r.__pc as usize, r.__sp as usize)
+}
+
+#[cfg(all(target_os = "macos", target_arch = "aarch64"))]
+fn redirect(context: &mut libc::ucontext_t, to: corosensei::trap::TrapHandlerRegs) {
+    // SAFETY: the system passes the registers of the interrupted code, and takes them back from there.
+    let r = unsafe { &mut (*context.uc_mcontext).__ss };
+    r.__pc = to.pc;
+    r.__sp = to.sp;
+    r.__x[0] = to.x0;
+    r.__x[1] = to.x1;
+    r.__fp = to.x29;
+    r.__lr = to.lr;
+}
+
 /// While it lives, the watchdog stops this host thread's kernels at the deadline.
 pub(crate) struct Watch<'a> {
     key: usize,
