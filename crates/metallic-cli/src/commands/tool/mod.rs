@@ -28,13 +28,20 @@ enum Tool {
     /// Write a conversation as the text that the model continues
     Template(template::TemplateArgs),
     /// Compute the logits after the last of some tokens, or after each
+    #[command(mut_arg("kv_type", exact))]
     Logits(logits::LogitsArgs),
     /// Continue token ids, taking the best token each time
+    #[command(mut_arg("kv_type", exact))]
     Generate(generate::GenerateArgs),
     /// Measure how well a model predicts a text
     Perplexity(perplexity::PerplexityArgs),
     /// Write a GGUF file with its weights in another type
     Quantize(quantize::QuantizeArgs),
+}
+
+/// What compares numbers takes the cache that rounds nothing, unless told otherwise.
+fn exact(kv_type: clap::Arg) -> clap::Arg {
+    kv_type.default_value("f32")
 }
 
 const EXAMPLES: &str = "\
