@@ -16,7 +16,7 @@ _CFErrorGetCode _CFGetRetainCount _CFGetTypeID _CFHash _CFRelease _CFRetain
 _CFStringCreateWithBytes _CFStringGetBytes _CFStringGetCStringPtr _CFStringGetLength
 _kCFAllocatorDefault _kCFTypeArrayCallBacks
 """
-# What TLS through the system imports; the SSL names are those of Apple's documentation of Secure Transport.
+# What TLS through the system imports, as the crates for it declare it.
 SECURITY = """
 _SSLCopyPeerTrust _SSLCreateContext _SSLGetBufferedReadSize _SSLGetConnection
 _SSLGetEnabledCiphers _SSLGetNumberEnabledCiphers _SSLGetSessionState _SSLHandshake _SSLRead
