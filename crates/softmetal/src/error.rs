@@ -75,6 +75,30 @@ pub enum Error {
         /// What is wrong.
         problem: crate::device::Problem,
     },
+    /// Not so much memory.
+    #[error("no memory for a buffer of {bytes} bytes: {source}")]
+    NoMemory {
+        /// What was asked for.
+        bytes: usize,
+        /// What the operating system says.
+        source: io::Error,
+    },
+    /// A part of a buffer that is not there.
+    #[error("{len} bytes at offset {offset} of a buffer of {size} bytes")]
+    BufferRange {
+        /// Where the part begins.
+        offset: usize,
+        /// Its length.
+        len: usize,
+        /// Bytes of the buffer.
+        size: usize,
+    },
+    /// A buffer of the host's own memory cannot be written.
+    #[error("a buffer of {size} bytes is the host's own memory and can only be read")]
+    BufferReadOnly {
+        /// Bytes of the buffer.
+        size: usize,
+    },
 }
 
 const INSTALL: &str = "install one (Debian, Ubuntu: `apt install clang-19`; Fedora: `dnf install clang`; \

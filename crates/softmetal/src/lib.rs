@@ -55,7 +55,7 @@ pub use diagnostic::{Diagnostic, Location, Severity};
 pub use error::{Error, Result};
 pub use library::{Argument, ArgumentKind, BuiltIn, FunctionConstant, Interface, Kernel, Library};
 pub use runtime::{
-    Stats,
+    Buffer, Stats,
     bytes::{as_bytes, as_bytes_mut},
 };
 pub use toolchain::Toolchain;

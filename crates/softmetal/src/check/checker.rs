@@ -145,10 +145,9 @@ impl Checker {
         std::mem::take(&mut self.findings)
     }
 
-    /// The last write to byte `offset` of buffer `index`: its place, thread index and threadgroup.
-    pub(crate) fn writer(&self, index: u32, offset: usize) -> Option<(usize, Who)> {
-        let slot = self.regions[..self.buffers].iter().position(|r| r.index == Some(index))?;
-        let mark = self.shadows[slot].writer(offset)?;
+    /// The last write to byte `offset` of the buffer that was added as the `nth`: its place, thread index and threadgroup.
+    pub(crate) fn writer(&self, nth: usize, offset: usize) -> Option<(usize, Who)> {
+        let mark = self.shadows[..self.buffers].get(nth)?.writer(offset)?;
         Some((mark.pc as usize, Who { thread: u32::from(mark.thread), group: self.group_of(&mark) }))
     }
 

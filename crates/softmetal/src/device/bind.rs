@@ -1,17 +1,15 @@
-//! Buffers of a dispatch: what the host bound, and the memory the kernel gets to see.
+//! Buffers of a dispatch as the host bound them.
 
-use std::{collections::BTreeMap, ffi::c_void, ops::Range, ptr};
+use std::ops::Range;
 
 use super::{Problem, writes};
 use crate::{
-    check::{Access, Checker, Finding, Kind, Region, Report, Who, binding},
-    diagnostic::Severity,
+    check::{Kind, Report, binding},
     library::{ArgumentKind, Kernel},
     runtime::{
-        THREADGROUP_MEMORY,
+        Buffer, Hold, THREADGROUP_MEMORY,
         abi::{MAX_BUFFERS, MAX_THREADGROUP_ARGS},
         bytes::{Element, as_bytes},
-        memory::{Aligned, Guarded},
     },
 };
 
@@ -45,91 +43,91 @@ impl Scalar for Vec<u8> {
     }
 }
 
+/// What is bound to one index.
 #[derive(Debug)]
-enum Source<'a> {
-    Input(&'a [u8]),
-    Output(&'a mut [u8]),
+pub(super) enum Source<'a> {
+    Input { bytes: &'a [u8], offset: usize },
+    Output { bytes: &'a mut [u8], offset: usize },
     Owned(Vec<u8>),
-    Alias(u32),
+    Alias { of: u32, offset: usize },
+    Shared { buffer: &'a Buffer, range: Range<usize> },
 }
 
 impl Source<'_> {
-    fn bytes(&self) -> &[u8] {
+    /// Bytes of the whole, and the first that the kernel sees; nothing for an alias.
+    fn extent(&self) -> Option<(usize, usize)> {
         match self {
-            Self::Input(b) => b,
-            Self::Output(b) => b,
-            Self::Owned(b) => b,
-            Self::Alias(_) => &[],
+            Self::Input { bytes, offset } => Some((bytes.len(), *offset)),
+            Self::Output { bytes, offset } => Some((bytes.len(), *offset)),
+            Self::Owned(bytes) => Some((bytes.len(), 0)),
+            Self::Alias { .. } => None,
+            Self::Shared { range, .. } => Some((range.len(), 0)),
         }
+    }
+
+    /// Has memory of its own that an alias can name.
+    fn can_be_aliased(&self) -> bool {
+        matches!(self, Self::Input { .. } | Self::Output { .. } | Self::Owned(_))
     }
 }
 
-/// What the host bound, by index.
+/// What the host bound, each index once.
 #[derive(Debug, Default)]
 pub(super) struct Bindings<'a> {
-    buffers: BTreeMap<u32, (Source<'a>, usize)>,
-    threadgroup: BTreeMap<u32, u32>,
+    pub(super) buffers: Vec<(u32, Source<'a>)>,
+    threadgroup: Vec<(u32, u32)>,
 }
 
 impl<'a> Bindings<'a> {
-    pub(super) fn input(&mut self, index: u32, bytes: &'a [u8], offset: usize) {
-        self.buffers.insert(index, (Source::Input(bytes), offset));
-    }
-
-    pub(super) fn output(&mut self, index: u32, bytes: &'a mut [u8], offset: usize) {
-        self.buffers.insert(index, (Source::Output(bytes), offset));
-    }
-
-    pub(super) fn owned(&mut self, index: u32, bytes: Vec<u8>) {
-        self.buffers.insert(index, (Source::Owned(bytes), 0));
-    }
-
-    pub(super) fn alias(&mut self, index: u32, of: u32, offset: usize) {
-        self.buffers.insert(index, (Source::Alias(of), offset));
+    pub(super) fn bind(&mut self, index: u32, source: Source<'a>) {
+        match self.buffers.iter_mut().find(|(i, _)| *i == index) {
+            Some((_, old)) => *old = source,
+            None => self.buffers.push((index, source)),
+        }
     }
 
     pub(super) fn threadgroup(&mut self, index: u32, bytes: u32) {
-        self.threadgroup.insert(index, bytes);
+        match self.threadgroup.iter_mut().find(|(i, _)| *i == index) {
+            Some((_, old)) => *old = bytes,
+            None => self.threadgroup.push((index, bytes)),
+        }
     }
 
     pub(super) fn threadgroup_lengths(&self) -> [u32; MAX_THREADGROUP_ARGS] {
         let mut lengths = [0; MAX_THREADGROUP_ARGS];
-        for (&index, &len) in &self.threadgroup {
+        for &(index, len) in &self.threadgroup {
             lengths[index as usize] = len;
         }
         lengths
     }
 
+    fn get(&self, index: u32) -> Option<&Source<'a>> {
+        self.buffers.iter().find(|(i, _)| *i == index).map(|(_, source)| source)
+    }
+
     /// Bytes that a kernel sees at `index`.
     fn visible(&self, index: u32) -> Option<usize> {
-        let (source, offset) = self.buffers.get(&index)?;
-        let len = match source {
-            Source::Alias(of) => self.buffers.get(of)?.0.bytes().len(),
-            own => own.bytes().len(),
+        let source = self.get(index)?;
+        let (len, offset) = match source {
+            Source::Alias { of, offset } => (self.get(*of)?.extent()?.0, *offset),
+            own => own.extent()?,
         };
-        len.checked_sub(*offset)
+        len.checked_sub(offset)
     }
 
     /// Refuses what cannot be bound; reports arguments that are missing or too small.
     pub(super) fn verify(&self, kernel: &Kernel, source: &str) -> Result<Vec<Report>, Problem> {
-        for (&index, (buffer, offset)) in &self.buffers {
+        for &(index, ref bound) in &self.buffers {
             if index as usize >= MAX_BUFFERS {
                 return Err(Problem::NoSlot { index });
             }
-            if let Source::Alias(of) = buffer
-                && self.buffers.get(of).is_none_or(|(s, _)| matches!(s, Source::Alias(_)))
-            {
-                return Err(Problem::Alias { index, of: *of });
-            }
-            if self.visible(index).is_none() {
-                return Err(Problem::Offset { index, offset: *offset, len: buffer.bytes().len() });
-            }
+            self.verify_source(index, bound, kernel)?;
         }
-        if let Some((&index, _)) = self.threadgroup.iter().find(|(i, _)| **i as usize >= MAX_THREADGROUP_ARGS)
+        if let Some(&(index, _)) = self.threadgroup.iter().find(|(i, _)| *i as usize >= MAX_THREADGROUP_ARGS)
         {
             return Err(Problem::NoSlot { index });
         }
-        let bytes = self.threadgroup.values().map(|&b| u64::from(b)).sum();
+        let bytes = self.threadgroup.iter().map(|&(_, b)| u64::from(b)).sum();
         if bytes > THREADGROUP_MEMORY as u64 {
             return Err(Problem::ThreadgroupMemory { bytes });
         }
@@ -137,7 +135,7 @@ impl<'a> Bindings<'a> {
         for argument in &kernel.arguments {
             match argument.kind {
                 ArgumentKind::Threadgroup(index)
-                    if self.threadgroup.get(&index).is_none_or(|&len| len == 0) =>
+                    if !self.threadgroup.iter().any(|&(i, len)| i == index && len > 0) =>
                 {
                     return Err(Problem::NoThreadgroupMemory { index });
                 }
@@ -162,239 +160,62 @@ impl<'a> Bindings<'a> {
         Ok(reports)
     }
 
-    /// The memory the kernel sees. Checked kernels work on copies with guards around them; others on the host's own memory
-    /// where it is aligned and may be written.
-    pub(super) fn prepare(&mut self, kernel: &Kernel, checked: bool) -> Result<Memory, Problem> {
-        let mut memory = Memory::default();
-        for (&index, (source, offset)) in &mut self.buffers {
-            if matches!(source, Source::Alias(_)) {
-                continue;
-            }
-            let aligned = (source.bytes().as_ptr() as usize).is_multiple_of(Aligned::ALIGN);
-            let fail = |e: std::io::Error| Problem::Memory { index, reason: e.to_string() };
-            let writable = matches!(source, Source::Output(_));
-            let storage = if checked {
-                Storage::Guarded(Guarded::copy_of(source.bytes()).map_err(fail)?)
-            } else {
-                match source {
-                    Source::Output(b) if aligned => {
-                        Storage::Host(b.as_mut_ptr() as usize..b.as_mut_ptr() as usize + b.len())
-                    }
-                    Source::Input(b) if aligned && !writes(kernel, index) => {
-                        Storage::Host(b.as_ptr() as usize..b.as_ptr() as usize + b.len())
-                    }
-                    other => Storage::Aligned(Aligned::copy_of(other.bytes())),
+    fn verify_source(&self, index: u32, source: &Source<'_>, kernel: &Kernel) -> Result<(), Problem> {
+        match source {
+            Source::Alias { of, offset } => {
+                let aliased = self.get(*of).filter(|s| s.can_be_aliased()).and_then(Source::extent);
+                let Some((len, _)) = aliased else {
+                    return Err(Problem::Alias { index, of: *of });
+                };
+                if *offset > len {
+                    return Err(Problem::Offset { index, offset: *offset, len });
                 }
-            };
-            memory
-                .blocks
-                .insert(index, Block { storage, low: *offset, writable, constant: !writes(kernel, index) });
-            memory.places.insert(index, (index, *offset));
-        }
-        for (&index, (source, offset)) in &self.buffers {
-            if let Source::Alias(of) = source
-                && let Some(block) = memory.blocks.get_mut(of)
-            {
-                block.low = block.low.min(*offset);
-                block.constant &= !writes(kernel, index);
-                memory.places.insert(index, (*of, *offset));
             }
-        }
-        if checked {
-            memory.reserve_unbound(kernel)?;
-        }
-        Ok(memory)
-    }
-}
-
-#[derive(Debug)]
-enum Storage {
-    Host(Range<usize>),
-    Aligned(Aligned),
-    Guarded(Guarded),
-}
-
-impl Storage {
-    fn range(&self) -> Range<usize> {
-        match self {
-            Self::Host(range) => range.clone(),
-            Self::Aligned(a) => a.address()..a.address() + a.bytes().len(),
-            Self::Guarded(g) => g.address()..g.address() + g.bytes().len(),
-        }
-    }
-
-    fn copy(&self) -> Option<&[u8]> {
-        match self {
-            Self::Host(_) => None,
-            Self::Aligned(a) => Some(a.bytes()),
-            Self::Guarded(g) => Some(g.bytes()),
-        }
-    }
-}
-
-/// One piece of memory, seen through one buffer index or several.
-#[derive(Debug)]
-struct Block {
-    storage: Storage,
-    /// The lowest offset it is bound at.
-    low: usize,
-    /// The host wants to see what is written.
-    writable: bool,
-    /// No parameter that sees it lets the kernel write.
-    constant: bool,
-}
-
-/// What a kernel gets to see.
-#[derive(Debug, Default)]
-pub(super) struct Memory {
-    blocks: BTreeMap<u32, Block>,
-    /// Buffer index to block and offset.
-    places: BTreeMap<u32, (u32, usize)>,
-    /// Address space for arguments that nothing is bound to: no access to it goes unseen.
-    unbound: BTreeMap<u32, Guarded>,
-}
-
-impl Memory {
-    fn reserve_unbound(&mut self, kernel: &Kernel) -> Result<(), Problem> {
-        for argument in &kernel.arguments {
-            if let ArgumentKind::Buffer(index) = argument.kind
-                && argument.pointer
-                && !argument.optional
-                && !self.places.contains_key(&index)
-            {
-                let space = Guarded::new(0).map_err(|e| Problem::Memory { index, reason: e.to_string() })?;
-                self.unbound.insert(index, space);
+            Source::Shared { buffer, range } => {
+                if range.start > range.end || range.end > buffer.len() {
+                    return Err(Problem::Range { index, range: range.clone(), len: buffer.len() });
+                }
+                for argument in kernel.arguments.iter().filter(|a| a.kind == ArgumentKind::Buffer(index)) {
+                    if buffer.read_only() && argument.writes() {
+                        return Err(Problem::ReadOnly { index, argument: argument.name.clone() });
+                    }
+                    let needed = (argument.alignment as usize).max(1);
+                    let off = (buffer.address() + range.start) % needed;
+                    if off != 0 {
+                        return Err(Problem::Alignment {
+                            index,
+                            argument: argument.name.clone(),
+                            off,
+                            needed,
+                        });
+                    }
+                }
+            }
+            own => {
+                if let Some((len, offset)) = own.extent()
+                    && offset > len
+                {
+                    return Err(Problem::Offset { index, offset, len });
+                }
             }
         }
         Ok(())
     }
 
-    pub(super) fn pointers(&self) -> [*mut c_void; MAX_BUFFERS] {
-        let mut pointers = [ptr::null_mut(); MAX_BUFFERS];
-        for (&index, (block, offset)) in &self.places {
-            pointers[index as usize] = (self.blocks[block].storage.range().start + offset) as *mut c_void;
-        }
-        for (&index, space) in &self.unbound {
-            pointers[index as usize] = space.address() as *mut c_void;
-        }
-        pointers
-    }
-
-    pub(super) fn regions(&self) -> Vec<Region> {
-        let bound = self.blocks.iter().map(|(&index, b)| {
-            let range = b.storage.range();
-            let access = if b.constant {
-                Access::Const
-            } else if b.writable {
-                Access::Write
-            } else {
-                Access::Input
-            };
-            Region { bytes: range.start + b.low..range.end, index: Some(index), access }
-        });
-        let unbound = self.unbound.iter().map(|(&index, space)| {
-            let at = space.address();
-            Region {
-                bytes: at - Guarded::MARGIN..at + Guarded::MARGIN,
-                index: Some(index),
-                access: Access::Unbound,
-            }
-        });
-        bound.chain(unbound).collect()
-    }
-
-    /// Copies what was written back to where the host wants it.
-    pub(super) fn give_back(&self, bindings: &mut Bindings<'_>) {
-        for (index, block) in &self.blocks {
-            if let Some((Source::Output(to), _)) = bindings.buffers.get_mut(index)
-                && let Some(from) = block.storage.copy()
-                && !block.constant
-            {
-                to.copy_from_slice(from);
+    /// Locks the shared buffers for a run of the kernel, each once and in an order that all dispatches keep.
+    pub(super) fn hold(&self, kernel: &Kernel) -> Vec<Hold<'a>> {
+        let mut buffers: Vec<(&'a Buffer, bool)> = Vec::new();
+        for (index, source) in &self.buffers {
+            if let Source::Shared { buffer, .. } = source {
+                let buffer: &'a Buffer = buffer;
+                let alone = writes(kernel, *index);
+                match buffers.iter_mut().find(|(b, _)| std::ptr::eq(*b, buffer)) {
+                    Some((_, whole)) => *whole |= alone,
+                    None => buffers.push((buffer, alone)),
+                }
             }
         }
-    }
-
-    /// The first infinity or NaN that the kernel wrote to each buffer.
-    pub(super) fn non_finite<'t>(
-        &self,
-        kernel: &Kernel,
-        checker: &Checker,
-        type_of: impl Fn(usize) -> &'t str,
-    ) -> Vec<Finding> {
-        let mut found = Vec::new();
-        for (n, argument) in kernel.arguments.iter().enumerate() {
-            let ArgumentKind::Buffer(index) = argument.kind else { continue };
-            let (Some(float), Some(block)) = (Float::of(type_of(n)), self.blocks.get(&index)) else {
-                continue;
-            };
-            let Some(bytes) = block.storage.copy().filter(|_| !block.constant) else { continue };
-            let elements = bytes[block.low..].chunks_exact(float.size()).enumerate();
-            let bad = elements.filter(|(_, e)| !float.is_finite(e)).find_map(|(i, e)| {
-                let (pc, who) = checker.writer(index, i * float.size())?;
-                Some((i, float.show(e), pc, who))
-            });
-            if let Some((i, value, pc, who)) = bad {
-                found.push(non_finite(index, i, value, (pc, who)));
-            }
-        }
-        found
-    }
-}
-
-fn non_finite(index: u32, element: usize, value: &str, (pc, who): (usize, Who)) -> Finding {
-    Finding {
-        kind: Kind::NonFinite,
-        severity: Severity::Error,
-        pc: Some(pc),
-        other_pc: None,
-        who,
-        buffer: Some(index),
-        explanation: format!("element {element} of buffer {index} is {value}"),
-    }
-}
-
-#[derive(Debug, Clone, Copy)]
-enum Float {
-    Single,
-    Half,
-    Brain,
-}
-
-impl Float {
-    /// The float type a parameter points to, also inside vectors.
-    fn of(type_text: &str) -> Option<Self> {
-        if type_text.contains("bf16") || type_text.contains("bfloat") {
-            Some(Self::Brain)
-        } else if type_text.contains("_Float16") || type_text.contains("half") {
-            Some(Self::Half)
-        } else if type_text.contains("float") {
-            Some(Self::Single)
-        } else {
-            None
-        }
-    }
-
-    fn size(self) -> usize {
-        if matches!(self, Self::Single) { 4 } else { 2 }
-    }
-
-    /// Exponent bits all set: infinite or NaN. The rest tells which.
-    fn split(self, bytes: &[u8]) -> (bool, bool) {
-        let raw = bytes.iter().rev().fold(0_u32, |n, b| n << 8 | u32::from(*b));
-        let (exponent, fraction) = match self {
-            Self::Single => (0x7F80_0000, 0x007F_FFFF),
-            Self::Half => (0x7C00, 0x03FF),
-            Self::Brain => (0x7F80, 0x007F),
-        };
-        (raw & exponent == exponent, raw & fraction != 0)
-    }
-
-    fn is_finite(self, bytes: &[u8]) -> bool {
-        !self.split(bytes).0
-    }
-
-    fn show(self, bytes: &[u8]) -> &'static str {
-        if self.split(bytes).1 { "not a number" } else { "infinite" }
+        buffers.sort_unstable_by_key(|(b, _)| std::ptr::from_ref(*b) as usize);
+        buffers.into_iter().map(|(buffer, alone)| buffer.hold(alone)).collect()
     }
 }

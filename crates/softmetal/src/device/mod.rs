@@ -1,15 +1,19 @@
 //! Dispatching kernels: buffers, sizes, constants, and what came of it.
 
 mod bind;
+mod memory;
+mod non_finite;
 mod problem;
 
 use std::{
+    ops::Range,
     thread,
     time::{Duration, Instant},
 };
 
-use bind::Bindings;
 pub use bind::Scalar;
+use bind::{Bindings, Source};
+use memory::Memory;
 pub use problem::Problem;
 use serde::Serialize;
 
@@ -18,7 +22,7 @@ use crate::{
     diagnostic::Severity,
     error::{Error, Result},
     library::{ArgumentKind, Kernel, Library},
-    runtime::{self, Job, StackPool, Stats},
+    runtime::{self, Buffer, Job, StackPool, Stats},
 };
 
 /// The most threads a threadgroup may have.
@@ -144,7 +148,7 @@ impl<'a> Dispatch<'a> {
 
     /// Binds bytes the kernel only reads, from `offset` on.
     pub fn buffer_at(mut self, index: u32, bytes: &'a [u8], offset: usize) -> Self {
-        self.bindings.input(index, bytes, offset);
+        self.bindings.bind(index, Source::Input { bytes, offset });
         self
     }
 
@@ -155,19 +159,26 @@ impl<'a> Dispatch<'a> {
 
     /// Binds bytes the kernel may write, from `offset` on.
     pub fn buffer_mut_at(mut self, index: u32, bytes: &'a mut [u8], offset: usize) -> Self {
-        self.bindings.output(index, bytes, offset);
+        self.bindings.bind(index, Source::Output { bytes, offset });
+        self
+    }
+
+    /// Binds a part of a shared buffer, which is all of it that the kernel may touch. The same buffer may be bound several
+    /// times, also where the parts overlap. Whether the kernel may write is for its argument to say.
+    pub fn bind(mut self, index: u32, buffer: &'a Buffer, range: Range<usize>) -> Self {
+        self.bindings.bind(index, Source::Shared { buffer, range });
         self
     }
 
     /// Binds the memory of buffer `of` once more, from `offset` of it on.
     pub fn alias(mut self, index: u32, of: u32, offset: usize) -> Self {
-        self.bindings.alias(index, of, offset);
+        self.bindings.bind(index, Source::Alias { of, offset });
         self
     }
 
     /// Binds a copy of a number or of bytes, as `setBytes` does.
     pub fn value(mut self, index: u32, value: impl Scalar) -> Self {
-        self.bindings.owned(index, value.to_bytes());
+        self.bindings.bind(index, Source::Owned(value.to_bytes()));
         self
     }
 
@@ -232,7 +243,9 @@ impl<'a> Dispatch<'a> {
         if !unfit.is_empty() {
             return Ok(Outcome { reports: unfit, ..Outcome::default() });
         }
-        let memory = self.bindings.prepare(kernel, image.checked()).map_err(|p| self.problem(p))?;
+        let mut holds = self.bindings.hold(kernel);
+        let memory = Memory::of(&mut self.bindings, &holds, kernel, image.checked());
+        let memory = memory.map_err(|p| self.problem(p))?;
         let workers = self.workers.unwrap_or(if self.seed == 0 { self.device.workers } else { 1 });
         let job = Job {
             image: &image,
@@ -278,7 +291,7 @@ impl<'a> Dispatch<'a> {
             reports.extend(finished.events.into_iter().map(|(e, who)| resolver.event(e, who)));
             distinct(&mut reports, self.options.max_reports);
         }
-        memory.give_back(&mut self.bindings);
+        memory.give_back(&mut self.bindings, &mut holds, kernel);
         Ok(Outcome { stats: finished.stats, reports, elapsed })
     }
 
@@ -338,12 +351,12 @@ fn distinct(reports: &mut Vec<Report>, most: usize) {
 
 /// Whether any parameter at `index` lets the kernel write.
 fn writes(kernel: &Kernel, index: u32) -> bool {
-    kernel.arguments.iter().any(|a| a.kind == ArgumentKind::Buffer(index) && !a.read_only && a.by_address())
+    kernel.arguments.iter().any(|a| a.kind == ArgumentKind::Buffer(index) && a.writes())
 }
 
 impl crate::library::Argument {
-    /// A pointer or a reference: the kernel sees the buffer itself.
-    fn by_address(&self) -> bool {
-        self.pointer || self.type_text.contains('&')
+    /// A pointer or a reference, so that the kernel sees the buffer itself, to what is not const.
+    fn writes(&self) -> bool {
+        !self.read_only && (self.pointer || self.type_text.contains('&'))
     }
 }

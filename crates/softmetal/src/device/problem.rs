@@ -1,5 +1,7 @@
 //! What a dispatch can ask for in vain.
 
+use std::ops::Range;
+
 use super::ConstantId;
 
 /// Why a dispatch cannot run.
@@ -45,6 +47,36 @@ pub enum Problem {
         offset: usize,
         /// Bytes of the whole buffer.
         len: usize,
+    },
+    /// A part of a buffer that is not there.
+    #[error("buffer {index} is bound to bytes {range:?} of a buffer of {len} bytes")]
+    Range {
+        /// The buffer.
+        index: u32,
+        /// What was bound.
+        range: Range<usize>,
+        /// Bytes of the whole buffer.
+        len: usize,
+    },
+    /// A buffer that can only be read, where the kernel may write.
+    #[error("buffer {index} can only be read, but argument `{argument}` may be written")]
+    ReadOnly {
+        /// The buffer.
+        index: u32,
+        /// The argument's name.
+        argument: String,
+    },
+    /// An address that is no place for the argument's type.
+    #[error("buffer {index} is bound {off} bytes off the {needed}-byte alignment of argument `{argument}`")]
+    Alignment {
+        /// The buffer.
+        index: u32,
+        /// The argument's name.
+        argument: String,
+        /// Bytes past the last aligned address.
+        off: usize,
+        /// The alignment of the argument's type.
+        needed: usize,
     },
     /// An alias of nothing.
     #[error("buffer {index} is an alias of buffer {of}, which is not bound to memory of its own")]

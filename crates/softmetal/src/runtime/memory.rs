@@ -10,7 +10,7 @@ const GUARD: usize = 16 * PAGE;
 
 /// A private mapping.
 #[derive(Debug)]
-struct Mapping {
+pub(crate) struct Mapping {
     start: usize,
     len: usize,
 }
@@ -18,9 +18,21 @@ struct Mapping {
 impl Mapping {
     /// Address space of `len` bytes in whole pages, readable and writable only if `usable`.
     fn new(len: usize, usable: bool) -> io::Result<Self> {
-        let len = len.next_multiple_of(PAGE);
         let access = if usable { libc::PROT_READ | libc::PROT_WRITE } else { libc::PROT_NONE };
-        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
+        Self::map(len, access, libc::MAP_NORESERVE)
+    }
+
+    /// `len` zero bytes that the system counts as used from now on: what it cannot give fails here.
+    pub(crate) fn reserved(len: usize) -> io::Result<Self> {
+        Self::map(len, libc::PROT_READ | libc::PROT_WRITE, 0)
+    }
+
+    fn map(len: usize, access: i32, flags: i32) -> io::Result<Self> {
+        let Some(len) = len.max(1).checked_next_multiple_of(PAGE).filter(|&n| isize::try_from(n).is_ok())
+        else {
+            return Err(io::Error::from_raw_os_error(libc::ENOMEM));
+        };
+        let flags = flags | libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
         // SAFETY: a new anonymous mapping touches no existing memory.
         let p = unsafe { libc::mmap(ptr::null_mut(), len, access, flags, -1, 0) };
         if p == libc::MAP_FAILED {
@@ -28,6 +40,10 @@ impl Mapping {
         } else {
             Ok(Self { start: p as usize, len })
         }
+    }
+
+    pub(crate) fn start(&self) -> usize {
+        self.start
     }
 
     /// Sets the access to `len` bytes, in whole pages, from `offset` on.
@@ -101,6 +117,8 @@ fn pointer(address: usize) -> StackPointer {
 #[derive(Debug)]
 pub(crate) struct Guarded {
     mapping: Mapping,
+    /// Bytes between the start of a page and the buffer.
+    lead: usize,
     len: usize,
 }
 
@@ -108,24 +126,26 @@ impl Guarded {
     /// Unmapped bytes on each side.
     pub(crate) const MARGIN: usize = 16 << 20;
 
-    /// `len` zero bytes.
-    pub(crate) fn new(len: usize) -> io::Result<Self> {
-        let mut mapping = Mapping::new(len.next_multiple_of(PAGE) + 2 * Self::MARGIN, false)?;
-        if len > 0 {
-            mapping.protect(Self::MARGIN, len.next_multiple_of(PAGE), libc::PROT_READ | libc::PROT_WRITE)?;
-        }
-        Ok(Self { mapping, len })
+    /// Address space for a buffer of no bytes.
+    pub(crate) fn empty() -> io::Result<Self> {
+        Self::copy_of(&[], 0)
     }
 
-    /// A copy of `bytes`.
-    pub(crate) fn copy_of(bytes: &[u8]) -> io::Result<Self> {
-        let mut copy = Self::new(bytes.len())?;
+    /// A copy of `bytes`, at the same distance from a page boundary as `like`.
+    pub(crate) fn copy_of(bytes: &[u8], like: usize) -> io::Result<Self> {
+        let lead = like % PAGE;
+        let used = (lead + bytes.len()).next_multiple_of(PAGE);
+        let mut mapping = Mapping::new(used + 2 * Self::MARGIN, false)?;
+        if !bytes.is_empty() {
+            mapping.protect(Self::MARGIN, used, libc::PROT_READ | libc::PROT_WRITE)?;
+        }
+        let mut copy = Self { mapping, lead, len: bytes.len() };
         copy.bytes_mut().copy_from_slice(bytes);
         Ok(copy)
     }
 
     pub(crate) fn address(&self) -> usize {
-        self.mapping.start + Self::MARGIN
+        self.mapping.start + Self::MARGIN + self.lead
     }
 
     pub(crate) fn bytes(&self) -> &[u8] {

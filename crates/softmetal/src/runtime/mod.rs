@@ -6,6 +6,7 @@
 
 pub(crate) mod abi;
 mod arena;
+mod buffer;
 pub mod bytes;
 mod callbacks;
 mod fibers;
@@ -26,6 +27,8 @@ use std::{
 };
 
 pub(crate) use arena::LIMIT as THREADGROUP_MEMORY;
+pub use buffer::Buffer;
+pub(crate) use buffer::Hold;
 use group::Done;
 pub use image::Image;
 use memory::FiberStack;

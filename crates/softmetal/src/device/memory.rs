@@ -1,0 +1,303 @@
+//! Buffers of a dispatch as the kernel sees them.
+
+use std::{ffi::c_void, ops::Range, ptr};
+
+use super::{
+    Problem,
+    bind::{Bindings, Source},
+    non_finite::{Float, finding},
+    writes,
+};
+use crate::{
+    check::{Access, Checker, Finding, Region},
+    library::{ArgumentKind, Kernel},
+    runtime::{
+        Buffer, Hold,
+        abi::MAX_BUFFERS,
+        memory::{Aligned, Guarded},
+    },
+};
+
+#[derive(Debug)]
+enum Storage {
+    Host(Range<usize>),
+    Aligned(Aligned),
+    Guarded(Guarded),
+}
+
+impl Storage {
+    fn range(&self) -> Range<usize> {
+        match self {
+            Self::Host(range) => range.clone(),
+            Self::Aligned(a) => a.address()..a.address() + a.bytes().len(),
+            Self::Guarded(g) => g.address()..g.address() + g.bytes().len(),
+        }
+    }
+
+    fn copy(&self) -> Option<&[u8]> {
+        match self {
+            Self::Host(_) => None,
+            Self::Aligned(a) => Some(a.bytes()),
+            Self::Guarded(g) => Some(g.bytes()),
+        }
+    }
+}
+
+/// One piece of memory, seen through one buffer index or several.
+#[derive(Debug)]
+struct Block {
+    storage: Storage,
+    /// The index it goes by in reports.
+    index: u32,
+    /// The lowest offset it is bound at.
+    low: usize,
+    /// The host wants to see what is written.
+    writable: bool,
+    /// No parameter that sees it lets the kernel write.
+    constant: bool,
+}
+
+/// Where in the memory a buffer index points.
+#[derive(Debug, Clone, Copy)]
+struct Place {
+    index: u32,
+    block: usize,
+    /// Of the block's bytes.
+    offset: usize,
+}
+
+/// What a kernel gets to see.
+#[derive(Debug, Default)]
+pub(super) struct Memory {
+    blocks: Vec<Block>,
+    places: Vec<Place>,
+    /// Address space for arguments that nothing is bound to: no access to it goes unseen.
+    unbound: Vec<(u32, Guarded)>,
+}
+
+impl Memory {
+    /// Checked kernels work on copies with guards around them; others on the host's own memory where it is aligned and may be
+    /// written. Shared buffers that are not checked are never copied.
+    pub(super) fn of(
+        bindings: &mut Bindings<'_>,
+        holds: &[Hold<'_>],
+        kernel: &Kernel,
+        checked: bool,
+    ) -> Result<Self, Problem> {
+        let mut memory = Self::default();
+        for (index, source) in &mut bindings.buffers {
+            memory.add_source(*index, source, kernel, checked)?;
+        }
+        for &(index, ref source) in &bindings.buffers {
+            if let Source::Alias { of, offset } = *source {
+                memory.add_alias(index, of, offset, !writes(kernel, index));
+            }
+        }
+        if checked {
+            for hold in holds {
+                memory.add_copies(hold, bindings, kernel)?;
+            }
+            memory.reserve_unbound(kernel)?;
+        }
+        Ok(memory)
+    }
+
+    fn add(&mut self, block: Block, offset: usize) {
+        self.places.push(Place { index: block.index, block: self.blocks.len(), offset });
+        self.blocks.push(block);
+    }
+
+    fn add_source(
+        &mut self,
+        index: u32,
+        source: &mut Source<'_>,
+        kernel: &Kernel,
+        checked: bool,
+    ) -> Result<(), Problem> {
+        let constant = !writes(kernel, index);
+        let (bytes, low, writable) = match source {
+            Source::Input { bytes, offset } => (*bytes, *offset, false),
+            Source::Output { bytes, offset } => (&**bytes, *offset, true),
+            Source::Owned(bytes) => (&**bytes, 0, false),
+            Source::Alias { .. } => return Ok(()),
+            Source::Shared { buffer, range } => {
+                if !checked {
+                    let storage = Storage::Host(buffer.address() + range.start..buffer.address() + range.end);
+                    self.add(Block { storage, index, low: 0, writable: true, constant }, 0);
+                }
+                return Ok(());
+            }
+        };
+        let own = bytes.as_ptr() as usize..bytes.as_ptr() as usize + bytes.len();
+        let storage = if checked {
+            Storage::Guarded(Guarded::copy_of(bytes, 0).map_err(|e| no_memory(index, &e))?)
+        } else if own.start.is_multiple_of(Aligned::ALIGN) && (writable || constant) {
+            match source {
+                Source::Output { bytes, .. } => {
+                    let start = bytes.as_mut_ptr() as usize;
+                    Storage::Host(start..start + bytes.len())
+                }
+                _ => Storage::Host(own),
+            }
+        } else {
+            Storage::Aligned(Aligned::copy_of(bytes))
+        };
+        self.add(Block { storage, index, low, writable, constant }, low);
+        Ok(())
+    }
+
+    fn add_alias(&mut self, index: u32, of: u32, offset: usize, constant: bool) {
+        if let Some(&Place { block, .. }) = self.places.iter().find(|p| p.index == of) {
+            self.blocks[block].low = self.blocks[block].low.min(offset);
+            self.blocks[block].constant &= constant;
+            self.places.push(Place { index, block, offset });
+        }
+    }
+
+    /// One guarded copy for each group of bound ranges of a buffer that overlap.
+    fn add_copies(
+        &mut self,
+        hold: &Hold<'_>,
+        bindings: &Bindings<'_>,
+        kernel: &Kernel,
+    ) -> Result<(), Problem> {
+        let mut ranges: Vec<(u32, Range<usize>)> = shared(bindings, hold.buffer()).collect();
+        ranges.sort_unstable_by_key(|(index, range)| (range.start, *index));
+        for group in ranges.chunk_by({
+            let mut end = 0;
+            move |(_, a), (_, b)| {
+                end = a.end.max(end);
+                b.start < end
+            }
+        }) {
+            let start = group[0].1.start;
+            let end = group.iter().map(|(_, r)| r.end).max().unwrap_or(start);
+            let index = group.iter().map(|(i, _)| *i).min().unwrap_or(0);
+            let copy = Guarded::copy_of(hold.bytes(start..end), hold.buffer().address() + start)
+                .map_err(|e| no_memory(index, &e))?;
+            let constant = group.iter().all(|(i, _)| !writes(kernel, *i));
+            let block = self.blocks.len();
+            self.places.extend(group.iter().map(|(index, r)| Place {
+                index: *index,
+                block,
+                offset: r.start - start,
+            }));
+            self.blocks.push(Block {
+                storage: Storage::Guarded(copy),
+                index,
+                low: 0,
+                writable: true,
+                constant,
+            });
+        }
+        Ok(())
+    }
+
+    fn reserve_unbound(&mut self, kernel: &Kernel) -> Result<(), Problem> {
+        for argument in &kernel.arguments {
+            if let ArgumentKind::Buffer(index) = argument.kind
+                && argument.pointer
+                && !argument.optional
+                && !self.places.iter().any(|p| p.index == index)
+            {
+                self.unbound.push((index, Guarded::empty().map_err(|e| no_memory(index, &e))?));
+            }
+        }
+        Ok(())
+    }
+
+    pub(super) fn pointers(&self) -> [*mut c_void; MAX_BUFFERS] {
+        let mut pointers = [ptr::null_mut(); MAX_BUFFERS];
+        for place in &self.places {
+            let start = self.blocks[place.block].storage.range().start;
+            pointers[place.index as usize] = (start + place.offset) as *mut c_void;
+        }
+        for (index, space) in &self.unbound {
+            pointers[*index as usize] = space.address() as *mut c_void;
+        }
+        pointers
+    }
+
+    /// One region per block, in their order, then those of unbound arguments.
+    pub(super) fn regions(&self) -> Vec<Region> {
+        let bound = self.blocks.iter().map(|b| {
+            let range = b.storage.range();
+            let access = if b.constant {
+                Access::Const
+            } else if b.writable {
+                Access::Write
+            } else {
+                Access::Input
+            };
+            Region { bytes: range.start + b.low..range.end, index: Some(b.index), access }
+        });
+        let unbound = self.unbound.iter().map(|(index, space)| {
+            let at = space.address();
+            Region {
+                bytes: at - Guarded::MARGIN..at + Guarded::MARGIN,
+                index: Some(*index),
+                access: Access::Unbound,
+            }
+        });
+        bound.chain(unbound).collect()
+    }
+
+    /// Copies what was written back to where the host wants it.
+    pub(super) fn give_back(&self, bindings: &mut Bindings<'_>, holds: &mut [Hold<'_>], kernel: &Kernel) {
+        for (index, source) in &mut bindings.buffers {
+            let Some(place) = self.places.iter().find(|p| p.index == *index) else { continue };
+            let block = &self.blocks[place.block];
+            let Some(from) = block.storage.copy().filter(|_| !block.constant) else { continue };
+            match source {
+                Source::Output { bytes, .. } => bytes.copy_from_slice(from),
+                Source::Shared { buffer, range } if writes(kernel, *index) => {
+                    if let Some(hold) = holds.iter_mut().find(|h| ptr::eq(h.buffer(), *buffer)) {
+                        hold.put(range.start, &from[place.offset..][..range.len()]);
+                    }
+                }
+                _ => {}
+            }
+        }
+    }
+
+    /// The first infinity or NaN that the kernel wrote to each buffer.
+    pub(super) fn non_finite<'t>(
+        &self,
+        kernel: &Kernel,
+        checker: &Checker,
+        type_of: impl Fn(usize) -> &'t str,
+    ) -> Vec<Finding> {
+        let mut found = Vec::new();
+        for (n, argument) in kernel.arguments.iter().enumerate() {
+            let ArgumentKind::Buffer(index) = argument.kind else { continue };
+            let place = self.places.iter().find(|p| p.index == index);
+            let (Some(float), Some(place)) = (Float::of(type_of(n)), place) else { continue };
+            let block = &self.blocks[place.block];
+            let Some(bytes) = block.storage.copy().filter(|_| !block.constant) else { continue };
+            let elements = bytes[place.offset..].chunks_exact(float.size()).enumerate();
+            let bad = elements.filter(|(_, e)| !float.is_finite(e)).find_map(|(i, e)| {
+                let at = place.offset + i * float.size() - block.low;
+                Some((i, float.show(e), checker.writer(place.block, at)?))
+            });
+            if let Some((i, value, written)) = bad {
+                found.push(finding(index, i, value, written));
+            }
+        }
+        found
+    }
+}
+
+/// What of a shared buffer is bound, by index.
+fn shared<'b>(
+    bindings: &'b Bindings<'_>,
+    wanted: &'b Buffer,
+) -> impl Iterator<Item = (u32, Range<usize>)> + 'b {
+    bindings.buffers.iter().filter_map(move |(index, source)| match source {
+        Source::Shared { buffer, range } if ptr::eq(*buffer, wanted) => Some((*index, range.clone())),
+        _ => None,
+    })
+}
+
+fn no_memory(index: u32, error: &std::io::Error) -> Problem {
+    Problem::Memory { index, reason: error.to_string() }
+}

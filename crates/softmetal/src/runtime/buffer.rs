@@ -1,0 +1,166 @@
+//! Memory that outlives dispatches: the host and kernels take turns at it.
+
+use std::{
+    fmt,
+    ops::Range,
+    ptr, slice,
+    sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard},
+};
+
+use super::memory::Mapping;
+use crate::error::{Error, Result};
+
+/// Memory that kernels and the host share.
+///
+/// The host waits while a dispatch that may write it runs, and the other way round: nobody sees a half-written value. Dispatches
+/// that only read it run side by side.
+pub struct Buffer {
+    start: usize,
+    len: usize,
+    lock: RwLock<()>,
+    owner: Owner,
+}
+
+/// What keeps the memory alive.
+enum Owner {
+    Device(#[allow(dead_code)] Mapping),
+    Host(#[allow(dead_code)] Arc<dyn AsRef<[u8]> + Send + Sync>),
+}
+
+impl Buffer {
+    /// `len` zero bytes, at the start of a page.
+    pub fn new(len: usize) -> Result<Self> {
+        let mapping = Mapping::reserved(len).map_err(|source| Error::NoMemory { bytes: len, source })?;
+        Ok(Self { start: mapping.start(), len, lock: RwLock::new(()), owner: Owner::Device(mapping) })
+    }
+
+    /// Memory of the host, without copying it. It can only be read.
+    pub fn from_owner(owner: Arc<dyn AsRef<[u8]> + Send + Sync>) -> Self {
+        // Shared and never given out again, so the owner stays where it is and cannot take these bytes back.
+        let bytes = (*owner).as_ref();
+        let (start, len) = (bytes.as_ptr() as usize, bytes.len());
+        Self { start, len, lock: RwLock::new(()), owner: Owner::Host(owner) }
+    }
+
+    /// Bytes.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Without a single byte.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Whether neither the host nor kernels can write it.
+    pub fn read_only(&self) -> bool {
+        matches!(self.owner, Owner::Host(_))
+    }
+
+    /// Copies bytes from `offset` on to `out`.
+    pub fn read(&self, offset: usize, out: &mut [u8]) -> Result<()> {
+        let range = self.range(offset, out.len())?;
+        out.copy_from_slice(self.hold(false).bytes(range));
+        Ok(())
+    }
+
+    /// Replaces the bytes from `offset` on.
+    pub fn write(&self, offset: usize, bytes: &[u8]) -> Result<()> {
+        let range = self.writable(offset, bytes.len())?;
+        self.hold(true).put(range.start, bytes);
+        Ok(())
+    }
+
+    /// Copies `len` bytes from `offset` on to `to_offset` of a buffer, which may be this one, even where the two overlap.
+    pub fn copy_to(&self, offset: usize, to: &Buffer, to_offset: usize, len: usize) -> Result<()> {
+        let from = self.range(offset, len)?;
+        let into = to.writable(to_offset, len)?;
+        let _locks = if ptr::eq(self, to) {
+            [Some(to.hold(true)), None]
+        } else if ptr::from_ref(self) < ptr::from_ref(to) {
+            [Some(self.hold(false)), Some(to.hold(true))]
+        } else {
+            [Some(to.hold(true)), Some(self.hold(false))]
+        };
+        // SAFETY: both ranges lie in their buffers (above), which are locked; `copy` lets them overlap.
+        unsafe {
+            ptr::copy((self.start + from.start) as *const u8, (to.start + into.start) as *mut u8, len);
+        }
+        Ok(())
+    }
+
+    fn range(&self, offset: usize, len: usize) -> Result<Range<usize>> {
+        match offset.checked_add(len) {
+            Some(end) if end <= self.len => Ok(offset..end),
+            _ => Err(Error::BufferRange { offset, len, size: self.len }),
+        }
+    }
+
+    fn writable(&self, offset: usize, len: usize) -> Result<Range<usize>> {
+        if self.read_only() {
+            return Err(Error::BufferReadOnly { size: self.len });
+        }
+        self.range(offset, len)
+    }
+
+    pub(crate) fn address(&self) -> usize {
+        self.start
+    }
+
+    /// Keeps others from writing it, or from using it at all. Who holds several takes them in the order of their addresses.
+    pub(crate) fn hold(&self, alone: bool) -> Hold<'_> {
+        let lock = if alone {
+            Lock::Alone { _guard: self.lock.write().unwrap_or_else(PoisonError::into_inner) }
+        } else {
+            Lock::Shared { _guard: self.lock.read().unwrap_or_else(PoisonError::into_inner) }
+        };
+        Hold { buffer: self, lock }
+    }
+}
+
+impl fmt::Debug for Buffer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Buffer")
+            .field("len", &self.len)
+            .field("read_only", &self.read_only())
+            .finish_non_exhaustive()
+    }
+}
+
+/// A buffer while it is locked.
+#[derive(Debug)]
+pub(crate) struct Hold<'a> {
+    buffer: &'a Buffer,
+    lock: Lock<'a>,
+}
+
+#[derive(Debug)]
+enum Lock<'a> {
+    Shared { _guard: RwLockReadGuard<'a, ()> },
+    Alone { _guard: RwLockWriteGuard<'a, ()> },
+}
+
+impl Hold<'_> {
+    pub(crate) fn buffer(&self) -> &Buffer {
+        self.buffer
+    }
+
+    /// No kernel may be running on the memory itself.
+    pub(crate) fn bytes(&self, range: Range<usize>) -> &[u8] {
+        assert!(range.start <= range.end && range.end <= self.buffer.len, "outside the buffer");
+        // SAFETY: in bounds (above), and nobody writes while this lock is held: kernels run under a lock of their own.
+        unsafe { slice::from_raw_parts((self.buffer.start + range.start) as *const u8, range.len()) }
+    }
+
+    /// Replaces the bytes from `offset` on.
+    pub(crate) fn put(&mut self, offset: usize, bytes: &[u8]) {
+        let room = self.buffer.len.checked_sub(offset).is_some_and(|room| bytes.len() <= room);
+        assert!(room && !self.buffer.read_only(), "outside the buffer");
+        assert!(matches!(self.lock, Lock::Alone { .. }), "others may be reading");
+        // SAFETY: in bounds and writable (above), and the lock keeps everybody else away; `bytes` is not of this buffer, whose
+        // slices only `bytes` gives out, borrowed from a hold.
+        unsafe {
+            ptr::copy_nonoverlapping(bytes.as_ptr(), (self.buffer.start + offset) as *mut u8, bytes.len());
+        }
+    }
+}
