@@ -48,6 +48,24 @@ pub enum BackendError {
     /// The step breaks the contract of [`Step`].
     #[error("the step is invalid: {0}")]
     Step(#[from] StepError),
+    /// A kernel does not compile on this device.
+    #[error("{device} cannot compile `{kernel}`: {reason}")]
+    Compile {
+        /// The device's kind.
+        device: &'static str,
+        /// The kernel, or its library.
+        kernel: String,
+        /// What the compiler said.
+        reason: String,
+    },
+    /// Work on the device did not finish in time.
+    #[error("{device} did not finish within {after:?}")]
+    Timeout {
+        /// The device's kind.
+        device: &'static str,
+        /// How long was waited.
+        after: Duration,
+    },
     /// Work on the device broke off.
     #[error("{device} failed while running: {reason}")]
     Failed {
@@ -287,6 +305,12 @@ impl KvLayout {
 pub struct RunStats {
     /// Operations carried out on the device.
     pub dispatches: u64,
+    /// Times work was handed to the device.
+    pub submissions: u64,
+    /// Buffers the device had to allocate.
+    pub allocations: u64,
+    /// Bytes of intermediates in use.
+    pub arena_bytes: u64,
     /// Bytes of weights and cache read.
     pub bytes_read: u64,
     /// Bytes written to the cache and to results.
@@ -301,6 +325,9 @@ impl RunStats {
     /// Adds another run's figures to these.
     pub fn add(&mut self, other: &RunStats) {
         self.dispatches += other.dispatches;
+        self.submissions += other.submissions;
+        self.allocations += other.allocations;
+        self.arena_bytes = self.arena_bytes.max(other.arena_bytes);
         self.bytes_read += other.bytes_read;
         self.bytes_written += other.bytes_written;
         self.time += other.time;

@@ -1,0 +1,300 @@
+//! Commands are data: what runs, on which bytes, and what must wait for what.
+
+use crate::error::GpuError;
+use crate::gpu::{BufferId, PipelineId};
+use crate::kernels::{Launch, MAX_ARGS, Params};
+
+/// What a command does with bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Access {
+    /// Reads them.
+    Read,
+    /// Writes them, or some of them; what was there does not matter.
+    Write,
+    /// Reads and writes them.
+    ReadWrite,
+    /// Nothing: the argument is there, the kernel's constants leave it unused.
+    Unused,
+}
+
+impl Access {
+    fn reads(self) -> bool {
+        matches!(self, Access::Read | Access::ReadWrite)
+    }
+
+    fn writes(self) -> bool {
+        matches!(self, Access::Write | Access::ReadWrite)
+    }
+}
+
+/// A range of bytes of a buffer that is known to lie inside it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Region {
+    buffer: BufferId,
+    offset: usize,
+    len: usize,
+}
+
+impl Region {
+    /// All `len` bytes of a buffer. Only what made the buffer knows its length.
+    pub(crate) fn whole(buffer: BufferId, len: usize) -> Region {
+        Region { buffer, offset: 0, len }
+    }
+
+    /// The buffer.
+    pub fn buffer(&self) -> BufferId {
+        self.buffer
+    }
+
+    /// First byte.
+    pub fn offset(&self) -> usize {
+        self.offset
+    }
+
+    /// Number of bytes.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether there are no bytes.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// A part of these bytes.
+    pub fn slice(&self, offset: usize, len: usize) -> Result<Region, GpuError> {
+        match offset.checked_add(len) {
+            Some(end) if end <= self.len => Ok(Region { offset: self.offset + offset, len, ..*self }),
+            _ => Err(GpuError::OutOfBounds { start: offset, end: offset.saturating_add(len), len: self.len }),
+        }
+    }
+
+    /// To be read.
+    pub fn read(self) -> Binding {
+        self.bind(Access::Read)
+    }
+
+    /// To be written.
+    pub fn write(self) -> Binding {
+        self.bind(Access::Write)
+    }
+
+    /// To be read and written.
+    pub fn read_write(self) -> Binding {
+        self.bind(Access::ReadWrite)
+    }
+
+    /// Stands in for an argument the kernel does not use.
+    pub fn unused(self) -> Binding {
+        Binding { footprint: 0, ..self.bind(Access::Unused) }
+    }
+
+    fn bind(self, access: Access) -> Binding {
+        Binding { region: self, access, footprint: self.len }
+    }
+
+    fn overlaps(&self, other: &Region) -> bool {
+        self.buffer == other.buffer
+            && self.offset < other.offset + other.len
+            && other.offset < self.offset + self.len
+    }
+}
+
+/// A region and what is done with it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Binding {
+    /// The bytes that may be touched.
+    pub region: Region,
+    /// What is done with them.
+    pub access: Access,
+    /// Bytes of it that are touched.
+    pub footprint: usize,
+}
+
+impl Binding {
+    /// A gather or a scatter touches only some of the region.
+    #[must_use]
+    pub fn touching(self, bytes: usize) -> Binding {
+        Binding { footprint: bytes.min(self.region.len), ..self }
+    }
+}
+
+/// A kernel on its way: everything a driver has to encode.
+#[derive(Clone, Copy, Debug)]
+pub struct Dispatch {
+    /// The operation this is part of, for captures, errors and telemetry.
+    pub label: &'static str,
+    /// The kernel's function name.
+    pub function: &'static str,
+    /// The kernel.
+    pub pipeline: PipelineId,
+    /// Its numbers, at buffer index 0.
+    pub params: Params,
+    /// Threadgroups.
+    pub groups: [u32; 3],
+    /// Threads of each threadgroup.
+    pub threads: [u32; 3],
+    /// Bytes of threadgroup memory at index 0; 0: none.
+    pub threadgroup_bytes: u32,
+    bindings: [Option<Binding>; MAX_ARGS],
+}
+
+impl Dispatch {
+    /// Checks bindings against what the kernel declares: their number, access and alignment.
+    pub fn new(
+        label: &'static str,
+        pipeline: PipelineId,
+        launch: &Launch,
+        bindings: &[Binding],
+    ) -> Result<Dispatch, GpuError> {
+        let kernel = &launch.kernel;
+        let problem = |index: usize, problem: String| {
+            let argument = kernel.args.get(index).map_or("none", |a| a.name);
+            GpuError::Binding { kernel: kernel.function, index: index + 1, argument, problem }
+        };
+        if bindings.len() != kernel.args.len() || bindings.len() > MAX_ARGS {
+            let text = format!("{} bindings, the kernel takes {}", bindings.len(), kernel.args.len());
+            return Err(problem(bindings.len().min(kernel.args.len()), text));
+        }
+        let mut all = [None; MAX_ARGS];
+        for (index, (binding, arg)) in bindings.iter().zip(kernel.args).enumerate() {
+            if binding.access != Access::Unused {
+                if binding.access.writes() && !arg.access.writes() {
+                    return Err(problem(index, "bound for writing, the kernel only reads it".to_owned()));
+                }
+                if !binding.region.offset.is_multiple_of(arg.align) {
+                    let text = format!("byte offset {}, {} is needed", binding.region.offset, arg.align);
+                    return Err(problem(index, text));
+                }
+            }
+            all[index] = Some(*binding);
+        }
+        Ok(Dispatch {
+            label,
+            function: kernel.function,
+            pipeline,
+            params: launch.params,
+            groups: launch.groups,
+            threads: launch.threads,
+            threadgroup_bytes: launch.threadgroup_bytes,
+            bindings: all,
+        })
+    }
+
+    /// The bindings with their buffer indices, which begin at 1: the params are at 0.
+    pub fn bindings(&self) -> impl Iterator<Item = (u32, &Binding)> {
+        (1..).zip(self.bindings.iter().flatten())
+    }
+}
+
+/// One thing for the device to do.
+#[derive(Clone, Copy, Debug)]
+pub enum Command {
+    /// Runs a kernel.
+    Dispatch(Dispatch),
+    /// Copies bytes; both regions are of one length.
+    Copy {
+        /// Where from.
+        from: Region,
+        /// Where to.
+        to: Region,
+    },
+    /// Sets every byte.
+    Fill {
+        /// The bytes.
+        to: Region,
+        /// Their value.
+        value: u8,
+    },
+}
+
+impl Command {
+    /// Everything it touches.
+    fn touches(&self) -> impl Iterator<Item = (Region, Access)> {
+        let (dispatch, copy) = match self {
+            Command::Dispatch(d) => (Some(d), [None, None]),
+            Command::Copy { from, to } => (None, [Some((*from, Access::Read)), Some((*to, Access::Write))]),
+            Command::Fill { to, .. } => (None, [Some((*to, Access::Write)), None]),
+        };
+        let bound = dispatch.into_iter().flat_map(|d| d.bindings().map(|(_, b)| (b.region, b.access)));
+        bound.chain(copy.into_iter().flatten())
+    }
+
+    /// Whether the order of the two matters: they touch the same bytes, and at least one writes them.
+    pub fn conflicts(&self, other: &Command) -> bool {
+        self.touches().any(|(a, use_a)| {
+            use_a != Access::Unused
+                && other.touches().any(|(b, use_b)| {
+                    use_b != Access::Unused && (use_a.writes() || use_b.writes()) && a.overlaps(&b)
+                })
+        })
+    }
+
+    /// Bytes read and written.
+    pub fn traffic(&self) -> (u64, u64) {
+        match self {
+            Command::Dispatch(d) => d.bindings().fold((0, 0), |(read, written), (_, b)| {
+                let bytes = b.footprint as u64;
+                (
+                    read + if b.access.reads() { bytes } else { 0 },
+                    written + if b.access.writes() { bytes } else { 0 },
+                )
+            }),
+            Command::Copy { from, to } => (from.len as u64, to.len as u64),
+            Command::Fill { to, .. } => (0, to.len as u64),
+        }
+    }
+}
+
+/// Commands of one submission, with the places where a barrier must stand.
+#[derive(Clone, Debug, Default)]
+pub struct CommandList {
+    commands: Vec<Command>,
+    barriers: Vec<bool>,
+    /// First command after the last barrier.
+    open: usize,
+}
+
+impl CommandList {
+    /// An empty list.
+    pub fn new() -> CommandList {
+        CommandList::default()
+    }
+
+    /// Forgets all commands and keeps the memory.
+    pub fn clear(&mut self) {
+        self.commands.clear();
+        self.barriers.clear();
+        self.open = 0;
+    }
+
+    /// Appends a command; a barrier goes before it where it conflicts with one since the last barrier.
+    pub fn push(&mut self, command: Command) {
+        let conflict = self.commands[self.open..].iter().any(|c| c.conflicts(&command));
+        if conflict {
+            self.open = self.commands.len();
+        }
+        self.barriers.push(conflict);
+        self.commands.push(command);
+    }
+
+    /// The commands in order, each with whether everything before it must be done first.
+    pub fn iter(&self) -> impl Iterator<Item = (bool, &Command)> {
+        self.barriers.iter().copied().zip(&self.commands)
+    }
+
+    /// The commands in order.
+    pub fn commands(&self) -> &[Command] {
+        &self.commands
+    }
+
+    /// Number of commands.
+    pub fn len(&self) -> usize {
+        self.commands.len()
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.commands.is_empty()
+    }
+}

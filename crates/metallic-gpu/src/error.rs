@@ -1,0 +1,118 @@
+//! What a GPU can fail with.
+
+use std::time::Duration;
+
+use metallic_core::BackendError;
+
+/// A failure of a GPU or of what was asked of it.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+#[non_exhaustive]
+pub enum GpuError {
+    /// Memory could not be had.
+    #[error("no room for {needed} bytes of {what}{}", budget.map(|b| format!(": {b} bytes are allowed in all")).unwrap_or_default())]
+    OutOfMemory {
+        /// What the memory was for.
+        what: &'static str,
+        /// Bytes asked for.
+        needed: usize,
+        /// Bytes that may be held in all, where there is a limit.
+        budget: Option<u64>,
+    },
+    /// A kernel does not compile.
+    #[error("kernel `{kernel}` does not compile: {message}")]
+    Compile {
+        /// The library or the function.
+        kernel: String,
+        /// What the compiler said.
+        message: String,
+    },
+    /// A binding does not fit the kernel's argument or its buffer.
+    #[error("`{kernel}`, argument {index} (`{argument}`): {problem}")]
+    Binding {
+        /// The kernel.
+        kernel: &'static str,
+        /// Position among the arguments.
+        index: usize,
+        /// The argument's name.
+        argument: &'static str,
+        /// What was found and what was needed.
+        problem: String,
+    },
+    /// A range lies outside its buffer.
+    #[error("bytes {start}..{end} lie outside a buffer of {len} bytes")]
+    OutOfBounds {
+        /// First byte.
+        start: usize,
+        /// Past the last byte.
+        end: usize,
+        /// Bytes of the buffer.
+        len: usize,
+    },
+    /// A launch asks for more than the device has.
+    #[error("`{kernel}` asks for {found} {what}, the device allows {most}")]
+    Launch {
+        /// The kernel.
+        kernel: &'static str,
+        /// Threads, bytes, …
+        what: &'static str,
+        /// What it asked for.
+        found: u64,
+        /// What there is.
+        most: u64,
+    },
+    /// No kernel does this.
+    #[error("no kernel for `{op}`: {reason}")]
+    Unsupported {
+        /// The operation.
+        op: &'static str,
+        /// What it would need.
+        reason: String,
+    },
+    /// Work that was submitted broke off.
+    #[error("`{label}` failed: {reason}")]
+    Execution {
+        /// The operation, or the submission.
+        label: String,
+        /// What the device said.
+        reason: String,
+    },
+    /// Work did not finish in time.
+    #[error("the work did not finish within {after:?}")]
+    Timeout {
+        /// The bound of the wait.
+        after: Duration,
+    },
+    /// There is no such device.
+    #[error("no GPU `{asked}`; there {}", known_devices(.known))]
+    NoDevice {
+        /// Index or name asked for.
+        asked: String,
+        /// What there is.
+        known: Vec<String>,
+    },
+    /// Something the device needs is missing on this machine.
+    #[error("{0}")]
+    Missing(String),
+}
+
+fn known_devices(known: &[String]) -> String {
+    match known {
+        [] => "is none on this machine".to_owned(),
+        names => format!("are {}", names.join(", ")),
+    }
+}
+
+impl GpuError {
+    /// The same failure as callers of a backend see it.
+    pub fn on(self, device: &'static str) -> BackendError {
+        match self {
+            GpuError::OutOfMemory { what, needed, .. } => BackendError::OutOfMemory { device, what, needed },
+            GpuError::Unsupported { op, reason } => BackendError::Unsupported { device, op, reason },
+            GpuError::Compile { kernel, message } => {
+                BackendError::Compile { device, kernel, reason: message }
+            }
+            GpuError::Timeout { after } => BackendError::Timeout { device, after },
+            other => BackendError::Failed { device, reason: other.to_string() },
+        }
+    }
+}

@@ -1,0 +1,119 @@
+//! What a driver offers. It is told everything and decides nothing.
+
+use std::fmt;
+use std::time::Duration;
+
+use metallic_core::{Bytes, DeviceInfo};
+
+use crate::command::CommandList;
+use crate::error::GpuError;
+use crate::kernels::Constants;
+
+/// A buffer of a [`Gpu`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct BufferId(pub u32);
+
+/// A compiled source of a [`Gpu`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct LibraryId(pub u32);
+
+/// A kernel made ready, with its constants.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct PipelineId(pub u32);
+
+/// Where a buffer lies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Storage {
+    /// Host and GPU both reach it.
+    Shared,
+    /// The GPU alone reaches it; the host goes through copies.
+    Private,
+}
+
+/// What a device allows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// Threads of a threadgroup at most.
+    pub max_threads: u32,
+    /// Threads that run in step.
+    pub simd_width: u32,
+    /// Bytes of threadgroup memory at most.
+    pub threadgroup_memory: u32,
+    /// Bytes of one buffer at most.
+    pub max_buffer: usize,
+    /// Bytes all buffers may take together, where the device says so.
+    pub budget: Option<u64>,
+}
+
+/// A kernel made ready, and what the compiler left of the limits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Pipeline {
+    /// Its handle.
+    pub id: PipelineId,
+    /// Threads of a threadgroup at most, for this kernel.
+    pub max_threads: u32,
+}
+
+/// Bytes of the host that became a buffer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Imported {
+    /// The buffer; several imports may share one.
+    pub buffer: BufferId,
+    /// Where the bytes begin in it.
+    pub offset: usize,
+    /// Bytes that had to be copied; 0 where the GPU reads the host's own pages.
+    pub copied: usize,
+}
+
+/// A device that runs command lists.
+pub trait Gpu: Send + Sync + fmt::Debug {
+    /// What it is.
+    fn info(&self) -> &DeviceInfo;
+
+    /// What it allows.
+    fn limits(&self) -> &Limits;
+
+    /// A new buffer, zeroed.
+    fn allocate(&self, bytes: usize, storage: Storage) -> Result<BufferId, GpuError>;
+
+    /// Makes read-only bytes of the host a buffer, without a copy where the device can. Freed like any other.
+    fn import(&self, bytes: &Bytes) -> Result<Imported, GpuError>;
+
+    /// Gives a buffer back. Work that was submitted keeps it until it is done.
+    fn free(&self, buffer: BufferId);
+
+    /// Writes bytes into a shared buffer.
+    fn write(&self, buffer: BufferId, offset: usize, bytes: &[u8]) -> Result<(), GpuError>;
+
+    /// Reads bytes of a shared buffer.
+    fn read(&self, buffer: BufferId, offset: usize, out: &mut [u8]) -> Result<(), GpuError>;
+
+    /// Compiles a source. `name` is for messages.
+    fn library(&self, name: &str, source: &str) -> Result<LibraryId, GpuError>;
+
+    /// Makes a kernel of a library ready.
+    fn pipeline(
+        &self,
+        library: LibraryId,
+        function: &str,
+        constants: &Constants,
+    ) -> Result<Pipeline, GpuError>;
+
+    /// Gives a pipeline back, when a cache lets it go.
+    fn drop_pipeline(&self, pipeline: PipelineId);
+
+    /// Gives a library back, when a cache lets it go.
+    fn drop_library(&self, library: LibraryId);
+
+    /// Hands commands to the device. Commands run in order where the list says they must.
+    fn submit(&self, commands: &CommandList) -> Result<Box<dyn Submission>, GpuError>;
+}
+
+/// Work on its way.
+pub trait Submission: Send {
+    /// Whether it is done, without waiting.
+    fn poll(&mut self) -> bool;
+
+    /// Waits at most this long, and says how it went. The time is what the GPU took, where it is known.
+    fn wait(&mut self, bound: Duration) -> Result<Option<Duration>, GpuError>;
+}

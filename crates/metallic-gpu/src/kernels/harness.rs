@@ -1,0 +1,127 @@
+//! Runs single kernels in tests: in order, under random schedules, and in the checked build.
+
+use std::sync::OnceLock;
+use std::time::Duration;
+
+use super::Launch;
+use crate::command::{Access, Binding, Command, CommandList, Dispatch, Region};
+use crate::gpu::{Gpu, Storage};
+use crate::soft::{Soft, SoftOptions};
+
+/// Random schedules every kernel is run under.
+const SEEDS: u64 = 5;
+
+/// What is bound to an argument.
+#[derive(Clone, Debug)]
+pub(crate) enum Data {
+    /// Bytes the kernel finds there.
+    Bytes(Vec<u8>),
+    /// Room of so many bytes, filled with a pattern that is no sensible number.
+    Room(usize),
+    /// Nothing.
+    Unused,
+}
+
+/// Numbers as bytes.
+pub(crate) fn f32s(values: &[f32]) -> Data {
+    Data::Bytes(values.iter().flat_map(|v| v.to_ne_bytes()).collect())
+}
+
+/// Words as bytes.
+pub(crate) fn u32s(values: &[u32]) -> Data {
+    Data::Bytes(values.iter().flat_map(|v| v.to_ne_bytes()).collect())
+}
+
+/// Bytes as numbers.
+pub(crate) fn as_f32s(bytes: &[u8]) -> Vec<f32> {
+    bytes.chunks_exact(4).map(|b| f32::from_ne_bytes([b[0], b[1], b[2], b[3]])).collect()
+}
+
+/// Bytes as words.
+pub(crate) fn as_u32s(bytes: &[u8]) -> Vec<u32> {
+    bytes.chunks_exact(4).map(|b| u32::from_ne_bytes([b[0], b[1], b[2], b[3]])).collect()
+}
+
+/// Runs a launch in order, under random schedules and checked; all must agree bit by bit. Returns what each argument
+/// holds afterwards. `None` where there is no clang, which is said aloud.
+pub(crate) fn run(launch: &Launch, args: &[Data]) -> Option<Vec<Vec<u8>>> {
+    let mut first: Option<Vec<Vec<u8>>> = None;
+    let runs = (0..=SEEDS).map(|seed| (seed, false)).chain([(0, true)]);
+    for (seed, checked) in runs {
+        let soft = device(seed, checked)?;
+        let found = run_on(soft, launch, args);
+        match &first {
+            None => first = Some(found),
+            Some(expected) => assert!(
+                *expected == found,
+                "{}: seed {seed}, checked {checked} gives other results than the run in order",
+                launch.kernel.function
+            ),
+        }
+    }
+    first
+}
+
+fn device(seed: u64, checked: bool) -> Option<&'static Soft> {
+    static DEVICES: [OnceLock<Option<Soft>>; 2 * (SEEDS as usize + 1)] = [const { OnceLock::new() }; 12];
+    let slot = &DEVICES[usize::from(checked) * (SEEDS as usize + 1) + seed as usize];
+    let made = slot.get_or_init(|| match Soft::new(SoftOptions { threads: 2, checked, seed }) {
+        Ok(soft) => Some(soft),
+        Err(error) => {
+            eprintln!("NOT TESTED: {error}");
+            None
+        }
+    });
+    made.as_ref()
+}
+
+/// Every argument lies in one buffer at an odd place, so that a kernel that forgets an offset is seen.
+fn run_on(gpu: &dyn Gpu, launch: &Launch, args: &[Data]) -> Vec<Vec<u8>> {
+    launch.check(gpu.limits()).expect("the launch fits");
+    let mut places = Vec::new();
+    let mut end = 0usize;
+    for (data, arg) in args.iter().zip(launch.kernel.args) {
+        let len = match data {
+            Data::Bytes(bytes) => bytes.len(),
+            Data::Room(len) => *len,
+            Data::Unused => 4,
+        };
+        // A multiple of the alignment that is no multiple of twice it.
+        let start = end.next_multiple_of(2 * arg.align) + arg.align;
+        places.push((start, len));
+        end = start + len;
+    }
+    let buffer = gpu.allocate(end, Storage::Shared).expect("memory");
+    let whole = Region::whole(buffer, end);
+    let mut bindings: Vec<Binding> = Vec::new();
+    for ((data, arg), (start, len)) in args.iter().zip(launch.kernel.args).zip(&places) {
+        let region = whole.slice(*start, *len).expect("inside");
+        let fill = vec![0xCD; *len];
+        let bytes = if let Data::Bytes(bytes) = data { bytes } else { &fill };
+        gpu.write(buffer, *start, bytes).expect("inside");
+        bindings.push(match (data, arg.access) {
+            (Data::Unused, _) => region.unused(),
+            (_, Access::Read) => region.read(),
+            (_, Access::Write) => region.write(),
+            _ => region.read_write(),
+        });
+    }
+    let library = gpu.library(launch.kernel.family.name, &launch.kernel.family.source()).expect("compiles");
+    let pipeline = gpu.pipeline(library, launch.kernel.function, &launch.kernel.constants).expect("exists");
+    let mut list = CommandList::new();
+    list.push(Command::Dispatch(Dispatch::new("test", pipeline.id, launch, &bindings).expect("fits")));
+    let mut submission = gpu.submit(&list).expect("submitted");
+    if let Err(error) = submission.wait(Duration::from_secs(60)) {
+        panic!("{error}");
+    }
+    let read = places.iter().map(|(start, len)| {
+        let mut bytes = vec![0; *len];
+        gpu.read(buffer, *start, &mut bytes).expect("inside");
+        bytes
+    });
+    let found = read.collect();
+    gpu.free(buffer);
+    gpu.drop_pipeline(pipeline.id);
+    gpu.drop_library(library);
+    found
+}

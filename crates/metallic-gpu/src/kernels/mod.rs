@@ -1,0 +1,246 @@
+//! Kernels: each family is a `.metal` file beside the Rust that plans its launches. A plan is a pure function of types,
+//! sizes and limits; it picks the kernel, its constants, the grid and the params.
+
+#[cfg(test)]
+pub(crate) mod harness;
+mod norm;
+
+use std::hash::Hash;
+
+pub(crate) use norm::rms_norm;
+
+use crate::command::Access;
+use crate::error::GpuError;
+use crate::gpu::Limits;
+pub use crate::params::Params;
+
+/// Buffer arguments of a kernel at most, its params apart.
+pub const MAX_ARGS: usize = 14;
+/// Function constants of a kernel at most.
+pub const MAX_CONSTANTS: usize = 12;
+
+/// Values of a kernel's function constants: constant `i` has the value at `i`. All are `uint` in the MSL.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Constants {
+    values: [u32; MAX_CONSTANTS],
+    len: usize,
+}
+
+impl Constants {
+    /// No constants.
+    pub const NONE: Constants = Constants { values: [0; MAX_CONSTANTS], len: 0 };
+
+    /// Constants 0, 1, ….
+    pub fn of<const N: usize>(given: [u32; N]) -> Constants {
+        const { assert!(N <= MAX_CONSTANTS, "too many function constants") };
+        let mut values = [0; MAX_CONSTANTS];
+        values[..N].copy_from_slice(&given);
+        Constants { values, len: N }
+    }
+
+    /// The values, by index.
+    pub fn values(&self) -> &[u32] {
+        &self.values[..self.len]
+    }
+}
+
+/// A buffer argument of a kernel as the MSL declares it; the first stands at buffer index 1.
+#[derive(Debug, PartialEq, Eq, Hash)]
+pub struct Arg {
+    /// Its name in the MSL.
+    pub name: &'static str,
+    /// What the kernel may do with it: `device const T*` is read only.
+    pub access: Access,
+    /// Alignment of its first byte.
+    pub align: usize,
+}
+
+/// An argument the kernel reads, of elements aligned to `align` bytes.
+pub(crate) const fn reads(name: &'static str, align: usize) -> Arg {
+    Arg { name, access: Access::Read, align }
+}
+
+/// An argument the kernel writes and does not read, of elements aligned to `align` bytes.
+pub(crate) const fn writes(name: &'static str, align: usize) -> Arg {
+    Arg { name, access: Access::Write, align }
+}
+
+/// An argument the kernel reads and writes, of elements aligned to `align` bytes.
+pub(crate) const fn updates(name: &'static str, align: usize) -> Arg {
+    Arg { name, access: Access::ReadWrite, align }
+}
+
+/// One `.metal` file with everything that goes before it.
+#[derive(Debug, PartialEq, Eq, Hash)]
+pub struct Family {
+    /// The file's name without its ending.
+    pub name: &'static str,
+    /// Declarations of its params.
+    pub params: &'static [&'static str],
+    /// Shared files it builds on, by name and text.
+    pub uses: &'static [(&'static str, &'static str)],
+    /// Its text.
+    pub text: &'static str,
+}
+
+/// Helpers every family may use.
+pub(crate) const COMMON: (&str, &str) = ("common.metal", include_str!("common.metal"));
+
+impl Family {
+    /// The whole source, as a Metal compiler takes it. Lines keep the names of their files.
+    pub fn source(&self) -> String {
+        let mut source = String::from("#include <metal_stdlib>\nusing namespace metal;\n");
+        source.extend(self.params.iter().copied());
+        let file = (format!("{}.metal", self.name), self.text);
+        let files = self.uses.iter().map(|(name, text)| ((*name).to_owned(), *text)).chain([file]);
+        for (name, text) in files {
+            source += &format!("#line 1 \"{name}\"\n{text}\n");
+        }
+        source
+    }
+}
+
+/// A function of a family with its constants: what a pipeline is made of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Kernel {
+    /// Where it is written.
+    pub family: &'static Family,
+    /// Its name in the MSL.
+    pub function: &'static str,
+    /// Its function constants.
+    pub constants: Constants,
+    /// Its buffer arguments, from index 1 on.
+    pub args: &'static [Arg],
+}
+
+/// How a kernel is launched.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Launch {
+    /// What runs.
+    pub kernel: Kernel,
+    /// Its numbers.
+    pub params: Params,
+    /// Threadgroups.
+    pub groups: [u32; 3],
+    /// Threads of each.
+    pub threads: [u32; 3],
+    /// Bytes of threadgroup memory at index 0; 0: none.
+    pub threadgroup_bytes: u32,
+}
+
+impl Launch {
+    /// Refuses what the device, or the compiled kernel, does not allow.
+    pub fn check(&self, limits: &Limits) -> Result<(), GpuError> {
+        let kernel = self.kernel.function;
+        let threads: u64 = self.threads.iter().map(|n| u64::from(*n)).product();
+        let most = u64::from(limits.max_threads);
+        if threads == 0 || threads > most {
+            return Err(GpuError::Launch { kernel, what: "threads in a threadgroup", found: threads, most });
+        }
+        let (found, most) = (u64::from(self.threadgroup_bytes), u64::from(limits.threadgroup_memory));
+        if found > most {
+            return Err(GpuError::Launch { kernel, what: "bytes of threadgroup memory", found, most });
+        }
+        let groups = self.groups.iter().try_fold(1u32, |n, g| n.checked_mul(*g));
+        match groups {
+            Some(n) if n > 0 => Ok(()),
+            found => {
+                let found = found.map_or(u64::MAX, u64::from);
+                Err(GpuError::Launch { kernel, what: "threadgroups", found, most: u64::from(u32::MAX) })
+            }
+        }
+    }
+}
+
+/// What stands behind a kernel's argument in a program. The lowering turns slots into bindings.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Slot {
+    /// The node's input of this index: an activation, or a weight as it lies in its file.
+    Input(usize),
+    /// The node's value.
+    Output,
+    /// Memory of this operation alone, by index into [`Stages::scratch`].
+    Scratch(usize),
+    /// A table of the step, see [`StepTable`].
+    Step(StepTable),
+    /// Keys of the operation's layer: `[blocks][kv_heads][BLOCK_TOKENS]` rows of a head.
+    Keys,
+    /// Values of the operation's layer, laid out like the keys.
+    Values,
+    /// The kernel's constants leave the argument unused.
+    Unused,
+}
+
+/// What a step says, as the kernels see it. All elements are `uint`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum StepTable {
+    /// Token ids: `[tokens]`.
+    Tokens,
+    /// Position of each token for rotary embeddings: `[tokens]`.
+    Positions,
+    /// Tokens whose result is wanted: `[outputs]`.
+    Outputs,
+    /// For each token `(table, visible)`: where its sequence's block table begins in `Blocks`, and how many tokens of
+    /// its sequence it may see, itself included; so it lies at `visible - 1`. `uint2 [tokens]`.
+    Rows,
+    /// Runs of at most [`TILE_TOKENS`] tokens of one sequence: `(first token, tokens, table, visible to the first)`.
+    /// `uint4 [tiles]`.
+    Tiles,
+    /// Block tables of all sequences, one after another.
+    Blocks,
+}
+
+/// Query tokens of a tile in [`StepTable::Tiles`] at most.
+pub(crate) const TILE_TOKENS: usize = 32;
+
+/// One launch of an operation and what stands behind its arguments.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Stage {
+    /// The launch.
+    pub(crate) launch: Launch,
+    slots: [(Slot, Option<usize>); MAX_ARGS],
+}
+
+impl Stage {
+    /// A launch with its arguments in the kernel's order.
+    pub(crate) fn new<const N: usize>(launch: Launch, given: [Slot; N]) -> Stage {
+        const { assert!(N <= MAX_ARGS, "too many arguments") };
+        let mut slots = [(Slot::Unused, None); MAX_ARGS];
+        for (slot, given) in slots.iter_mut().zip(given) {
+            slot.0 = given;
+        }
+        Stage { launch, slots }
+    }
+
+    /// Says that of the argument at `index` only this many bytes are touched.
+    #[must_use]
+    pub(crate) fn touching(mut self, index: usize, bytes: usize) -> Stage {
+        if let Some(slot) = self.slots.get_mut(index) {
+            slot.1 = Some(bytes);
+        }
+        self
+    }
+
+    /// The slots in order, with how many bytes are touched where it is not all.
+    pub(crate) fn slots(&self) -> &[(Slot, Option<usize>)] {
+        &self.slots[..self.launch.kernel.args.len().min(MAX_ARGS)]
+    }
+}
+
+/// How an operation runs: launches one after another, and the bytes of scratch they share.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(crate) struct Stages {
+    /// In order.
+    pub(crate) stages: Vec<Stage>,
+    /// Bytes of each scratch, by index.
+    pub(crate) scratch: Vec<usize>,
+}
+
+impl From<Stage> for Stages {
+    fn from(stage: Stage) -> Stages {
+        Stages { stages: vec![stage], scratch: Vec::new() }
+    }
+}
+
+/// Every family, for tests that hold all kernels to their declarations.
+pub const FAMILIES: &[&Family] = &[&norm::FAMILY];

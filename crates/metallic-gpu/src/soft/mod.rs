@@ -1,0 +1,263 @@
+//! The software device: the very kernels that ship, run on the processor by softmetal.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use metallic_core::{Bytes, DeviceInfo};
+use softmetal::{Compiler, Device, Flavour, Library, Source};
+
+use crate::command::{Command, CommandList, Dispatch, Region};
+use crate::error::GpuError;
+use crate::gpu::{BufferId, Gpu, Imported, LibraryId, Limits, Pipeline, PipelineId, Storage, Submission};
+use crate::kernels::Constants;
+
+/// How the software device runs kernels.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SoftOptions {
+    /// Processor threads; 0: one for each core.
+    pub threads: usize,
+    /// Watch every access to memory; a mistake is an error of the submission.
+    pub checked: bool,
+    /// Zero runs everything in order; any other seed gives one random schedule, always the same.
+    pub seed: u64,
+}
+
+/// A Metal device in software.
+#[derive(Debug)]
+pub struct Soft {
+    info: DeviceInfo,
+    limits: Limits,
+    compiler: Compiler,
+    device: Device,
+    options: SoftOptions,
+    state: Mutex<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    next: u32,
+    buffers: HashMap<BufferId, Arc<softmetal::Buffer>>,
+    libraries: HashMap<LibraryId, Arc<Library>>,
+    pipelines: HashMap<PipelineId, Arc<Ready>>,
+}
+
+impl State {
+    fn id(&mut self) -> u32 {
+        self.next += 1;
+        self.next
+    }
+}
+
+/// A kernel with its constants.
+#[derive(Debug)]
+struct Ready {
+    library: Arc<Library>,
+    function: String,
+    constants: Constants,
+}
+
+impl Soft {
+    /// Finds clang and starts the threads.
+    pub fn new(options: SoftOptions) -> Result<Soft, GpuError> {
+        let flavour = if options.checked { Flavour::Checked } else { Flavour::Plain };
+        let compiler = Compiler::new().map_err(|e| GpuError::Missing(e.to_string()))?.flavour(flavour);
+        let threads = match options.threads {
+            0 => std::thread::available_parallelism().map_or(1, usize::from),
+            n => n,
+        };
+        let name = format!("Metal in software, {threads} threads");
+        Ok(Soft {
+            info: DeviceInfo { kind: "soft", name, units: threads, memory_bytes: None },
+            limits: Limits {
+                max_threads: softmetal::device::MAX_THREADS,
+                simd_width: 32,
+                threadgroup_memory: 32 << 10,
+                max_buffer: isize::MAX as usize,
+                budget: None,
+            },
+            compiler,
+            device: Device::with_workers(threads),
+            options,
+            state: Mutex::default(),
+        })
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn buffer(&self, id: BufferId) -> Result<Arc<softmetal::Buffer>, GpuError> {
+        self.state().buffers.get(&id).cloned().ok_or_else(|| GpuError::Execution {
+            label: format!("buffer {}", id.0),
+            reason: "it was given back".to_owned(),
+        })
+    }
+
+    fn dispatch(&self, dispatch: &Dispatch) -> Result<(), GpuError> {
+        let failed = |reason: String| GpuError::Execution {
+            label: format!("{} ({})", dispatch.label, dispatch.function),
+            reason,
+        };
+        let ready = self.state().pipelines.get(&dispatch.pipeline).cloned();
+        let ready = ready.ok_or_else(|| failed("its pipeline was given back".to_owned()))?;
+        let bound: Vec<(u32, Arc<softmetal::Buffer>, Region)> = dispatch
+            .bindings()
+            .map(|(index, b)| Ok((index, self.buffer(b.region.buffer())?, b.region)))
+            .collect::<Result<_, GpuError>>()?;
+        let run = || -> softmetal::Result<softmetal::Outcome> {
+            let mut call = self
+                .device
+                .dispatch(&ready.library, &ready.function)?
+                .value(0, dispatch.params.as_bytes())
+                .threadgroups(dispatch.groups, dispatch.threads)
+                .seed(self.options.seed);
+            for (index, value) in ready.constants.values().iter().enumerate() {
+                call = call.constant(index as u32, *value);
+            }
+            for (index, buffer, region) in &bound {
+                call = call.bind(*index, buffer, region.offset()..region.offset() + region.len());
+            }
+            if dispatch.threadgroup_bytes > 0 {
+                call = call.threadgroup_memory(0, dispatch.threadgroup_bytes);
+            }
+            call.run()
+        };
+        let outcome = run().map_err(|e| failed(e.to_string()))?;
+        match outcome.reports.first() {
+            Some(report) => Err(failed(report.to_string())),
+            None => Ok(()),
+        }
+    }
+}
+
+fn memory(error: &softmetal::Error) -> GpuError {
+    GpuError::Execution { label: "memory".to_owned(), reason: error.to_string() }
+}
+
+impl Gpu for Soft {
+    fn info(&self) -> &DeviceInfo {
+        &self.info
+    }
+
+    fn limits(&self) -> &Limits {
+        &self.limits
+    }
+
+    fn allocate(&self, bytes: usize, _: Storage) -> Result<BufferId, GpuError> {
+        let buffer = softmetal::Buffer::new(bytes).map_err(|_| GpuError::OutOfMemory {
+            what: "a buffer",
+            needed: bytes,
+            budget: None,
+        })?;
+        let mut state = self.state();
+        let id = BufferId(state.id());
+        state.buffers.insert(id, Arc::new(buffer));
+        Ok(id)
+    }
+
+    fn import(&self, bytes: &Bytes) -> Result<Imported, GpuError> {
+        let mut state = self.state();
+        let id = BufferId(state.id());
+        state.buffers.insert(id, Arc::new(softmetal::Buffer::from_owner(Arc::new(Owner(bytes.clone())))));
+        Ok(Imported { buffer: id, offset: 0, copied: 0 })
+    }
+
+    fn free(&self, buffer: BufferId) {
+        self.state().buffers.remove(&buffer);
+    }
+
+    fn write(&self, buffer: BufferId, offset: usize, bytes: &[u8]) -> Result<(), GpuError> {
+        self.buffer(buffer)?.write(offset, bytes).map_err(|e| memory(&e))
+    }
+
+    fn read(&self, buffer: BufferId, offset: usize, out: &mut [u8]) -> Result<(), GpuError> {
+        self.buffer(buffer)?.read(offset, out).map_err(|e| memory(&e))
+    }
+
+    fn library(&self, name: &str, source: &str) -> Result<LibraryId, GpuError> {
+        let library = self
+            .compiler
+            .compile(&Source::new(name, source))
+            .map_err(|e| GpuError::Compile { kernel: name.to_owned(), message: e.to_string() })?;
+        let mut state = self.state();
+        let id = LibraryId(state.id());
+        state.libraries.insert(id, Arc::new(library));
+        Ok(id)
+    }
+
+    fn pipeline(
+        &self,
+        library: LibraryId,
+        function: &str,
+        constants: &Constants,
+    ) -> Result<Pipeline, GpuError> {
+        let fails = |message: String| GpuError::Compile { kernel: function.to_owned(), message };
+        let mut state = self.state();
+        let library = state
+            .libraries
+            .get(&library)
+            .cloned()
+            .ok_or_else(|| fails("its library was given back".to_owned()))?;
+        let kernel = library.kernel(function).map_err(|e| fails(e.to_string()))?;
+        let max_threads = kernel.max_threads.unwrap_or(softmetal::device::MAX_THREADS);
+        let id = PipelineId(state.id());
+        let ready = Ready { library: library.clone(), function: function.to_owned(), constants: *constants };
+        state.pipelines.insert(id, Arc::new(ready));
+        Ok(Pipeline { id, max_threads })
+    }
+
+    fn drop_pipeline(&self, pipeline: PipelineId) {
+        self.state().pipelines.remove(&pipeline);
+    }
+
+    fn drop_library(&self, library: LibraryId) {
+        self.state().libraries.remove(&library);
+    }
+
+    fn submit(&self, commands: &CommandList) -> Result<Box<dyn Submission>, GpuError> {
+        let start = std::time::Instant::now();
+        let mut result = Ok(());
+        for command in commands.commands() {
+            result = match command {
+                Command::Dispatch(dispatch) => self.dispatch(dispatch),
+                Command::Copy { from, to } => self.buffer(from.buffer()).and_then(|source| {
+                    let target = self.buffer(to.buffer())?;
+                    source.copy_to(from.offset(), &target, to.offset(), from.len()).map_err(|e| memory(&e))
+                }),
+                Command::Fill { to, value } => self
+                    .buffer(to.buffer())?
+                    .write(to.offset(), &vec![*value; to.len()])
+                    .map_err(|e| memory(&e)),
+            };
+            if result.is_err() {
+                break;
+            }
+        }
+        Ok(Box::new(Done { result: result.map(|()| Some(start.elapsed())) }))
+    }
+}
+
+/// The device has run everything by the time `submit` returns.
+struct Done {
+    result: Result<Option<Duration>, GpuError>,
+}
+
+impl Submission for Done {
+    fn poll(&mut self) -> bool {
+        true
+    }
+
+    fn wait(&mut self, _: Duration) -> Result<Option<Duration>, GpuError> {
+        self.result.clone()
+    }
+}
+
+/// Keeps imported bytes alive.
+struct Owner(Bytes);
+
+impl AsRef<[u8]> for Owner {
+    fn as_ref(&self) -> &[u8] {
+        &self.0
+    }
+}
