@@ -82,6 +82,17 @@ pub struct Project {
     pub residual: bool,
 }
 
+/// How an operation uses a weight, which says in what form a backend should keep it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum WeightUse {
+    /// The matrix of a product, in the type it has in its file.
+    Matrix,
+    /// A table whose rows are picked by index, in the type it has in its file.
+    Table,
+    /// Numbers.
+    Vector,
+}
+
 /// One operation. Inputs are listed in the order the node holds them.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Op {
@@ -181,6 +192,21 @@ impl Op {
             Op::GatedProject { .. } => "gated_project",
             Op::RopeKvWrite { .. } => "rope_kv_write",
         }
+    }
+
+    /// How the input at `index` is used where it is a weight.
+    pub fn weight_use(&self, index: usize) -> WeightUse {
+        let matrix = match self {
+            Op::Embed if index == 0 => return WeightUse::Table,
+            Op::Linear => index == 1,
+            Op::Project(spec) => {
+                let first = spec.inputs().weights;
+                (first..first + spec.parts).contains(&index)
+            }
+            Op::GatedProject { norm, .. } => index > usize::from(norm.is_some()),
+            _ => false,
+        };
+        if matrix { WeightUse::Matrix } else { WeightUse::Vector }
     }
 
     /// Whether the node is given from outside instead of computed.

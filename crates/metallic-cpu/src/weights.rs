@@ -1,7 +1,7 @@
 //! Weights as the kernels want them: matrices packed, vectors as plain numbers, tables as they lie in the file.
 
 use metallic_core::quant::dequantize;
-use metallic_core::{BackendError, Bytes, DType, Graph, NodeId, Op, Sizes, Weight};
+use metallic_core::{BackendError, Bytes, DType, Graph, NodeId, Op, Sizes, Weight, WeightUse};
 
 use crate::DEVICE;
 use crate::simd::{PackedMatrix, Team};
@@ -39,32 +39,6 @@ impl Table {
     }
 }
 
-/// What a node's `index`-th input is used as.
-enum Use {
-    Matrix,
-    Vector,
-    Table,
-}
-
-fn use_of(op: &Op, index: usize) -> Use {
-    match op {
-        Op::Embed if index == 0 => Use::Table,
-        Op::Linear if index == 1 => Use::Matrix,
-        Op::Project(spec) => {
-            let at = spec.inputs();
-            if (at.weights..at.weights + spec.parts).contains(&index) { Use::Matrix } else { Use::Vector }
-        }
-        Op::GatedProject { norm, .. } => {
-            if index > usize::from(norm.is_some()) {
-                Use::Matrix
-            } else {
-                Use::Vector
-            }
-        }
-        _ => Use::Vector,
-    }
-}
-
 impl Weights {
     pub(crate) fn new(graph: &Graph, team: &Team) -> Result<Weights, BackendError> {
         let mut forms: Vec<Forms> = graph.weights().iter().map(|_| Forms::default()).collect();
@@ -72,11 +46,11 @@ impl Weights {
             for (index, input) in node.inputs.iter().enumerate() {
                 let Op::Weight(id) = graph.node(*input).op else { continue };
                 let (weight, forms) = (&graph.weights()[id.0], &mut forms[id.0]);
-                match use_of(&node.op, index) {
-                    Use::Matrix if forms.matrix.is_none() => forms.matrix = Some(pack(weight, team)?),
-                    Use::Vector if forms.vector.is_empty() => forms.vector = numbers(weight)?,
-                    Use::Table if forms.table.is_none() => forms.table = Some(table(weight)?),
-                    Use::Matrix | Use::Vector | Use::Table => {}
+                match node.op.weight_use(index) {
+                    WeightUse::Matrix if forms.matrix.is_none() => forms.matrix = Some(pack(weight, team)?),
+                    WeightUse::Vector if forms.vector.is_empty() => forms.vector = numbers(weight)?,
+                    WeightUse::Table if forms.table.is_none() => forms.table = Some(table(weight)?),
+                    WeightUse::Matrix | WeightUse::Vector | WeightUse::Table => {}
                 }
             }
         }
