@@ -2,6 +2,7 @@
 //!
 //! `Op → plan → Command list → driver`. Plans decide; drivers encode.
 #![deny(unsafe_code)]
+#![allow(dead_code, unused_imports)]
 
 mod command;
 mod error;
