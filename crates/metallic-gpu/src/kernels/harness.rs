@@ -78,6 +78,8 @@ fn device(seed: u64, checked: bool) -> Option<&'static Soft> {
 /// Every argument lies in one buffer at an odd place, so that a kernel that forgets an offset is seen.
 fn run_on(gpu: &dyn Gpu, launch: &Launch, args: &[Data]) -> Vec<Vec<u8>> {
     launch.check(gpu.limits()).expect("the launch fits");
+    let kernel = &launch.kernel;
+    assert!(kernel.family.declares(kernel.function, kernel.args), "`{}` is not declared", kernel.function);
     let mut places = Vec::new();
     let mut end = 0usize;
     for (data, arg) in args.iter().zip(launch.kernel.args) {

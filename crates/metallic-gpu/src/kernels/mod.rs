@@ -81,6 +81,8 @@ pub struct Family {
     pub uses: &'static [(&'static str, &'static str)],
     /// Its text.
     pub text: &'static str,
+    /// Every kernel function of the text with its buffer arguments; tests hold the text to it.
+    pub kernels: &'static [(&'static str, &'static [Arg])],
 }
 
 /// Helpers every family may use.
@@ -97,6 +99,11 @@ impl Family {
             source += &format!("#line 1 \"{name}\"\n{text}\n");
         }
         source
+    }
+
+    /// Whether a kernel of this name and these arguments is declared.
+    pub fn declares(&self, function: &str, args: &[Arg]) -> bool {
+        self.kernels.iter().any(|(name, declared)| *name == function && *declared == args)
     }
 }
 

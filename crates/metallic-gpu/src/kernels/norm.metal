@@ -26,12 +26,12 @@ void rms_norm_row(
     kernel void rms_norm_##NAME(                                                                                 \
         constant RmsNormParams& p [[buffer(0)]], device const T* x [[buffer(1)]],                                \
         device const float* w [[buffer(2)]], device T* out [[buffer(3)]],                                        \
-        uint row [[threadgroup_position_in_grid]], uint tid [[thread_index_in_threadgroup]],                  \
+        uint row [[threadgroup_position_in_grid]], uint tid [[thread_index_in_threadgroup]],                     \
         uint threads [[threads_per_threadgroup]], uint lane [[thread_index_in_simdgroup]],                       \
         uint simd [[simdgroup_index_in_threadgroup]], uint simds [[simdgroups_per_threadgroup]]                  \
     ) {                                                                                                          \
         threadgroup float scratch[32];                                                                           \
-        rms_norm_row<T>(p, x, w, out, scratch, row, tid, threads, lane, simd, simds);                         \
+        rms_norm_row<T>(p, x, w, out, scratch, row, tid, threads, lane, simd, simds);                            \
     }
 
 RMS_NORM(float, f32)

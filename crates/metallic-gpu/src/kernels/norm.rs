@@ -13,8 +13,16 @@ kernel_params! {
     RmsNormParams { cols: u32, eps: f32 }
 }
 
-pub(crate) const FAMILY: Family =
-    Family { name: "norm", params: &[RmsNormParams::MSL], uses: &[COMMON], text: include_str!("norm.metal") };
+pub(crate) const FAMILY: Family = Family {
+    name: "norm",
+    params: &[RmsNormParams::MSL],
+    uses: &[COMMON],
+    text: include_str!("norm.metal"),
+    kernels: &[("rms_norm_f32", ARGS4), ("rms_norm_f16", ARGS2), ("rms_norm_bf16", ARGS2)],
+};
+
+const ARGS4: &[Arg] = &[reads("x", 4), reads("w", 4), writes("out", 4)];
+const ARGS2: &[Arg] = &[reads("x", 2), reads("w", 4), writes("out", 2)];
 
 /// `x / sqrt(mean(x²) + eps) * w` of each row: `(x [rows, cols], w [cols]) -> out [rows, cols]`.
 pub(crate) fn rms_norm(
@@ -23,8 +31,6 @@ pub(crate) fn rms_norm(
     eps: f32,
     limits: &Limits,
 ) -> Result<Launch, GpuError> {
-    const ARGS4: &[Arg] = &[reads("x", 4), reads("w", 4), writes("out", 4)];
-    const ARGS2: &[Arg] = &[reads("x", 2), reads("w", 4), writes("out", 2)];
     let (function, args) = match dtype {
         DType::F32 => ("rms_norm_f32", ARGS4),
         DType::F16 => ("rms_norm_f16", ARGS2),
