@@ -73,7 +73,7 @@ pub(crate) fn program(path: &Path, device: &DeviceOptions, profile: bool, ui: Ui
         // Not used here, but a folder that is broken should not seem whole.
         model.tokenizer()?;
     }
-    let options = CpuOptions { threads: device.threads(), profile };
+    let options = CpuOptions { threads: device.threads(), profile, ..CpuOptions::default() };
     let backend = metallic::Device::from(device.device).open_with(options)?;
     let kv_type = device.kv_type.into();
     let (weights, available) = (model.weight_bytes(), metallic::device::available_memory());

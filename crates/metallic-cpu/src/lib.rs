@@ -25,6 +25,9 @@ pub struct CpuOptions {
     pub threads: usize,
     /// Measure the time of every kind of operation.
     pub profile: bool,
+    /// Compute in 32 bits throughout: quantised matrices are unpacked when they are loaded, which takes up to eight
+    /// times their memory and time, and activations are not rounded. For comparisons.
+    pub exact: bool,
 }
 
 /// The processor of this machine.
@@ -32,7 +35,7 @@ pub struct Cpu {
     info: DeviceInfo,
     team: Arc<Team>,
     isa: Isa,
-    profile: bool,
+    options: CpuOptions,
 }
 
 impl Cpu {
@@ -49,7 +52,7 @@ impl Cpu {
         let isa = Isa::detect();
         let name = format!("{} threads, {}", team.threads(), isa.name());
         let info = DeviceInfo { kind: DEVICE, name, units: team.threads(), memory_bytes: None };
-        Ok(Cpu { info, team: Arc::new(team), isa, profile: options.profile })
+        Ok(Cpu { info, team: Arc::new(team), isa, options })
     }
 }
 
@@ -65,6 +68,6 @@ impl Backend for Cpu {
             op: "rewrite",
             reason: error.to_string(),
         })?;
-        Ok(Box::new(program::CpuProgram::new(fused, kv, Arc::clone(&self.team), self.isa, self.profile)?))
+        Ok(Box::new(program::CpuProgram::new(fused, kv, Arc::clone(&self.team), self.isa, self.options)?))
     }
 }

@@ -18,7 +18,7 @@ use crate::simd::{
     rms_norm, scale, softmax,
 };
 use crate::weights::Weights;
-use crate::{DEVICE, simd};
+use crate::{CpuOptions, DEVICE, simd};
 
 pub(crate) struct CpuProgram {
     graph: Graph,
@@ -110,9 +110,9 @@ impl CpuProgram {
         kv: KvLayout,
         team: Arc<Team>,
         isa: Isa,
-        profile: bool,
+        options: CpuOptions,
     ) -> Result<CpuProgram, BackendError> {
-        let weights = Weights::new(&graph, &team)?;
+        let weights = Weights::new(&graph, &team, options.exact)?;
         let work = Work {
             team,
             isa,
@@ -132,7 +132,7 @@ impl CpuProgram {
             arena: Vec::new(),
             sizes: Sizes::default(),
             work,
-            profile,
+            profile: options.profile,
         })
     }
 

@@ -40,14 +40,16 @@ impl Table {
 }
 
 impl Weights {
-    pub(crate) fn new(graph: &Graph, team: &Team) -> Result<Weights, BackendError> {
+    pub(crate) fn new(graph: &Graph, team: &Team, exact: bool) -> Result<Weights, BackendError> {
         let mut forms: Vec<Forms> = graph.weights().iter().map(|_| Forms::default()).collect();
         for node in graph.nodes() {
             for (index, input) in node.inputs.iter().enumerate() {
                 let Op::Weight(id) = graph.node(*input).op else { continue };
                 let (weight, forms) = (&graph.weights()[id.0], &mut forms[id.0]);
                 match node.op.weight_use(index) {
-                    WeightUse::Matrix if forms.matrix.is_none() => forms.matrix = Some(pack(weight, team)?),
+                    WeightUse::Matrix if forms.matrix.is_none() => {
+                        forms.matrix = Some(pack(weight, team, exact)?)
+                    }
                     WeightUse::Vector if forms.vector.is_empty() => forms.vector = numbers(weight)?,
                     WeightUse::Table if forms.table.is_none() => forms.table = Some(table(weight)?),
                     WeightUse::Matrix | WeightUse::Vector | WeightUse::Table => {}
@@ -91,9 +93,16 @@ fn unsupported(weight: &Weight, reason: impl std::fmt::Display) -> BackendError 
     BackendError::Unsupported { device: DEVICE, op: "weight", reason: format!("`{}`: {reason}", weight.name) }
 }
 
-fn pack(weight: &Weight, team: &Team) -> Result<PackedMatrix, BackendError> {
-    let (rows, cols) = (weight.ty.shape.rows(Sizes::default()), weight.ty.shape.cols());
-    PackedMatrix::pack(team, weight.ty.dtype, (rows, cols), &weight.data).map_err(|e| unsupported(weight, e))
+/// `exact`: as 32-bit numbers, whatever the type.
+fn pack(weight: &Weight, team: &Team, exact: bool) -> Result<PackedMatrix, BackendError> {
+    let shape = (weight.ty.shape.rows(Sizes::default()), weight.ty.shape.cols());
+    let packed = if exact && weight.ty.dtype.is_quantized() {
+        let bytes: Vec<u8> = numbers(weight)?.iter().flat_map(|x| x.to_ne_bytes()).collect();
+        PackedMatrix::pack(team, DType::F32, shape, &bytes)
+    } else {
+        PackedMatrix::pack(team, weight.ty.dtype, shape, &weight.data)
+    };
+    packed.map_err(|e| unsupported(weight, e))
 }
 
 fn numbers(weight: &Weight) -> Result<Vec<f32>, BackendError> {

@@ -1,17 +1,23 @@
 //! Every operation of the case table on the CPU backend.
 
+use metallic_core::Backend;
 use metallic_cpu::{Cpu, CpuOptions};
-use metallic_testkit::cases;
+use metallic_testkit::cases::{self, Case};
 
 #[test]
 fn every_operation_matches_the_reference() {
-    let cpu = Cpu::new(CpuOptions { threads: 3, profile: false }).unwrap();
-    let mut failures = Vec::new();
-    for case in cases::all() {
-        if let Err(error) = cases::check(&cpu, &case) {
-            failures.push(format!("{}: {error}", case.name));
-        }
-    }
+    run_table(false, cases::check);
+}
+
+#[test]
+fn the_exact_mode_rounds_no_activations() {
+    run_table(true, cases::check_exact);
+}
+
+fn run_table(exact: bool, check: fn(&dyn Backend, &Case) -> Result<(), String>) {
+    let cpu = Cpu::new(CpuOptions { threads: 3, exact, ..CpuOptions::default() }).unwrap();
+    let failed = |case: &Case| check(&cpu, case).err().map(|error| format!("{}: {error}", case.name));
+    let failures: Vec<String> = cases::all().iter().filter_map(failed).collect();
     assert!(failures.is_empty(), "{}", failures.join("\n"));
 }
 

@@ -36,7 +36,7 @@ fn serve(program: &mut dyn Program) {
 fn a_steady_step_allocates_nothing() {
     for name in ["llama256.Q4_0", "llama256.Q4_K_M", "llama_odd.F16"] {
         let model = Model::open(&data::own().join(format!("golden/gguf/{name}.gguf"))).unwrap();
-        let cpu = Cpu::new(CpuOptions { threads: 2, profile: false }).unwrap();
+        let cpu = Cpu::new(CpuOptions { threads: 2, ..CpuOptions::default() }).unwrap();
         let mut program = model.compile(&cpu, DType::F16).unwrap();
         program.reserve_blocks(6).unwrap();
         serve(program.as_mut());

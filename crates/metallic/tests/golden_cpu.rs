@@ -8,7 +8,7 @@ use metallic_cpu::{Cpu, CpuOptions};
 use metallic_testkit::{data, golden};
 
 fn cpu(threads: usize) -> Cpu {
-    Cpu::new(CpuOptions { threads, profile: false }).unwrap()
+    Cpu::new(CpuOptions { threads, ..CpuOptions::default() }).unwrap()
 }
 
 fn compile(path: &Path, kv: DType) -> Box<dyn Program> {

@@ -44,7 +44,7 @@ fn agrees_with_oracle(model: &Path, oracle: &str) {
     drop(llm);
 
     let model = Model::open(model).unwrap();
-    let cpu = Cpu::new(CpuOptions { threads: 2, profile: false }).unwrap();
+    let cpu = Cpu::new(CpuOptions { threads: 2, ..CpuOptions::default() }).unwrap();
     let mut program = model.compile(&cpu, DType::F16).unwrap();
     let mut compared = 0;
     for case in oracle["greedy"].as_array().unwrap() {
