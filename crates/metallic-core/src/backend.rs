@@ -1,8 +1,10 @@
 //! What a backend offers: it compiles a graph into a program, and a program runs steps.
 
 use std::ops::Range;
+use std::sync::Arc;
 use std::time::Duration;
 
+use crate::tensor::{TensorDevice, TensorError};
 use crate::{DType, Graph, Op};
 
 /// Tokens of one cache block. A sequence's cache is a table of blocks.
@@ -65,6 +67,27 @@ pub enum BackendError {
         device: &'static str,
         /// How long was waited.
         after: Duration,
+    },
+    /// An operation on tensors breaks its contract.
+    #[error(transparent)]
+    Tensor(#[from] TensorError),
+    /// A tensor lies in the memory of another device.
+    #[error("{operand} lies in the memory of another device than {device}")]
+    ForeignMemory {
+        /// The device's kind.
+        device: &'static str,
+        /// Which operand: `input 1`.
+        operand: String,
+    },
+    /// Bytes outside a memory.
+    #[error("bytes {start}..+{len} lie outside a memory of {found}")]
+    Range {
+        /// The first byte.
+        start: usize,
+        /// How many.
+        len: usize,
+        /// Bytes of the memory.
+        found: usize,
     },
     /// Work on the device broke off.
     #[error("{device} failed while running: {reason}")]
@@ -347,6 +370,9 @@ pub trait Backend: Send + Sync {
 
     /// Makes a program of a graph: weights are taken over, memory is laid out. `kv` describes the cache it writes and reads.
     fn compile(&self, graph: &Graph, kv: KvLayout) -> Result<Box<dyn Program>, BackendError>;
+
+    /// Carries out single operations on tensors, on the same device.
+    fn tensors(&self) -> Arc<dyn TensorDevice>;
 }
 
 /// A graph made ready for a device, with the cache it reads and writes.

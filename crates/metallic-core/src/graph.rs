@@ -1,7 +1,7 @@
 //! A computation as data: nodes of operations, built through `Var` handles.
 
 use std::cell::RefCell;
-use std::ops::{Add, Mul};
+use std::ops::{Add, Div, Mul, Sub};
 use std::panic::Location;
 
 use crate::typing::infer;
@@ -304,6 +304,24 @@ impl<'g> Add for Var<'g> {
     #[track_caller]
     fn add(self, other: Var<'g>) -> Var<'g> {
         self.then(Op::Binary(Binary::Add), &[other])
+    }
+}
+
+impl<'g> Sub for Var<'g> {
+    type Output = Var<'g>;
+
+    #[track_caller]
+    fn sub(self, other: Var<'g>) -> Var<'g> {
+        self.then(Op::Binary(Binary::Sub), &[other])
+    }
+}
+
+impl<'g> Div for Var<'g> {
+    type Output = Var<'g>;
+
+    #[track_caller]
+    fn div(self, other: Var<'g>) -> Var<'g> {
+        self.then(Op::Binary(Binary::Div), &[other])
     }
 }
 

@@ -11,6 +11,7 @@ pub mod reference;
 pub mod rewrite;
 mod schedule;
 mod shape;
+pub mod tensor;
 mod typing;
 
 pub use backend::{

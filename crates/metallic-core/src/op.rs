@@ -26,8 +26,12 @@ pub enum Unary {
 pub enum Binary {
     /// `a + b`
     Add,
+    /// `a - b`
+    Sub,
     /// `a * b`
     Mul,
+    /// `a / b`
+    Div,
 }
 
 /// How the pairs of a rotation lie in a head.

@@ -2,10 +2,13 @@
 
 mod cache;
 mod ops;
+mod tensor;
 
+use std::sync::Arc;
 use std::time::Instant;
 
 use crate::quant::dequantize;
+use crate::tensor::TensorDevice;
 use crate::{
     Attention, Backend, BackendError, DeviceInfo, Graph, KvLayout, Node, NodeId, Op, Program, ProgramMemory,
     Project, RunStats, Sizes, Step, Unary,
@@ -50,6 +53,10 @@ impl Backend for Reference {
             threads: self.info.units,
             values: vec![Vec::new(); graph.nodes().len()],
         }))
+    }
+
+    fn tensors(&self) -> Arc<dyn TensorDevice> {
+        Arc::new(tensor::ReferenceTensors)
     }
 }
 

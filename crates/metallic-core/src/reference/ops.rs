@@ -69,7 +69,9 @@ pub(super) fn erf(x: f64) -> f64 {
 pub(super) fn binary(f: Binary, a: f32, b: f32) -> f32 {
     match f {
         Binary::Add => a + b,
+        Binary::Sub => a - b,
         Binary::Mul => a * b,
+        Binary::Div => a / b,
     }
 }
 

@@ -1,0 +1,133 @@
+//! What can be wrong with a view or an operation on tensors.
+
+use crate::DType;
+
+/// Why a view or an operation on tensors is refused.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum TensorError {
+    /// More axes than tensors have, or strides that do not belong to the shape.
+    #[error(
+        "a tensor has at most {} axes, each with a stride; found are {axes} axes and {strides} strides",
+        crate::MAX_RANK
+    )]
+    Rank {
+        /// Axes of the shape.
+        axes: usize,
+        /// Strides given with them.
+        strides: usize,
+    },
+    /// Elements or bytes beyond what can be counted.
+    #[error("{dtype} {shape} is larger than the address space")]
+    TooLarge {
+        /// Element type.
+        dtype: DType,
+        /// The shape.
+        shape: String,
+    },
+    /// A view that would cut a block of a quantised type.
+    #[error(
+        "a view of {dtype} is {found}; it needs an axis of stride 1 in whole blocks of {}, and every other stride and the offset at block borders",
+        dtype.block_len()
+    )]
+    Blocks {
+        /// Element type.
+        dtype: DType,
+        /// Shape, strides and offset.
+        found: String,
+    },
+    /// An axis that is not there, or is named twice.
+    #[error("axis {axis} of {shape} is not there or is named twice")]
+    Axis {
+        /// The axis.
+        axis: usize,
+        /// The shape.
+        shape: String,
+    },
+    /// A slice that does not lie inside its axis, or a step of 0.
+    #[error("{range} of axis {axis} is outside {shape}")]
+    Slice {
+        /// What was asked for.
+        range: String,
+        /// The axis.
+        axis: usize,
+        /// The shape.
+        shape: String,
+    },
+    /// A shape that this view cannot take.
+    #[error("{found} cannot be {action} {needed}: {reason}")]
+    Shape {
+        /// The view.
+        found: String,
+        /// `reshaped to` or `broadcast to`.
+        action: &'static str,
+        /// The shape asked for.
+        needed: String,
+        /// Why not.
+        reason: &'static str,
+    },
+    /// The number of inputs or outputs is wrong.
+    #[error("`{op}` takes {needed} {what}, it was given {found}")]
+    Arity {
+        /// The operation.
+        op: &'static str,
+        /// `inputs` or `outputs`.
+        what: &'static str,
+        /// How many it takes.
+        needed: &'static str,
+        /// How many it was given.
+        found: usize,
+    },
+    /// An operand's type or shape does not fit.
+    #[error("{operand} of `{op}` is {found}, it needs {needed}")]
+    Operand {
+        /// The operation.
+        op: &'static str,
+        /// Which operand: `input 1`.
+        operand: String,
+        /// What it is.
+        found: String,
+        /// What would fit.
+        needed: String,
+    },
+    /// The operation's own numbers make no sense.
+    #[error("`{op}` cannot have {what}")]
+    Parameter {
+        /// The operation.
+        op: &'static str,
+        /// What is wrong.
+        what: String,
+    },
+    /// A view reaches beyond its memory.
+    #[error("{operand} of `{op}` reaches byte {needed} of a memory of {found}")]
+    Bounds {
+        /// The operation.
+        op: &'static str,
+        /// Which operand.
+        operand: String,
+        /// Bytes the view needs.
+        needed: usize,
+        /// Bytes there are.
+        found: usize,
+    },
+    /// An output shares memory with something that must stay as it is.
+    #[error("{operand} of `{op}` overlaps {with}; results need a place of their own")]
+    Overlap {
+        /// The operation.
+        op: &'static str,
+        /// Which output.
+        operand: String,
+        /// What it overlaps.
+        with: String,
+    },
+    /// Numbers that do not fill a shape.
+    #[error("{found} numbers were given for {shape}, which holds {needed}")]
+    Count {
+        /// Numbers given or asked for.
+        found: usize,
+        /// The shape.
+        shape: String,
+        /// Elements of the shape.
+        needed: usize,
+    },
+}

@@ -1,0 +1,240 @@
+//! Views and rules.
+
+use std::sync::Arc;
+
+use super::*;
+use crate::reference::Reference;
+use crate::{Backend, Binary, DType};
+
+fn view(shape: &[usize]) -> View {
+    View::contiguous(DType::F32, shape).unwrap()
+}
+
+#[test]
+fn a_slice_begins_where_its_elements_do() {
+    let v = view(&[4, 5]).slice(0, 1..3).unwrap().slice(1, 2..5).unwrap();
+    assert_eq!((v.shape(), v.strides(), v.offset()), (&[2, 3][..], &[5, 1][..], 7));
+    assert_eq!(v.offsets().collect::<Vec<_>>(), [7, 8, 9, 12, 13, 14]);
+    assert_eq!(v.byte_range(), 28..60);
+    assert!(!v.is_contiguous());
+    assert!(view(&[4, 5]).slice(0, 1..3).unwrap().is_contiguous());
+}
+
+#[test]
+fn steps_and_selections_stay_inside() {
+    let v = view(&[7, 3]).step(0, 3).unwrap();
+    assert_eq!((v.shape(), v.strides()), (&[3, 3][..], &[9, 1][..]));
+    let row = v.select(0, 2).unwrap();
+    assert_eq!((row.shape(), row.offset()), (&[3][..], 18));
+    assert!(matches!(v.select(0, 3), Err(TensorError::Slice { .. })));
+    assert!(matches!(v.select(0, usize::MAX), Err(TensorError::Slice { .. })));
+    assert!(matches!(v.step(0, 0), Err(TensorError::Slice { .. })));
+    assert!(matches!(v.step(2, 1), Err(TensorError::Axis { axis: 2, .. })));
+}
+
+#[test]
+fn a_reshape_keeps_the_order_or_is_refused() {
+    let v = view(&[2, 6]).reshape(&[3, 1, 4]).unwrap();
+    assert_eq!(v.strides()[0], 4);
+    let turned = view(&[2, 6]).transpose(0, 1).unwrap();
+    let error = turned.reshape(&[12]).unwrap_err();
+    assert!(error.to_string().contains("make it contiguous"), "{error}");
+    // The long axis splits even where the other one lies across it.
+    let split = turned.reshape(&[2, 3, 2]).unwrap();
+    assert_eq!(split.offsets().collect::<Vec<_>>(), turned.offsets().collect::<Vec<_>>());
+    let error = view(&[2, 6]).reshape(&[5]).unwrap_err();
+    assert!(error.to_string().contains("number of elements"), "{error}");
+    assert_eq!(view(&[0, 3]).reshape(&[5, 0]).unwrap().shape(), [5, 0]);
+    assert_eq!(view(&[]).reshape(&[1, 1]).unwrap().elements(), 1);
+}
+
+#[test]
+fn every_reshape_that_is_allowed_names_the_same_elements() {
+    let shapes: &[&[usize]] = &[&[24], &[2, 12], &[4, 6], &[2, 3, 4], &[1, 24, 1], &[2, 2, 2, 3]];
+    let bases = [
+        view(&[24]),
+        view(&[4, 6]),
+        view(&[4, 8]).slice(1, 1..7).unwrap(),
+        view(&[3, 2, 4]).permute(&[1, 2, 0]).unwrap(),
+        view(&[2, 12]).transpose(0, 1).unwrap(),
+        view(&[1, 6]).broadcast(&[4, 6]).unwrap(),
+        view(&[48]).step(0, 2).unwrap(),
+    ];
+    let mut allowed = 0;
+    for base in bases {
+        for shape in shapes {
+            let Ok(reshaped) = base.reshape(shape) else { continue };
+            allowed += 1;
+            assert!(reshaped.offsets().eq(base.offsets()), "{base} as {shape:?}");
+        }
+    }
+    assert!(allowed > 15, "{allowed}");
+}
+
+#[test]
+fn a_broadcast_repeats_without_a_copy() {
+    let v = view(&[3, 1]).broadcast(&[2, 3, 4]).unwrap();
+    assert_eq!(v.strides(), [0, 1, 0]);
+    assert!(v.repeats() && !view(&[3, 4]).repeats());
+    assert!(matches!(view(&[3]).broadcast(&[4]), Err(TensorError::Shape { .. })));
+    assert!(matches!(view(&[1, 3]).broadcast(&[3]), Err(TensorError::Shape { .. })));
+    assert!(matches!(view(&[3]).broadcast(&[1; 5]), Err(TensorError::Rank { .. })));
+    // Overlapping windows repeat elements too.
+    assert!(View::strided(DType::F32, 0, &[4, 3], &[1, 1]).unwrap().repeats());
+}
+
+#[test]
+fn a_permutation_names_every_axis_once() {
+    let v = view(&[2, 3, 4]).permute(&[2, 0, 1]).unwrap();
+    assert_eq!((v.shape(), v.strides()), (&[4, 2, 3][..], &[1, 12, 4][..]));
+    assert!(matches!(view(&[2, 3]).permute(&[0, 0]), Err(TensorError::Axis { axis: 0, .. })));
+    assert!(matches!(view(&[2, 3]).permute(&[0]), Err(TensorError::Rank { .. })));
+    assert!(matches!(view(&[2, 3]).permute(&[0, 2]), Err(TensorError::Axis { axis: 2, .. })));
+}
+
+#[test]
+fn sizes_beyond_the_address_space_are_refused() {
+    for shape in [&[usize::MAX, 2][..], &[1 << 40, 1 << 40], &[1 << 62]] {
+        assert!(
+            matches!(View::contiguous(DType::F32, shape), Err(TensorError::TooLarge { .. })),
+            "{shape:?}"
+        );
+    }
+    let far = View::strided(DType::F32, usize::MAX, &[2], &[1]);
+    assert!(matches!(far, Err(TensorError::TooLarge { .. })));
+    assert!(matches!(view(&[1]).broadcast(&[usize::MAX, 2]), Err(TensorError::TooLarge { .. })));
+}
+
+#[test]
+fn a_view_of_blocks_cuts_none() {
+    let v = View::contiguous(DType::Q4_0, &[3, 64]).unwrap();
+    assert_eq!(v.byte_range(), 0..3 * 2 * 18);
+    assert_eq!(v.slice(0, 1..2).unwrap().byte_range(), 36..72);
+    assert_eq!(v.slice(1, 32..64).unwrap().offset(), 32);
+    assert_eq!(v.transpose(0, 1).unwrap().shape(), [64, 3]);
+    for bad in [v.slice(1, 1..33), v.slice(1, 0..16), v.step(1, 2), View::contiguous(DType::Q4_0, &[3, 33])] {
+        let error = bad.unwrap_err();
+        assert!(error.to_string().contains("blocks of 32"), "{error}");
+    }
+}
+
+#[test]
+fn a_mask_shows_the_keys_up_to_the_query() {
+    assert_eq!(Mask::Full.visible(0, 3, 5), 0..5);
+    assert_eq!(Mask::Causal.visible(0, 3, 5), 0..3);
+    assert_eq!(Mask::Causal.visible(2, 3, 5), 0..5);
+    assert_eq!(Mask::Window(2).visible(2, 3, 5), 3..5);
+    assert!(Mask::Causal.visible(0, 5, 3).is_empty());
+    assert!(Mask::Window(9).visible(1, 5, 3).is_empty());
+    assert_eq!(Mask::Causal.visible(2, 5, 3), 0..1);
+}
+
+/// Runs the rules on memories that are large enough.
+fn checked(op: TensorOp, inputs: &[View], outputs: &[View]) -> Result<(), TensorError> {
+    let device = Reference::new().tensors();
+    let memories: Vec<Arc<dyn TensorMemory>> =
+        inputs.iter().chain(outputs).map(|v| device.allocate(v.byte_range().end).unwrap()).collect();
+    let operands: Vec<Operand<'_>> =
+        inputs.iter().chain(outputs).zip(&memories).map(|(view, memory)| Operand { memory, view }).collect();
+    let (inputs, outputs) = operands.split_at(inputs.len());
+    check(&op, inputs, outputs)
+}
+
+#[test]
+fn operands_that_do_not_fit_are_refused_by_name() {
+    let f16 = View::contiguous(DType::F16, &[2, 3]).unwrap();
+    let ids = View::contiguous(DType::U32, &[2, 3]).unwrap();
+    let (m, add) = (view(&[2, 3]), TensorOp::Binary(Binary::Add));
+    let norm = TensorOp::RmsNorm { eps: 1e-5 };
+    let table: &[(TensorOp, &[View], &[View], &str)] = &[
+        (add, &[m], &[m], "`binary` takes 2 inputs, it was given 1"),
+        (add, &[m, m], &[], "`binary` takes 1 outputs, it was given 0"),
+        (add, &[m, f16], &[m], "input 1 of `binary` is F16 [2, 3], it needs F32 [2, 3]"),
+        (add, &[m, view(&[3])], &[m], "input 1 of `binary` is F32 [3], it needs F32 [2, 3]"),
+        (add, &[ids, ids], &[ids], "input 0 of `binary` is U32 [2, 3], it needs F32, F16 or BF16"),
+        (add, &[m, m], &[f16], "output 0 of `binary` is F16 [2, 3], it needs F32 [2, 3]"),
+        (TensorOp::Copy, &[ids], &[m], "output 0 of `copy` is F32 [2, 3], it needs U32 [2, 3]"),
+        (TensorOp::Copy, &[m], &[ids], "output 0 of `copy` is U32 [2, 3], it needs floats [2, 3]"),
+        (TensorOp::Fill(1.0), &[], &[ids], "output 0 of `fill` is U32 [2, 3], it needs floats"),
+        (norm, &[m, view(&[2])], &[m], "input 1 of `rms_norm` is F32 [2], it needs F32 [3]"),
+        (TensorOp::RmsNorm { eps: f32::NAN }, &[m, view(&[3])], &[m], "`rms_norm` cannot have epsilon NaN"),
+        (TensorOp::Softmax, &[view(&[])], &[view(&[])], "input 0 of `softmax` is F32 [], it needs rows"),
+        (
+            TensorOp::Matmul,
+            &[m, m],
+            &[m],
+            "input 1 of `matmul` is F32 [2, 3], it needs F32 or quantised [3, 0]",
+        ),
+        (TensorOp::Matmul, &[view(&[3]), m], &[m], "input 0 of `matmul` is F32 [3], it needs a matrix"),
+        (TensorOp::TopK { k: 4 }, &[m], &[m, ids], "it needs rows of at least 4 numbers"),
+        (TensorOp::Argmax, &[view(&[2, 0])], &[ids], "it needs rows of at least one number"),
+        (TensorOp::Softcap(0.0), &[m], &[m], "`softcap` cannot have cap 0"),
+    ];
+    for (op, inputs, outputs, message) in table {
+        let error = checked(*op, inputs, outputs).unwrap_err().to_string();
+        assert!(error.contains(message), "{op:?}: {error}");
+    }
+}
+
+#[test]
+fn sampling_refuses_what_it_cannot_draw_from() {
+    let (logits, ids) = (view(&[1, 4]), View::contiguous(DType::U32, &[1]).unwrap());
+    for (sample, what) in [
+        (Sample { temperature: -1.0, ..Sample::default() }, "temperature -1"),
+        (Sample { temperature: 1e-9, ..Sample::default() }, "temperature 0.000000001"),
+        (Sample { repetition: 0.0, ..Sample::default() }, "repetition 0"),
+        (Sample { presence: f32::INFINITY, ..Sample::default() }, "presence inf"),
+        (Sample { frequency: 0.5, ..Sample::default() }, "penalties without counts"),
+    ] {
+        let error = checked(TensorOp::Sample(sample), &[logits], &[ids]).unwrap_err().to_string();
+        assert!(error.contains(what), "{error}");
+    }
+    assert_eq!(checked(TensorOp::Sample(Sample::default()), &[logits], &[ids]), Ok(()));
+}
+
+#[test]
+fn a_quantised_matrix_is_taken_transposed_only() {
+    let w = View::contiguous(DType::Q8_0, &[32, 32]).unwrap();
+    let x = view(&[5, 32]);
+    assert_eq!(checked(TensorOp::Matmul, &[x, w.transpose(0, 1).unwrap()], &[x]), Ok(()));
+    let error = checked(TensorOp::Matmul, &[x, w], &[x]).unwrap_err().to_string();
+    assert!(error.contains("seen transposed"), "{error}");
+    let error = checked(TensorOp::Matmul, &[w, x], &[x]).unwrap_err().to_string();
+    assert!(error.contains("input 0"), "{error}");
+}
+
+#[test]
+fn views_stay_inside_their_memory_and_results_apart_from_inputs() {
+    let device = Reference::new().tensors();
+    let memory = device.allocate(4 * 12).unwrap();
+    let all = view(&[3, 4]);
+    let at = |view| Operand { memory: &memory, view };
+    let relu = TensorOp::Unary(crate::Unary::Relu);
+    assert_eq!(check(&relu, &[at(&all)], &[at(&all)]), Ok(()));
+    let larger = view(&[13]);
+    let error = check(&relu, &[at(&larger)], &[at(&larger)]).unwrap_err();
+    assert_eq!(error.to_string(), "input 0 of `unary` reaches byte 52 of a memory of 48");
+    let (top, low) = (all.slice(0, 0..2).unwrap(), all.slice(0, 1..3).unwrap());
+    let error = check(&relu, &[at(&top)], &[at(&low)]).unwrap_err();
+    assert!(error.to_string().contains("output 0 of `unary` overlaps input 0"), "{error}");
+    // Rows depend on one another's elements: not even the very same view.
+    let error = check(&TensorOp::Softmax, &[at(&all)], &[at(&all)]).unwrap_err();
+    assert!(matches!(error, TensorError::Overlap { .. }), "{error}");
+    let repeated = view(&[1, 4]).broadcast(&[3, 4]).unwrap();
+    let error = check(&TensorOp::Fill(1.0), &[], &[at(&repeated)]).unwrap_err();
+    assert!(error.to_string().contains("overlaps itself"), "{error}");
+}
+
+#[test]
+fn memory_is_read_and_written_inside_its_bounds_only() {
+    let memory = Reference::new().tensors().allocate(8).unwrap();
+    memory.write(4, &[1, 2, 3, 4]).unwrap();
+    let mut out = [0; 2];
+    memory.read(5, &mut out).unwrap();
+    assert_eq!(out, [2, 3]);
+    for offset in [7, 8, usize::MAX] {
+        let error = memory.read(offset, &mut out).unwrap_err();
+        assert_eq!(error, crate::BackendError::Range { start: offset, len: 2, found: 8 });
+        assert!(memory.write(offset, &out).is_err());
+    }
+}
