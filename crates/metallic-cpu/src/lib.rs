@@ -8,10 +8,16 @@ mod ops;
 mod program;
 #[doc(hidden)]
 pub mod simd;
+mod tensor;
+mod tensor_attention;
+mod tensor_data;
+mod tensor_matmul;
+mod tensor_ops;
 mod weights;
 
 use std::sync::Arc;
 
+use metallic_core::tensor::TensorDevice;
 use metallic_core::{Backend, BackendError, DeviceInfo, Graph, KvLayout, Program, rewrite};
 
 use simd::{Isa, Team};
@@ -69,5 +75,9 @@ impl Backend for Cpu {
             reason: error.to_string(),
         })?;
         Ok(Box::new(program::CpuProgram::new(fused, kv, Arc::clone(&self.team), self.isa, self.options)?))
+    }
+
+    fn tensors(&self) -> Arc<dyn TensorDevice> {
+        Arc::new(tensor::CpuTensors { team: Arc::clone(&self.team), isa: self.isa })
     }
 }

@@ -52,6 +52,8 @@ pub(crate) fn binary(isa: Isa, f: Binary, a: &[f32], b: &[f32], out: &mut [f32])
     for out in out.chunks_mut(b.len()) {
         match f {
             Binary::Add => add(isa, &b[..out.len()], out),
+            Binary::Sub => out.iter_mut().zip(b).for_each(|(out, b)| *out -= b),
+            Binary::Div => out.iter_mut().zip(b).for_each(|(out, b)| *out /= b),
             Binary::Mul => out.iter_mut().zip(b).for_each(|(out, b)| *out *= b),
         }
     }

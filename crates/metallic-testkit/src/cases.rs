@@ -162,6 +162,12 @@ pub fn all() -> Vec<Case> {
     cases.push(case("slice", 0.0, |_, rows, _| rows(40).slice(7, 21)));
     cases.push(case("add", 0.0, |_, rows, _| rows(33) + rows(33)));
     cases.push(case("multiply", 0.0, |_, rows, _| rows(33) * rows(33)));
+    cases.push(case("subtract", 0.0, |_, rows, _| rows(33) - rows(33)));
+    // A sigmoid is never near zero; its own error is in the quotient.
+    cases.push(case("divide", 1e-5, |_, rows, _| rows(33) / rows(33).unary(Unary::Sigmoid)));
+    cases.push(case("divide all by one row", 1e-5, |_, rows, m| {
+        rows(65) / m.0.vector(65).unary(Unary::Sigmoid)
+    }));
     cases.push(case("add to itself", 0.0, |_, rows, _| {
         let x = rows(18);
         x + x
