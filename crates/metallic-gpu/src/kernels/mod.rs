@@ -4,10 +4,12 @@
 #[cfg(test)]
 pub(crate) mod harness;
 mod norm;
+mod quant;
 
 use std::hash::Hash;
 
 pub(crate) use norm::rms_norm;
+pub(crate) use quant::{QUANT, QUANT_TYPES, decode_rows, row_bytes, weight_type};
 
 use crate::command::Access;
 use crate::error::GpuError;
@@ -250,4 +252,4 @@ impl From<Stage> for Stages {
 }
 
 /// Every family, for tests that hold all kernels to their declarations.
-pub const FAMILIES: &[&Family] = &[&norm::FAMILY];
+pub const FAMILIES: &[&Family] = &[&norm::FAMILY, &quant::FAMILY];
