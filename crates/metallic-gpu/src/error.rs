@@ -90,6 +90,24 @@ pub enum GpuError {
         /// What there is.
         known: Vec<String>,
     },
+    /// No provider of this name serves this operation.
+    #[error("no provider `{asked}`; there are {}", known.join(", "))]
+    NoProvider {
+        /// `operation=provider`, as it was asked for.
+        asked: String,
+        /// What there is.
+        known: Vec<String>,
+    },
+    /// A provider that was asked for by name cannot serve.
+    #[error("provider `{provider}`, which was asked for, cannot serve `{op}`: {error}")]
+    Provider {
+        /// The operation.
+        op: &'static str,
+        /// The provider.
+        provider: &'static str,
+        /// Why not.
+        error: Box<GpuError>,
+    },
     /// Something the device needs is missing on this machine.
     #[error("{0}")]
     Missing(String),

@@ -4,15 +4,24 @@
 #![deny(unsafe_code)]
 #![allow(dead_code, unused_imports)]
 
+mod cache;
 mod command;
 mod error;
+pub mod fault;
 mod gpu;
 pub mod kernels;
 mod params;
+mod pipelines;
+mod pool;
+mod provider;
 pub mod soft;
 mod threadgroup;
 
+pub use cache::{Cache, CacheMetrics};
 pub use command::{Access, Binding, Command, CommandList, Dispatch, Region};
 pub use error::GpuError;
 pub use gpu::{BufferId, Gpu, Imported, LibraryId, Limits, Pipeline, PipelineId, Storage, Submission};
+pub use pipelines::{PipelineMetrics, Pipelines, ReadyPipeline};
+pub use pool::{Allocation, Arena, ClassStats, Pool, PoolStats, PooledBuffer};
+pub use provider::{OpKind, Providers, Quarantined, Selection, Why};
 pub use soft::{Soft, SoftOptions};

@@ -1,0 +1,293 @@
+//! A testing aid: a device that fails on demand and counts what it holds.
+
+#[cfg(test)]
+pub(crate) mod hollow;
+
+use std::collections::{HashMap, HashSet};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use metallic_core::{Bytes, DeviceInfo};
+
+use crate::command::CommandList;
+use crate::error::GpuError;
+use crate::gpu::{BufferId, Gpu, Imported, LibraryId, Limits, Pipeline, PipelineId, Storage, Submission};
+use crate::kernels::Constants;
+
+/// What can be made to fail.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Fault {
+    /// `allocate` finds no memory.
+    Allocate,
+    /// `import` finds no memory.
+    Import,
+    /// `library` does not compile.
+    Library,
+    /// `pipeline` does not compile.
+    Pipeline,
+    /// `submit` is refused.
+    Submit,
+    /// The work breaks off: `wait` says so. What it was to write stays unwritten.
+    Execute,
+    /// The work does not finish: `wait` times out.
+    Wait,
+}
+
+/// What a device holds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// Buffers that were not freed.
+    pub buffers: usize,
+    /// Their bytes.
+    pub bytes: usize,
+    /// Libraries that were not dropped.
+    pub libraries: usize,
+    /// Pipelines that were not dropped.
+    pub pipelines: usize,
+    /// Submissions somebody still holds.
+    pub submissions: usize,
+    /// Things given back that were not there: freed twice, or never made.
+    pub strays: usize,
+}
+
+/// A [`Gpu`] over another one. It fails by plan and counts what it holds, for tests of everything above a driver.
+#[derive(Debug)]
+pub struct Faulty {
+    inner: Arc<dyn Gpu>,
+    state: Mutex<State>,
+    submissions: Arc<AtomicUsize>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    calls: HashMap<Fault, u64>,
+    /// Calls that fail, by their number.
+    plan: HashSet<(Fault, u64)>,
+    /// Faults of which every call fails.
+    always: HashSet<Fault>,
+    /// Sources that do not compile, by name.
+    refused: HashSet<String>,
+    /// Buffers with their bytes and how often each was handed out: imports may share one.
+    buffers: HashMap<BufferId, (usize, usize)>,
+    libraries: HashSet<LibraryId>,
+    pipelines: HashSet<PipelineId>,
+    strays: usize,
+}
+
+impl Faulty {
+    /// A device that fails nowhere yet.
+    pub fn new(inner: Arc<dyn Gpu>) -> Faulty {
+        Faulty { inner, state: Mutex::default(), submissions: Arc::default() }
+    }
+
+    /// Makes the `nth` call from now on fail; 1 is the next.
+    pub fn fail(&self, fault: Fault, nth: u64) {
+        let mut state = self.state();
+        let at = state.calls.get(&fault).copied().unwrap_or(0) + nth;
+        state.plan.insert((fault, at));
+    }
+
+    /// Makes every call fail until [`Faulty::heal`].
+    pub fn fail_always(&self, fault: Fault) {
+        self.state().always.insert(fault);
+    }
+
+    /// Makes the library of this name not compile until [`Faulty::heal`].
+    pub fn refuse(&self, library: &str) {
+        self.state().refused.insert(library.to_owned());
+    }
+
+    /// Forgets all plans.
+    pub fn heal(&self) {
+        let mut state = self.state();
+        state.plan.clear();
+        state.always.clear();
+        state.refused.clear();
+    }
+
+    /// What is held now.
+    pub fn counts(&self) -> Counts {
+        let state = self.state();
+        Counts {
+            buffers: state.buffers.len(),
+            bytes: state.buffers.values().map(|(bytes, _)| bytes).sum(),
+            libraries: state.libraries.len(),
+            pipelines: state.pipelines.len(),
+            submissions: self.submissions.load(Ordering::Relaxed),
+            strays: state.strays,
+        }
+    }
+
+    /// How often this was called, failures included. [`Fault::Execute`] and [`Fault::Wait`] count
+    /// submissions: each has one fate.
+    pub fn calls(&self, fault: Fault) -> u64 {
+        self.state().calls.get(&fault).copied().unwrap_or(0)
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Counts a call and says whether it is to fail.
+    fn fails(&self, fault: Fault) -> bool {
+        let mut state = self.state();
+        let call = state.calls.entry(fault).or_default();
+        *call += 1;
+        let call = *call;
+        state.plan.remove(&(fault, call)) || state.always.contains(&fault)
+    }
+}
+
+fn compile(kernel: &str) -> GpuError {
+    GpuError::Compile { kernel: kernel.to_owned(), message: "injected failure".to_owned() }
+}
+
+impl Gpu for Faulty {
+    fn info(&self) -> &DeviceInfo {
+        self.inner.info()
+    }
+
+    fn limits(&self) -> &Limits {
+        self.inner.limits()
+    }
+
+    fn allocate(&self, bytes: usize, storage: Storage) -> Result<BufferId, GpuError> {
+        if self.fails(Fault::Allocate) {
+            return Err(GpuError::OutOfMemory {
+                what: "a buffer (injected failure)",
+                needed: bytes,
+                budget: None,
+            });
+        }
+        let id = self.inner.allocate(bytes, storage)?;
+        self.state().buffers.insert(id, (bytes, 1));
+        Ok(id)
+    }
+
+    fn import(&self, bytes: &Bytes) -> Result<Imported, GpuError> {
+        if self.fails(Fault::Import) {
+            return Err(GpuError::OutOfMemory {
+                what: "an import (injected failure)",
+                needed: bytes.len(),
+                budget: None,
+            });
+        }
+        let imported = self.inner.import(bytes)?;
+        let mut state = self.state();
+        let (held, times) = state.buffers.entry(imported.buffer).or_default();
+        *held += bytes.len();
+        *times += 1;
+        Ok(imported)
+    }
+
+    fn free(&self, buffer: BufferId) {
+        let mut state = self.state();
+        match state.buffers.get_mut(&buffer) {
+            Some((_, times)) if *times > 1 => *times -= 1,
+            Some(_) => {
+                state.buffers.remove(&buffer);
+            }
+            None => state.strays += 1,
+        }
+        drop(state);
+        self.inner.free(buffer);
+    }
+
+    fn write(&self, buffer: BufferId, offset: usize, bytes: &[u8]) -> Result<(), GpuError> {
+        self.inner.write(buffer, offset, bytes)
+    }
+
+    fn read(&self, buffer: BufferId, offset: usize, out: &mut [u8]) -> Result<(), GpuError> {
+        self.inner.read(buffer, offset, out)
+    }
+
+    fn library(&self, name: &str, source: &str) -> Result<LibraryId, GpuError> {
+        if self.fails(Fault::Library) || self.state().refused.contains(name) {
+            return Err(compile(name));
+        }
+        let id = self.inner.library(name, source)?;
+        self.state().libraries.insert(id);
+        Ok(id)
+    }
+
+    fn pipeline(
+        &self,
+        library: LibraryId,
+        function: &str,
+        constants: &Constants,
+    ) -> Result<Pipeline, GpuError> {
+        if self.fails(Fault::Pipeline) {
+            return Err(compile(function));
+        }
+        let pipeline = self.inner.pipeline(library, function, constants)?;
+        self.state().pipelines.insert(pipeline.id);
+        Ok(pipeline)
+    }
+
+    fn drop_pipeline(&self, pipeline: PipelineId) {
+        let mut state = self.state();
+        state.strays += usize::from(!state.pipelines.remove(&pipeline));
+        drop(state);
+        self.inner.drop_pipeline(pipeline);
+    }
+
+    fn drop_library(&self, library: LibraryId) {
+        let mut state = self.state();
+        state.strays += usize::from(!state.libraries.remove(&library));
+        drop(state);
+        self.inner.drop_library(library);
+    }
+
+    fn submit(&self, commands: &CommandList) -> Result<Box<dyn Submission>, GpuError> {
+        if self.fails(Fault::Submit) {
+            let reason = "injected failure".to_owned();
+            return Err(GpuError::Execution { label: "submission".to_owned(), reason });
+        }
+        let fate = match (self.fails(Fault::Execute), self.fails(Fault::Wait)) {
+            (true, _) => Fate::Breaks,
+            (_, true) => Fate::Hangs,
+            _ => Fate::Runs(self.inner.submit(commands)?),
+        };
+        self.submissions.fetch_add(1, Ordering::Relaxed);
+        Ok(Box::new(Watched { fate, held: self.submissions.clone() }))
+    }
+}
+
+enum Fate {
+    Runs(Box<dyn Submission>),
+    Breaks,
+    Hangs,
+}
+
+struct Watched {
+    fate: Fate,
+    held: Arc<AtomicUsize>,
+}
+
+impl Submission for Watched {
+    fn poll(&mut self) -> bool {
+        match &mut self.fate {
+            Fate::Runs(inner) => inner.poll(),
+            Fate::Breaks => true,
+            Fate::Hangs => false,
+        }
+    }
+
+    fn wait(&mut self, bound: Duration) -> Result<Option<Duration>, GpuError> {
+        match &mut self.fate {
+            Fate::Runs(inner) => inner.wait(bound),
+            Fate::Breaks => {
+                let reason = "injected failure".to_owned();
+                Err(GpuError::Execution { label: "submission".to_owned(), reason })
+            }
+            Fate::Hangs => Err(GpuError::Timeout { after: bound }),
+        }
+    }
+}
+
+impl Drop for Watched {
+    fn drop(&mut self) {
+        self.held.fetch_sub(1, Ordering::Relaxed);
+    }
+}

@@ -1,0 +1,372 @@
+//! Memory of a device: size classes for what comes and goes, exact allocations for what stays, one budget for all.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use metallic_core::Bytes;
+
+use crate::command::Region;
+use crate::error::GpuError;
+use crate::gpu::{BufferId, Gpu, Storage};
+
+/// Bytes of the smallest size class.
+const SMALLEST: usize = 256;
+/// Bytes of buffers nobody uses that are kept for the next request.
+const IDLE_MOST: u64 = 256 << 20;
+
+/// What one size class has done so far.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ClassStats {
+    /// Bytes of each of its buffers.
+    pub bytes: usize,
+    /// Buffers in use.
+    pub live: usize,
+    /// Buffers kept for the next request.
+    pub idle: usize,
+    /// Requests served by a buffer that was there.
+    pub reuses: u64,
+}
+
+/// What a pool holds and has done so far.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct PoolStats {
+    /// Bytes in use, in buffers of every kind.
+    pub live_bytes: u64,
+    /// Bytes kept for the next request.
+    pub idle_bytes: u64,
+    /// Most bytes held at one time, idle ones included.
+    pub peak_bytes: u64,
+    /// Bytes that may be held at one time.
+    pub budget: Option<u64>,
+    /// Buffers the device was asked for.
+    pub allocations: u64,
+    /// Requests served without asking the device.
+    pub reuses: u64,
+    /// The size classes that were used, smallest first.
+    pub classes: Vec<ClassStats>,
+}
+
+/// Memory of a device under a budget. Clones share it.
+#[derive(Clone, Debug)]
+pub struct Pool {
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    gpu: Arc<dyn Gpu>,
+    budget: Option<u64>,
+    state: Mutex<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    live: u64,
+    idle: u64,
+    peak: u64,
+    allocations: u64,
+    reuses: u64,
+    classes: BTreeMap<(usize, Private), Class>,
+}
+
+/// Whether the host does not reach a buffer: [`Storage`] with an order.
+type Private = bool;
+
+#[derive(Debug, Default)]
+struct Class {
+    idle: Vec<BufferId>,
+    live: usize,
+    reuses: u64,
+}
+
+impl Pool {
+    /// A pool of `budget` bytes; without one, of as many as the device says it has.
+    pub fn new(gpu: Arc<dyn Gpu>, budget: Option<u64>) -> Pool {
+        let budget = budget.into_iter().chain(gpu.limits().budget).min();
+        Pool { shared: Arc::new(Shared { gpu, budget, state: Mutex::default() }) }
+    }
+
+    /// The device.
+    pub fn gpu(&self) -> &Arc<dyn Gpu> {
+        &self.shared.gpu
+    }
+
+    /// A buffer for a while, of a size class. It may hold old bytes. Work that uses it must be done before it is dropped.
+    pub fn transient(
+        &self,
+        bytes: usize,
+        storage: Storage,
+        what: &'static str,
+    ) -> Result<PooledBuffer, GpuError> {
+        let class = bytes.max(SMALLEST).checked_next_power_of_two();
+        let class = class.filter(|class| *class <= self.shared.gpu.limits().max_buffer);
+        let key = class.map(|class| (class, storage == Storage::Private));
+        if let Some(key) = key
+            && let Some(id) = self.shared.reuse(key)
+        {
+            let region = Region::whole(id, key.0).slice(0, bytes)?;
+            return Ok(PooledBuffer { shared: self.shared.clone(), region, held: key.0, class: Some(key) });
+        }
+        let made = key.map(|key| (key, self.shared.allocate(key.0, storage, what)));
+        if let Some((key, Ok(id))) = made {
+            self.shared.state().classes.entry(key).or_default().live += 1;
+            let region = Region::whole(id, key.0).slice(0, bytes)?;
+            return Ok(PooledBuffer { shared: self.shared.clone(), region, held: key.0, class: Some(key) });
+        }
+        if let Some((key, Err(error))) = made
+            && key.0 == bytes
+        {
+            return Err(error);
+        }
+        // What a class rounds up to may not fit where the request itself does.
+        let id = self.shared.allocate(bytes, storage, what)?;
+        let region = Region::whole(id, bytes);
+        Ok(PooledBuffer { shared: self.shared.clone(), region, held: bytes, class: None })
+    }
+
+    /// A zeroed buffer of exactly this size, for what stays: the arena of a program, a KV cache.
+    pub fn exact(&self, bytes: usize, storage: Storage, what: &'static str) -> Result<Allocation, GpuError> {
+        let id = self.shared.allocate(bytes, storage, what)?;
+        Ok(Allocation { shared: self.shared.clone(), region: Region::whole(id, bytes), held: bytes })
+    }
+
+    /// A zeroed arena of exactly this size, to be handed out piece by piece.
+    pub fn arena(&self, bytes: usize, storage: Storage, what: &'static str) -> Result<Arena, GpuError> {
+        Ok(Arena { allocation: self.exact(bytes, storage, what)?, what, used: 0 })
+    }
+
+    /// Read-only bytes of the host as a buffer. They count in full, copied or not: the device must have them at hand.
+    pub fn import(&self, bytes: &Bytes, what: &'static str) -> Result<Allocation, GpuError> {
+        let held = bytes.len();
+        self.shared.reserve(held, what)?;
+        let imported = self.shared.gpu.import(bytes).inspect_err(|_| self.shared.unreserve(held))?;
+        self.shared.state().allocations += 1;
+        let whole = Region::whole(imported.buffer, imported.offset.saturating_add(held));
+        // From here on the allocation gives back what was taken.
+        let mut allocation = Allocation { shared: self.shared.clone(), region: whole, held };
+        allocation.region = whole.slice(imported.offset, held)?;
+        Ok(allocation)
+    }
+
+    /// Gives every idle buffer back to the device; returns their bytes.
+    pub fn trim(&self) -> u64 {
+        self.shared.trim()
+    }
+
+    /// What it holds and has done so far.
+    pub fn stats(&self) -> PoolStats {
+        let state = self.shared.state();
+        let mut classes: Vec<ClassStats> = Vec::new();
+        for ((bytes, _), class) in &state.classes {
+            let add =
+                ClassStats { bytes: *bytes, live: class.live, idle: class.idle.len(), reuses: class.reuses };
+            match classes.last_mut().filter(|last| last.bytes == *bytes) {
+                Some(last) => {
+                    last.live += add.live;
+                    last.idle += add.idle;
+                    last.reuses += add.reuses;
+                }
+                None => classes.push(add),
+            }
+        }
+        PoolStats {
+            live_bytes: state.live,
+            idle_bytes: state.idle,
+            peak_bytes: state.peak,
+            budget: self.shared.budget,
+            allocations: state.allocations,
+            reuses: state.reuses,
+            classes,
+        }
+    }
+}
+
+impl Shared {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn reuse(&self, key: (usize, Private)) -> Option<BufferId> {
+        let mut state = self.state();
+        let class = state.classes.get_mut(&key)?;
+        let id = class.idle.pop()?;
+        class.live += 1;
+        class.reuses += 1;
+        state.reuses += 1;
+        state.idle -= key.0 as u64;
+        state.live += key.0 as u64;
+        Some(id)
+    }
+
+    /// A buffer of the device. Where there is no room, idle buffers go first.
+    fn allocate(&self, bytes: usize, storage: Storage, what: &'static str) -> Result<BufferId, GpuError> {
+        let most = self.gpu.limits().max_buffer;
+        if bytes > most {
+            return Err(GpuError::OutOfMemory { what, needed: bytes, budget: Some(most as u64) });
+        }
+        self.reserve(bytes, what)?;
+        let mut made = self.gpu.allocate(bytes, storage);
+        if matches!(made, Err(GpuError::OutOfMemory { .. })) && self.trim() > 0 {
+            made = self.gpu.allocate(bytes, storage);
+        }
+        match made {
+            Ok(id) => {
+                self.state().allocations += 1;
+                Ok(id)
+            }
+            Err(error) => {
+                self.unreserve(bytes);
+                Err(match error {
+                    GpuError::OutOfMemory { needed, .. } => {
+                        GpuError::OutOfMemory { what, needed, budget: self.budget }
+                    }
+                    other => other,
+                })
+            }
+        }
+    }
+
+    /// Counts bytes as live if the budget allows it.
+    fn reserve(&self, bytes: usize, what: &'static str) -> Result<(), GpuError> {
+        let fits = |state: &State| {
+            self.budget.is_none_or(|most| (state.live + state.idle).saturating_add(bytes as u64) <= most)
+        };
+        let mut state = self.state();
+        if !fits(&state) {
+            drop(state);
+            self.trim();
+            state = self.state();
+            if !fits(&state) {
+                return Err(GpuError::OutOfMemory { what, needed: bytes, budget: self.budget });
+            }
+        }
+        state.live += bytes as u64;
+        state.peak = state.peak.max(state.live + state.idle);
+        Ok(())
+    }
+
+    fn unreserve(&self, bytes: usize) {
+        self.state().live -= bytes as u64;
+    }
+
+    fn trim(&self) -> u64 {
+        let mut state = self.state();
+        let gone: Vec<BufferId> = state.classes.values_mut().flat_map(|class| class.idle.drain(..)).collect();
+        let bytes = std::mem::take(&mut state.idle);
+        drop(state);
+        for id in gone {
+            self.gpu.free(id);
+        }
+        bytes
+    }
+}
+
+impl fmt::Debug for Shared {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let state = self.state();
+        let (live, idle) = (state.live, state.idle);
+        f.debug_struct("Pool").field("live", &live).field("idle", &idle).finish_non_exhaustive()
+    }
+}
+
+impl Drop for Shared {
+    fn drop(&mut self) {
+        self.trim();
+    }
+}
+
+/// A buffer of a size class; it goes back to its pool when it is dropped.
+#[derive(Debug)]
+pub struct PooledBuffer {
+    shared: Arc<Shared>,
+    region: Region,
+    held: usize,
+    /// `None`: too big for any class.
+    class: Option<(usize, Private)>,
+}
+
+impl PooledBuffer {
+    /// The bytes asked for.
+    pub fn region(&self) -> Region {
+        self.region
+    }
+}
+
+impl Drop for PooledBuffer {
+    fn drop(&mut self) {
+        let bytes = self.held as u64;
+        let mut state = self.shared.state();
+        state.live -= bytes;
+        let keep = state.idle + bytes <= IDLE_MOST;
+        let kept = self.class.and_then(|key| state.classes.get_mut(&key)).is_some_and(|class| {
+            class.live -= 1;
+            if keep {
+                class.idle.push(self.region.buffer());
+            }
+            keep
+        });
+        if kept {
+            state.idle += bytes;
+        } else {
+            drop(state);
+            self.shared.gpu.free(self.region.buffer());
+        }
+    }
+}
+
+/// A buffer of its own; it is freed when it is dropped.
+#[derive(Debug)]
+pub struct Allocation {
+    shared: Arc<Shared>,
+    region: Region,
+    /// Bytes it counts for.
+    held: usize,
+}
+
+impl Allocation {
+    /// The bytes.
+    pub fn region(&self) -> Region {
+        self.region
+    }
+}
+
+impl Drop for Allocation {
+    fn drop(&mut self) {
+        self.shared.unreserve(self.held);
+        self.shared.gpu.free(self.region.buffer());
+    }
+}
+
+/// One allocation, handed out piece by piece and given back as a whole.
+#[derive(Debug)]
+pub struct Arena {
+    allocation: Allocation,
+    what: &'static str,
+    used: usize,
+}
+
+impl Arena {
+    /// The next `bytes` bytes, at a multiple of `align`.
+    pub fn take(&mut self, bytes: usize, align: usize) -> Result<Region, GpuError> {
+        let whole = self.allocation.region();
+        let start = self.used.checked_next_multiple_of(align.max(1)).unwrap_or(usize::MAX);
+        let full =
+            |_| GpuError::OutOfMemory { what: self.what, needed: bytes, budget: Some(whole.len() as u64) };
+        let region = whole.slice(start, bytes).map_err(full)?;
+        self.used = start + bytes;
+        Ok(region)
+    }
+
+    /// All of it.
+    pub fn region(&self) -> Region {
+        self.allocation.region()
+    }
+
+    /// Bytes handed out, gaps included.
+    pub fn used(&self) -> usize {
+        self.used
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,158 @@
+use super::*;
+use crate::fault::{Counts, Fault, Faulty, hollow::Hollow};
+use crate::gpu::Limits;
+use crate::threadgroup::tests::LIMITS;
+
+fn pool(budget: Option<u64>) -> (Arc<Faulty>, Pool) {
+    let gpu = Arc::new(Faulty::new(Arc::new(Hollow::new())));
+    (gpu.clone(), Pool::new(gpu, budget))
+}
+
+#[test]
+fn a_returned_buffer_serves_the_next_request_of_its_class() {
+    let (gpu, pool) = pool(None);
+    let first = pool.transient(1000, Storage::Shared, "test").unwrap();
+    assert_eq!(first.region().len(), 1000, "no more than was asked for can be bound");
+    let id = first.region().buffer();
+    drop(first);
+    let second = pool.transient(600, Storage::Shared, "test").unwrap();
+    assert_eq!((second.region().buffer(), second.region().len()), (id, 600));
+    let other = pool.transient(600, Storage::Private, "test").unwrap();
+    assert_ne!(other.region().buffer(), id, "storage makes a class of its own");
+    let stats = pool.stats();
+    assert_eq!((stats.allocations, stats.reuses, gpu.calls(Fault::Allocate)), (2, 1, 2));
+    assert_eq!(stats.classes, [ClassStats { bytes: 1024, live: 2, idle: 0, reuses: 1 }]);
+    assert_eq!((stats.live_bytes, stats.idle_bytes, stats.peak_bytes), (2048, 0, 2048));
+}
+
+#[test]
+fn a_steady_state_asks_the_device_for_nothing() {
+    let (gpu, pool) = pool(None);
+    for _ in 0..100 {
+        let _a = pool.transient(70_000, Storage::Shared, "a").unwrap();
+        let _b = pool.transient(3, Storage::Shared, "b").unwrap();
+    }
+    assert_eq!(gpu.calls(Fault::Allocate), 2);
+    assert_eq!(pool.stats().reuses, 198);
+}
+
+#[test]
+fn the_budget_is_hard_and_its_error_names_what_and_how_much() {
+    let (gpu, pool) = pool(Some(10_000));
+    let _kept = pool.exact(6000, Storage::Private, "weights").unwrap();
+    let error = pool.exact(4001, Storage::Private, "the arena of a program").unwrap_err();
+    assert_eq!(
+        error,
+        GpuError::OutOfMemory { what: "the arena of a program", needed: 4001, budget: Some(10_000) }
+    );
+    assert!(error.to_string().contains("10000 bytes are allowed"), "{error}");
+    assert_eq!(gpu.calls(Fault::Allocate), 1, "the device is not asked");
+    pool.exact(4000, Storage::Private, "the arena of a program").unwrap();
+}
+
+#[test]
+fn the_device_s_own_budget_holds_where_it_is_less() {
+    let limits = Limits { budget: Some(1000), max_buffer: 600, ..LIMITS };
+    let pool = Pool::new(Arc::new(Hollow::with(limits)), Some(5000));
+    assert_eq!(pool.stats().budget, Some(1000));
+    assert!(matches!(pool.exact(601, Storage::Shared, "test"), Err(GpuError::OutOfMemory { .. })));
+    let _one = pool.exact(600, Storage::Shared, "test").unwrap();
+    assert!(pool.exact(600, Storage::Shared, "test").is_err());
+}
+
+#[test]
+fn idle_buffers_make_room_before_a_request_fails() {
+    let (gpu, pool) = pool(Some(4096));
+    drop(pool.transient(4096, Storage::Shared, "test").unwrap());
+    assert_eq!(pool.stats().idle_bytes, 4096);
+    let _big = pool.exact(4000, Storage::Shared, "test").unwrap();
+    assert_eq!((pool.stats().idle_bytes, gpu.counts().bytes), (0, 4000));
+}
+
+#[test]
+fn a_device_that_has_no_more_is_asked_again_once_idle_buffers_are_gone() {
+    let (gpu, pool) = pool(None);
+    drop(pool.transient(4096, Storage::Shared, "test").unwrap());
+    gpu.fail(Fault::Allocate, 1);
+    let _made = pool.exact(100, Storage::Shared, "test").unwrap();
+    assert_eq!(gpu.counts().bytes, 100);
+    gpu.fail(Fault::Allocate, 1);
+    let error = pool.exact(100, Storage::Shared, "KV cache").unwrap_err();
+    assert_eq!(error, GpuError::OutOfMemory { what: "KV cache", needed: 100, budget: None });
+    assert_eq!(pool.stats().live_bytes, 100, "what failed is not counted");
+}
+
+#[test]
+fn a_request_that_fits_is_served_where_its_class_does_not_fit() {
+    let (_, pool) = pool(Some(5000));
+    let buffer = pool.transient(4097, Storage::Shared, "test").unwrap();
+    assert_eq!(buffer.region().len(), 4097);
+    drop(buffer);
+    assert_eq!((pool.stats().live_bytes, pool.stats().idle_bytes), (0, 0));
+}
+
+#[test]
+fn an_arena_hands_out_aligned_pieces_until_it_is_full() {
+    let (_, pool) = pool(None);
+    let mut arena = pool.arena(1000, Storage::Shared, "arena").unwrap();
+    let first = arena.take(10, 1).unwrap();
+    let second = arena.take(100, 256).unwrap();
+    assert_eq!((first.offset(), second.offset(), arena.used()), (0, 256, 356));
+    let error = arena.take(700, 4).unwrap_err();
+    assert_eq!(error, GpuError::OutOfMemory { what: "arena", needed: 700, budget: Some(1000) });
+    arena.take(644, 4).unwrap();
+    assert!(arena.take(1, usize::MAX).is_err());
+}
+
+#[test]
+fn imports_count_like_any_other_memory() {
+    let (gpu, pool) = pool(Some(100));
+    let imported = pool.import(&Bytes::from(vec![7u8; 80]), "weights").unwrap();
+    assert_eq!((imported.region().len(), pool.stats().live_bytes), (80, 80));
+    assert!(pool.import(&Bytes::from(vec![7u8; 80]), "weights").is_err());
+    drop(imported);
+    gpu.fail(Fault::Import, 1);
+    assert!(pool.import(&Bytes::from(vec![7u8; 80]), "weights").is_err());
+    assert_eq!((pool.stats().live_bytes, gpu.counts().buffers), (0, 0));
+}
+
+#[test]
+fn nothing_leaks() {
+    let (gpu, pool) = pool(None);
+    let held: Vec<_> = (0..50).map(|i| pool.transient(i * 100, Storage::Shared, "test").unwrap()).collect();
+    let arena = pool.arena(5000, Storage::Private, "test").unwrap();
+    let import = pool.import(&Bytes::from(vec![1u8; 10]), "test").unwrap();
+    assert_eq!(gpu.counts().bytes as u64, pool.stats().live_bytes);
+    drop(held);
+    assert_eq!(gpu.counts().bytes as u64, pool.stats().live_bytes + pool.stats().idle_bytes);
+    assert_eq!(pool.trim() + 5010, pool.stats().peak_bytes);
+    assert_eq!((pool.stats().idle_bytes, gpu.counts().bytes), (0, 5010));
+    drop((arena, import));
+    drop(pool.transient(100, Storage::Shared, "test").unwrap());
+    drop(pool);
+    assert_eq!(gpu.counts(), Counts::default());
+}
+
+#[test]
+fn threads_share_a_pool_within_its_budget() {
+    let (gpu, pool) = pool(Some(1 << 16));
+    std::thread::scope(|scope| {
+        for thread in 0..8usize {
+            let pool = pool.clone();
+            scope.spawn(move || {
+                for i in 0..200 {
+                    if let Ok(buffer) =
+                        pool.transient((thread * 131 + i * 97) % 9000, Storage::Shared, "test")
+                    {
+                        let stats = pool.stats();
+                        assert!(stats.live_bytes >= buffer.region().len() as u64);
+                        assert!(stats.live_bytes + stats.idle_bytes <= 1 << 16);
+                    }
+                }
+            });
+        }
+    });
+    assert_eq!(pool.stats().live_bytes, 0);
+    drop(pool);
+    assert_eq!(gpu.counts(), Counts::default());
+}

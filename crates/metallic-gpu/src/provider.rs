@@ -1,0 +1,407 @@
+//! Several kernels may serve one operation. The registry knows which, picks one, says why, and goes on to the next where
+//! one does not compile.
+
+use std::collections::{HashMap, VecDeque};
+use std::fmt;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use crate::error::GpuError;
+
+/// Selections kept at most; the oldest go first.
+const EVENTS: usize = 256;
+
+/// An operation that has more than one provider.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[non_exhaustive]
+pub enum OpKind {
+    /// Attention over the KV cache.
+    Sdpa,
+    /// Products of several tokens with a weight.
+    Matmul,
+}
+
+impl OpKind {
+    /// All of them.
+    pub const ALL: &'static [OpKind] = &[OpKind::Sdpa, OpKind::Matmul];
+
+    /// Its name in flags; in capitals in `METALLIC_FORCE_<OP>_BACKEND`.
+    pub fn name(self) -> &'static str {
+        match self {
+            OpKind::Sdpa => "sdpa",
+            OpKind::Matmul => "matmul",
+        }
+    }
+
+    /// Its providers, the preferred one first.
+    pub fn providers(self) -> &'static [&'static str] {
+        match self {
+            // One pass over keys and values; scores, softmax and weighted sum one after another.
+            OpKind::Sdpa => &["flash", "plain"],
+            // Tiles by simdgroup matrices; the matrix–vector kernels, a few tokens at a time.
+            OpKind::Matmul => &["tiles", "rows"],
+        }
+    }
+
+    /// The environment variable that names its provider.
+    pub fn variable(self) -> String {
+        format!("METALLIC_FORCE_{}_BACKEND", self.name().to_uppercase())
+    }
+}
+
+impl fmt::Display for OpKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// Why a provider was picked.
+#[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
+pub enum Why {
+    /// Nobody asked for another.
+    Default,
+    /// A caller, or a flag, asked for it.
+    Override,
+    /// The environment asked for it.
+    Environment,
+    /// One that comes before it cannot serve.
+    Fallback {
+        /// That one.
+        from: &'static str,
+        /// What it failed with.
+        error: GpuError,
+    },
+}
+
+impl fmt::Display for Why {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Why::Default => f.write_str("the default"),
+            Why::Override => f.write_str("asked for"),
+            Why::Environment => f.write_str("asked for by the environment"),
+            Why::Fallback { from, error } => write!(f, "in place of `{from}`: {error}"),
+        }
+    }
+}
+
+/// A choice that was made.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Selection {
+    /// For which operation.
+    pub op: OpKind,
+    /// Who serves it.
+    pub provider: &'static str,
+    /// Why.
+    pub why: Why,
+    /// How often it was made in a row: every layer of a model makes the same one.
+    pub times: u64,
+}
+
+/// A provider that serves no more.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Quarantined {
+    /// The operation.
+    pub op: OpKind,
+    /// The provider.
+    pub provider: &'static str,
+    /// What it failed with.
+    pub error: GpuError,
+}
+
+/// Who serves which operation.
+#[derive(Debug, Default)]
+pub struct Providers {
+    state: Mutex<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    forced: HashMap<OpKind, (&'static str, Why)>,
+    quarantined: Vec<Quarantined>,
+    events: VecDeque<Selection>,
+}
+
+impl Providers {
+    /// Every operation is served by its preferred provider.
+    pub fn new() -> Providers {
+        Providers::default()
+    }
+
+    /// As the environment has it: `METALLIC_FORCE_SDPA_BACKEND=plain`.
+    pub fn from_environment() -> Result<Providers, GpuError> {
+        // What is not Unicode cannot name a provider either, but must be said, not skipped.
+        let vars = std::env::vars_os();
+        Providers::from_variables(
+            vars.map(|(name, value)| {
+                (name.to_string_lossy().into_owned(), value.to_string_lossy().into_owned())
+            }),
+        )
+    }
+
+    /// As these variables have it. Others than `METALLIC_FORCE_<OP>_BACKEND`, and empty ones, say nothing.
+    pub fn from_variables(vars: impl IntoIterator<Item = (String, String)>) -> Result<Providers, GpuError> {
+        let providers = Providers::new();
+        for (name, value) in vars {
+            let op = name.strip_prefix("METALLIC_FORCE_").and_then(|rest| rest.strip_suffix("_BACKEND"));
+            if let Some(op) = op.filter(|_| !value.is_empty()) {
+                providers.force(&op.to_lowercase(), &value, Why::Environment)?;
+            }
+        }
+        Ok(providers)
+    }
+
+    /// Asks for a provider by name; goes before the environment.
+    pub fn set(&self, op: &str, provider: &str) -> Result<(), GpuError> {
+        self.force(op, provider, Why::Override)
+    }
+
+    /// Asks for a provider as a flag does: `sdpa=plain`.
+    pub fn set_by_flag(&self, flag: &str) -> Result<(), GpuError> {
+        match flag.split_once('=') {
+            Some((op, provider)) => self.set(op.trim(), provider.trim()),
+            None => Err(unknown(flag.to_owned(), OpKind::ALL)),
+        }
+    }
+
+    /// Checks a flag without asking for anything.
+    pub fn check_flag(flag: &str) -> Result<(), GpuError> {
+        Providers::new().set_by_flag(flag)
+    }
+
+    /// Lets the providers of an operation try in order until one can. One that was asked for by name is the only one to try. One that
+    /// does not compile is quarantined; one that does not know this case (`Unsupported`) is passed over. Other failures end
+    /// the search: they are no fault of a provider.
+    pub fn choose<T>(
+        &self,
+        op: OpKind,
+        mut attempt: impl FnMut(&'static str) -> Result<T, GpuError>,
+    ) -> Result<T, GpuError> {
+        let forced = self.state().forced.get(&op).cloned();
+        if let Some((provider, why)) = forced {
+            let made = attempt(provider).map_err(|error| match error {
+                error @ (GpuError::Compile { .. } | GpuError::Unsupported { .. }) => {
+                    GpuError::Provider { op: op.name(), provider, error: Box::new(error) }
+                }
+                other => other,
+            })?;
+            self.state().note(op, provider, why);
+            return Ok(made);
+        }
+        let mut failed: Option<Why> = None;
+        for provider in op.providers().iter().copied() {
+            let known = self.state().quarantine_of(op, provider);
+            let error = match known {
+                Some(error) => error,
+                None => match attempt(provider) {
+                    Ok(made) => {
+                        self.state().note(op, provider, failed.unwrap_or(Why::Default));
+                        return Ok(made);
+                    }
+                    Err(error @ GpuError::Compile { .. }) => {
+                        self.state().quarantined.push(Quarantined { op, provider, error: error.clone() });
+                        error
+                    }
+                    Err(error @ GpuError::Unsupported { .. }) => error,
+                    Err(error) => return Err(error),
+                },
+            };
+            // The preferred one's failure explains the choice best.
+            failed.get_or_insert(Why::Fallback { from: provider, error });
+        }
+        match failed {
+            Some(Why::Fallback { error, .. }) => Err(error),
+            _ => Err(GpuError::Unsupported { op: op.name(), reason: "it has no provider".to_owned() }),
+        }
+    }
+
+    /// The choices that were made, oldest first; the last few hundred.
+    pub fn selections(&self) -> Vec<Selection> {
+        self.state().events.iter().cloned().collect()
+    }
+
+    /// The providers that serve no more.
+    pub fn quarantined(&self) -> Vec<Quarantined> {
+        self.state().quarantined.clone()
+    }
+
+    /// Lets quarantined providers try again.
+    pub fn release(&self) {
+        self.state().quarantined.clear();
+    }
+
+    fn force(&self, op: &str, provider: &str, why: Why) -> Result<(), GpuError> {
+        let kind = OpKind::ALL.iter().find(|kind| kind.name() == op);
+        let kind = *kind.ok_or_else(|| unknown(format!("{op}={provider}"), OpKind::ALL))?;
+        let known = kind.providers().iter().find(|name| **name == provider);
+        let known = known.ok_or_else(|| unknown(format!("{op}={provider}"), &[kind]))?;
+        self.state().forced.insert(kind, (known, why));
+        Ok(())
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl State {
+    fn quarantine_of(&self, op: OpKind, provider: &str) -> Option<GpuError> {
+        let found = self.quarantined.iter().find(|q| q.op == op && q.provider == provider);
+        found.map(|q| q.error.clone())
+    }
+
+    fn note(&mut self, op: OpKind, provider: &'static str, why: Why) {
+        let same = |last: &&mut Selection| last.op == op && last.provider == provider && last.why == why;
+        if let Some(last) = self.events.iter_mut().rev().find(|last| last.op == op).filter(same) {
+            last.times += 1;
+            return;
+        }
+        if self.events.len() == EVENTS {
+            self.events.pop_front();
+        }
+        self.events.push_back(Selection { op, provider, why, times: 1 });
+    }
+}
+
+fn unknown(asked: String, ops: &[OpKind]) -> GpuError {
+    let names = |op: &OpKind| op.providers().iter().map(|name| format!("{op}={name}")).collect::<Vec<_>>();
+    GpuError::NoProvider { asked, known: ops.iter().flat_map(names).collect() }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::fault::{Fault, Faulty, hollow::Hollow};
+    use crate::gpu::{Gpu, LibraryId};
+
+    /// A stand-in for planning and compiling: each provider is a library.
+    fn serve(gpu: &Faulty) -> impl FnMut(&'static str) -> Result<LibraryId, GpuError> {
+        |provider| gpu.library(provider, "")
+    }
+
+    fn device() -> Arc<Faulty> {
+        Arc::new(Faulty::new(Arc::new(Hollow::new())))
+    }
+
+    fn made(providers: &Providers) -> Vec<(&'static str, Why, u64)> {
+        providers.selections().into_iter().map(|s| (s.provider, s.why, s.times)).collect()
+    }
+
+    #[test]
+    fn the_preferred_provider_serves_where_nobody_asks_for_another() {
+        let (gpu, providers) = (device(), Providers::new());
+        for _ in 0..24 {
+            providers.choose(OpKind::Sdpa, serve(&gpu)).unwrap();
+        }
+        assert_eq!(made(&providers), [("flash", Why::Default, 24)]);
+    }
+
+    #[test]
+    fn a_provider_that_does_not_compile_is_quarantined_and_the_next_one_serves() {
+        let (gpu, providers) = (device(), Providers::new());
+        gpu.fail(Fault::Library, 1);
+        providers.choose(OpKind::Sdpa, serve(&gpu)).unwrap();
+        providers.choose(OpKind::Sdpa, serve(&gpu)).unwrap();
+        assert_eq!(gpu.calls(Fault::Library), 3, "flash, plain; then plain alone");
+        let quarantined = providers.quarantined();
+        assert_eq!(quarantined.len(), 1);
+        assert_eq!((quarantined[0].op, quarantined[0].provider), (OpKind::Sdpa, "flash"));
+        let error = quarantined[0].error.clone();
+        assert_eq!(made(&providers), [("plain", Why::Fallback { from: "flash", error }, 2)]);
+        providers.release();
+        providers.choose(OpKind::Sdpa, serve(&gpu)).unwrap();
+        assert_eq!(made(&providers)[1], ("flash", Why::Default, 1));
+    }
+
+    #[test]
+    fn the_first_failure_is_the_error_where_nobody_can_serve() {
+        let (gpu, providers) = (device(), Providers::new());
+        gpu.fail_always(Fault::Library);
+        let error = providers.choose(OpKind::Sdpa, serve(&gpu)).unwrap_err();
+        assert!(matches!(&error, GpuError::Compile { kernel, .. } if kernel == "flash"), "{error}");
+    }
+
+    #[test]
+    fn a_provider_that_does_not_know_a_case_is_passed_over_for_that_case_only() {
+        let providers = Providers::new();
+        let unsupported = GpuError::Unsupported { op: "sdpa", reason: "a head of 7".to_owned() };
+        let chosen = providers
+            .choose(OpKind::Sdpa, |name| if name == "flash" { Err(unsupported.clone()) } else { Ok(name) });
+        assert_eq!(chosen, Ok("plain"));
+        assert_eq!(providers.choose(OpKind::Sdpa, Ok), Ok("flash"));
+        assert!(providers.quarantined().is_empty());
+    }
+
+    #[test]
+    fn a_device_that_fails_is_no_fault_of_a_provider() {
+        let providers = Providers::new();
+        let memory = GpuError::OutOfMemory { what: "test", needed: 1, budget: None };
+        let mut tried = 0;
+        let result: Result<(), _> = providers.choose(OpKind::Sdpa, |_| {
+            tried += 1;
+            Err(memory.clone())
+        });
+        assert_eq!((result, tried), (Err(memory), 1));
+    }
+
+    #[test]
+    fn a_provider_asked_for_by_name_serves_or_is_the_error() {
+        let (gpu, providers) = (device(), Providers::new());
+        providers.set("sdpa", "plain").unwrap();
+        assert_eq!(providers.choose(OpKind::Sdpa, Ok), Ok("plain"));
+        assert_eq!(made(&providers), [("plain", Why::Override, 1)]);
+        gpu.fail(Fault::Library, 1);
+        let error = providers.choose(OpKind::Sdpa, serve(&gpu)).unwrap_err();
+        assert!(matches!(&error, GpuError::Provider { op: "sdpa", provider: "plain", .. }), "{error}");
+        assert!(error.to_string().contains("`plain`, which was asked for"), "{error}");
+        assert_eq!(gpu.calls(Fault::Library), 1, "no other was tried");
+    }
+
+    #[test]
+    fn the_environment_asks_and_a_caller_goes_before_it() {
+        let var = |name: &str, value: &str| (name.to_owned(), value.to_owned());
+        let vars = [
+            var("METALLIC_FORCE_SDPA_BACKEND", "plain"),
+            var("HOME", "x"),
+            var("METALLIC_FORCE_MATMUL_BACKEND", ""),
+        ];
+        let providers = Providers::from_variables(vars).unwrap();
+        assert_eq!(providers.choose(OpKind::Sdpa, Ok), Ok("plain"));
+        assert_eq!(providers.choose(OpKind::Matmul, Ok), Ok("tiles"));
+        providers.set_by_flag("sdpa=flash").unwrap();
+        assert_eq!(providers.choose(OpKind::Sdpa, Ok), Ok("flash"));
+        let why: Vec<Why> = providers.selections().into_iter().map(|s| s.why).collect();
+        assert_eq!(why, [Why::Environment, Why::Default, Why::Override]);
+        assert_eq!(OpKind::Sdpa.variable(), "METALLIC_FORCE_SDPA_BACKEND");
+    }
+
+    #[test]
+    fn a_name_nobody_has_is_an_error_that_lists_what_there_is() {
+        let providers = Providers::new();
+        let cases = [
+            ("sdpa=fast", "no provider `sdpa=fast`; there are sdpa=flash, sdpa=plain"),
+            (
+                "spda=plain",
+                "no provider `spda=plain`; there are sdpa=flash, sdpa=plain, matmul=tiles, matmul=rows",
+            ),
+            ("sdpa", "no provider `sdpa`; there are sdpa=flash, sdpa=plain, matmul=tiles, matmul=rows"),
+            ("", "no provider ``; there are sdpa=flash, sdpa=plain, matmul=tiles, matmul=rows"),
+        ];
+        for (flag, message) in cases {
+            assert_eq!(providers.set_by_flag(flag).unwrap_err().to_string(), message);
+        }
+        let vars = [("METALLIC_FORCE_SPDA_BACKEND".to_owned(), "plain".to_owned())];
+        assert!(Providers::from_variables(vars).is_err());
+    }
+
+    #[test]
+    fn the_list_of_choices_is_bounded() {
+        let providers = Providers::new();
+        for i in 0..3 * EVENTS {
+            providers.set("sdpa", ["flash", "plain"][i % 2]).unwrap();
+            providers.choose(OpKind::Sdpa, Ok).unwrap();
+        }
+        assert_eq!(providers.selections().len(), EVENTS);
+    }
+}
