@@ -5,6 +5,7 @@
 pub(crate) mod harness;
 mod norm;
 mod quant;
+pub(crate) mod rope;
 
 use std::hash::Hash;
 
@@ -252,4 +253,4 @@ impl From<Stage> for Stages {
 }
 
 /// Every family, for tests that hold all kernels to their declarations.
-pub const FAMILIES: &[&Family] = &[&norm::FAMILY, &quant::FAMILY];
+pub const FAMILIES: &[&Family] = &[&norm::FAMILY, &quant::FAMILY, &rope::FAMILY];

@@ -1,0 +1,90 @@
+// Keys and values as they lie in the cache: rows of HEAD_DIM elements, `[block][kv_head][slot]`.
+
+constant uint KV_TYPE [[function_constant(0)]];
+constant uint HEAD_DIM [[function_constant(1)]];
+
+constant constexpr uint KV_F32 = 0;
+constant constexpr uint KV_F16 = 1;
+constant constexpr uint KV_BF16 = 2;
+// 32 elements in 34 bytes: a half, then signed bytes. Blocks are aligned to 2.
+constant constexpr uint KV_Q8_0 = 3;
+
+// Tokens of a cache block.
+constant constexpr uint BLOCK_TOKENS = 32;
+
+inline uint kv_row_bytes() {
+    if (KV_TYPE == KV_Q8_0) return HEAD_DIM / 32 * 34;
+    return KV_TYPE == KV_F32 ? HEAD_DIM * 4 : HEAD_DIM * 2;
+}
+
+// First byte of a head's row of slot 0 of a block. Caches pass 4 GiB.
+inline ulong kv_block_start(uint block, uint kv_head, uint kv_heads) {
+    return (ulong(block) * kv_heads + kv_head) * (BLOCK_TOKENS * kv_row_bytes());
+}
+
+// Elements `i .. i + 8` of a row; `i` and the row's length are multiples of 8.
+inline void kv_load8(device const uchar* row, uint i, thread float4& a, thread float4& b) {
+    if (KV_TYPE == KV_F32) {
+        device const float4* p = (device const float4*)row + i / 4;
+        a = p[0];
+        b = p[1];
+    } else if (KV_TYPE == KV_F16) {
+        device const half4* p = (device const half4*)row + i / 4;
+        a = float4(p[0]);
+        b = float4(p[1]);
+    } else if (KV_TYPE == KV_BF16) {
+        device const ushort4* p = (device const ushort4*)row + i / 4;
+        a = as_type<float4>(uint4(p[0]) << 16);
+        b = as_type<float4>(uint4(p[1]) << 16);
+    } else {
+        device const uchar* block = row + i / 32 * 34;
+        const float d = float(*(device const half*)block);
+        device const char2* q = (device const char2*)(block + 2 + i % 32);
+        a = d * float4(float2(q[0]), float2(q[1]));
+        b = d * float4(float2(q[2]), float2(q[3]));
+    }
+}
+
+// Elements `i .. i + 4` of a row; `i` is a multiple of 4, the row's length of 8.
+inline float4 kv_load4(device const uchar* row, uint i) {
+    if (KV_TYPE == KV_F32) return ((device const float4*)row)[i / 4];
+    if (KV_TYPE == KV_F16) return float4(((device const half4*)row)[i / 4]);
+    if (KV_TYPE == KV_BF16) return as_type<float4>(uint4(((device const ushort4*)row)[i / 4]) << 16);
+    device const uchar* block = row + i / 32 * 34;
+    const float d = float(*(device const half*)block);
+    device const char2* q = (device const char2*)(block + 2 + i % 32);
+    return d * float4(float2(q[0]), float2(q[1]));
+}
+
+// Element `i` of a row of any length.
+inline float kv_load1(device const uchar* row, uint i) {
+    if (KV_TYPE == KV_F32) return ((device const float*)row)[i];
+    if (KV_TYPE == KV_F16) return float(((device const half*)row)[i]);
+    if (KV_TYPE == KV_BF16) return as_type<float>(uint(((device const ushort*)row)[i]) << 16);
+    device const uchar* block = row + i / 32 * 34;
+    return float(*(device const half*)block) * float(((device const char*)(block + 2))[i % 32]);
+}
+
+// The nearest bfloat, ties to even. Written out, so that it is the same on every device.
+inline ushort bf16_bits(float x) {
+    const uint bits = as_type<uint>(x);
+    if ((bits & 0x7fffffffu) > 0x7f800000u) return ushort((bits >> 16) | 0x40);
+    return ushort((bits + 0x7fffu + ((bits >> 16) & 1)) >> 16);
+}
+
+// Stores element `32 * j + lane` of a row; all lanes of a simdgroup call it together, `x` is 0 past the row's end.
+inline void kv_store(device uchar* row, uint j, uint lane, float x) {
+    const uint i = 32 * j + lane;
+    if (KV_TYPE == KV_Q8_0) {
+        const float d = precise::divide(simd_max(fabs(x)), 127.0f);
+        const float scale = d == 0.0f ? 0.0f : precise::divide(1.0f, d);
+        device uchar* block = row + j * 34;
+        if (lane == 0) *(device half*)block = half(d);
+        block[2 + lane] = uchar(char(clamp(round(x * scale), -127.0f, 127.0f)));
+        return;
+    }
+    if (i >= HEAD_DIM) return;
+    if (KV_TYPE == KV_F32) ((device float*)row)[i] = x;
+    else if (KV_TYPE == KV_F16) ((device half*)row)[i] = half(x);
+    else ((device ushort*)row)[i] = bf16_bits(x);
+}

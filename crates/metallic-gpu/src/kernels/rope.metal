@@ -1,0 +1,161 @@
+// Rotary position embedding, alone and on the way into the cache. One lane per element: it reads its partner too, so no
+// element waits for another, whatever part of a head is rotated.
+
+constant uint INTERLEAVED [[function_constant(2)]];
+// Normalise the heads of queries and keys before they are rotated.
+constant uint NORM [[function_constant(3)]];
+
+// `(cos, sin)` of `position * freq` to 1e-7 at any position. The angle is kept as a fraction of a full turn in 64 bits,
+// where whole turns fall off the top by themselves: a float would lose 0.01 at position 131072.
+inline float2 turn(uint position, float freq) {
+    const uint bits = as_type<uint>(freq);
+    const uint exponent = (bits >> 23) & 0xff;
+    if (exponent == 0) return float2(1.0f, 0.0f);
+    // No frequency is that high: let it show.
+    if (exponent > 150) return float2(as_type<float>(0x7fc00000u));
+    // freq = m * 2^(exponent - 150), times 2^66 / 2π, is a number of 88 bits: `high * 2^32 + low`.
+    const ulong m = (bits & 0x7fffffu) | 0x800000u;
+    const ulong small = m * 0x4E441529u;
+    const ulong high = m * 0xA2F9836Eu + (small >> 32);
+    const ulong low = small & 0xffffffffu;
+    const uint shift = 152 - exponent;
+    const ulong step = shift < 32 ? (high << (32 - shift)) | (low >> shift) : shift < 96 ? high >> (shift - 32) : 0;
+    const ulong fraction = step * position;
+    const uint quarter = uint((fraction + (1ul << 61)) >> 62) & 3;
+    const int rest = int(as_type<long>(fraction - (ulong(quarter) << 62)) >> 32);
+    const float angle = float(rest) * (6.28318531f / 4294967296.0f);
+    const float c = precise::cos(angle);
+    const float s = precise::sin(angle);
+    float2 cs = quarter & 1 ? float2(-s, c) : float2(c, s);
+    if (quarter & 2) cs = -cs;
+    return float2(cs.x, bits >> 31 ? -cs.y : cs.y);
+}
+
+// Where the two elements of a pair lie; element `i` is one of them.
+inline uint2 pair_of(uint i, uint pairs) {
+    if (INTERLEAVED) return uint2(i & ~1u, i | 1);
+    const uint first = i < pairs ? i : i - pairs;
+    return uint2(first, first + pairs);
+}
+
+// Element `i` after the rotation, of the elements `x` and `y` of its pair.
+inline float rotated(float x, float y, uint i, uint2 pair, float2 cs, float magnitude) {
+    return (i == pair.x ? x * cs.x - y * cs.y : x * cs.y + y * cs.x) * magnitude;
+}
+
+#define ROPE(T, NAME)                                                                                             \
+    kernel void rope_##NAME(                                                                                      \
+        constant RopeParams& p [[buffer(0)]], device const T* x [[buffer(1)]],                                    \
+        device const uint* positions [[buffer(2)]], device const float* freqs [[buffer(3)]],                      \
+        device T* out [[buffer(4)]], uint2 at [[thread_position_in_grid]]                                         \
+    ) {                                                                                                           \
+        if (at.x >= p.cols) return;                                                                               \
+        const uint token = at.y, head = at.x / HEAD_DIM, i = at.x % HEAD_DIM;                                     \
+        x += ulong(token) * p.token_stride + ulong(head) * p.head_stride;                                         \
+        out += ulong(token) * p.cols;                                                                             \
+        if (i >= 2 * p.pairs) {                                                                                   \
+            out[at.x] = x[i];                                                                                     \
+            return;                                                                                               \
+        }                                                                                                         \
+        const uint2 pair = pair_of(i, p.pairs);                                                                   \
+        const float2 cs = turn(positions[token], freqs[INTERLEAVED ? i / 2 : pair.x]);                            \
+        out[at.x] = T(rotated(float(x[pair.x]), float(x[pair.y]), i, pair, cs, p.magnitude));                     \
+    }
+
+ROPE(float, f32)
+ROPE(half, f16)
+ROPE(bfloat, bf16)
+
+// Where the row of this token and head lies in a cache.
+inline ulong kv_row(device const uint2* rows, device const uint* blocks, uint token, uint head, uint kv_heads) {
+    const uint2 row = rows[token];
+    const uint index = row.y - 1;
+    const ulong block = kv_block_start(blocks[row.x + index / BLOCK_TOKENS], head, kv_heads);
+    return block + index % BLOCK_TOKENS * kv_row_bytes();
+}
+
+// Stores keys and values `[tokens, kv_heads * HEAD_DIM]`: a simdgroup per token and head, keys and values apart.
+kernel void kv_write(
+    constant KvWriteParams& p [[buffer(0)]], device const float* k [[buffer(1)]], device const float* v [[buffer(2)]],
+    device const uint2* rows [[buffer(3)]], device const uint* blocks [[buffer(4)]], device uchar* keys [[buffer(5)]],
+    device uchar* values [[buffer(6)]], uint group [[threadgroup_position_in_grid]],
+    uint simd [[simdgroup_index_in_threadgroup]], uint simds [[simdgroups_per_threadgroup]],
+    uint lane [[thread_index_in_simdgroup]]
+) {
+    const uint heads = 2 * p.kv_heads;
+    const uint id = group * simds + simd;
+    if (id >= p.tokens * heads) return;
+    const uint token = id / heads, head = id % heads;
+    const bool is_key = head < p.kv_heads;
+    const uint kv_head = is_key ? head : head - p.kv_heads;
+    device const float* x = (is_key ? k : v) + (ulong(token) * p.kv_heads + kv_head) * HEAD_DIM;
+    device uchar* row = (is_key ? keys : values) + kv_row(rows, blocks, token, kv_head, p.kv_heads);
+    for (uint j = 0; j * 32 < HEAD_DIM; j++) {
+        const uint i = j * 32 + lane;
+        kv_store(row, j, lane, i < HEAD_DIM ? x[i] : 0.0f);
+    }
+}
+
+// 1 / sqrt(mean(x²) + eps) of a head, every lane gets it. The largest is divided out first: huge squares overflow.
+inline float head_norm(device const float* x, float eps, uint lane) {
+    float top = 0.0f;
+    for (uint i = lane; i < HEAD_DIM; i += SIMD) top = max(top, fabs(x[i]));
+    top = simd_max(top);
+    const float unit = top > 1e15f ? 1.0f / top : 1.0f;
+    float sum = 0.0f;
+    for (uint i = lane; i < HEAD_DIM; i += SIMD) {
+        const float v = x[i] * unit;
+        sum += v * v;
+    }
+    return unit * precise::rsqrt(simd_sum(sum) / float(HEAD_DIM) + eps * unit * unit);
+}
+
+// Rotates queries and keys of `q | k | v` rows and stores keys and values: a simdgroup per token and head.
+kernel void rope_kv_write(
+    constant RopeKvParams& p [[buffer(0)]], device const float* qkv [[buffer(1)]],
+    device const uint* positions [[buffer(2)]], device const float* freqs [[buffer(3)]],
+    device const float* q_norm [[buffer(4)]], device const float* k_norm [[buffer(5)]],
+    device const uint2* rows [[buffer(6)]], device const uint* blocks [[buffer(7)]], device float* out [[buffer(8)]],
+    device uchar* keys [[buffer(9)]], device uchar* values [[buffer(10)]], uint group [[threadgroup_position_in_grid]],
+    uint simd [[simdgroup_index_in_threadgroup]], uint simds [[simdgroups_per_threadgroup]],
+    uint lane [[thread_index_in_simdgroup]]
+) {
+    const uint heads = p.heads + 2 * p.kv_heads;
+    const uint id = group * simds + simd;
+    if (id >= p.tokens * heads) return;
+    const uint token = id / heads, head = id % heads;
+    device const float* x = qkv + (ulong(token) * heads + head) * HEAD_DIM;
+    const bool is_query = head < p.heads;
+    if (head >= p.heads + p.kv_heads) {
+        device uchar* row = values + kv_row(rows, blocks, token, head - p.heads - p.kv_heads, p.kv_heads);
+        for (uint j = 0; j * 32 < HEAD_DIM; j++) {
+            const uint i = j * 32 + lane;
+            kv_store(row, j, lane, i < HEAD_DIM ? x[i] : 0.0f);
+        }
+        return;
+    }
+    const float unit = NORM ? head_norm(x, p.eps, lane) : 1.0f;
+    device const float* w = is_query ? q_norm : k_norm;
+    const uint position = positions[token];
+    device uchar* row = keys;
+    if (is_query) out += (ulong(token) * p.heads + head) * HEAD_DIM;
+    else row += kv_row(rows, blocks, token, head - p.heads, p.kv_heads);
+    for (uint j = 0; j * 32 < HEAD_DIM; j++) {
+        const uint i = j * 32 + lane;
+        float y = 0.0f;
+        if (i < 2 * p.pairs) {
+            const uint2 pair = pair_of(i, p.pairs);
+            const float2 cs = turn(position, freqs[INTERLEAVED ? i / 2 : pair.x]);
+            float a = x[pair.x], b = x[pair.y];
+            if (NORM) {
+                a *= unit * w[pair.x];
+                b *= unit * w[pair.y];
+            }
+            y = rotated(a, b, i, pair, cs, p.magnitude);
+        } else if (i < HEAD_DIM) {
+            y = NORM ? x[i] * unit * w[i] : x[i];
+        }
+        if (!is_query) kv_store(row, j, lane, y);
+        else if (i < HEAD_DIM) out[i] = y;
+    }
+}

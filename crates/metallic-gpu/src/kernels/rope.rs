@@ -1,0 +1,276 @@
+//! Rotary position embedding, and the way of keys and values into the cache.
+
+use metallic_core::{DType, KvLayout, Rope, RopePairs};
+
+use super::{Arg, COMMON, Constants, Family, Kernel, Launch, Slot, Stage, Stages, StepTable, reads, writes};
+use crate::error::GpuError;
+use crate::gpu::Limits;
+use crate::params::kernel_params;
+use crate::threadgroup;
+
+kernel_params! {
+    /// One thread per element of `[tokens, cols]`; strides are in elements of the input.
+    RopeParams { cols: u32, pairs: u32, token_stride: u32, head_stride: u32, magnitude: f32 }
+}
+
+kernel_params! {
+    /// One simdgroup per token and head.
+    KvWriteParams { tokens: u32, kv_heads: u32 }
+}
+
+kernel_params! {
+    /// One simdgroup per token and head of `q | k | v`.
+    RopeKvParams { tokens: u32, heads: u32, kv_heads: u32, pairs: u32, magnitude: f32, eps: f32 }
+}
+
+/// How keys and values lie in the cache, for every family that touches it.
+pub(crate) const KV: (&str, &str) = ("kv.metal", include_str!("kv.metal"));
+/// Bytes the cache of a layer begins at a multiple of, so that rows can be read four elements at a time.
+pub(crate) const KV_ALIGN: usize = 16;
+
+pub(crate) const FAMILY: Family = Family {
+    name: "rope",
+    params: &[RopeParams::MSL, KvWriteParams::MSL, RopeKvParams::MSL],
+    uses: &[COMMON, KV],
+    text: include_str!("rope.metal"),
+    kernels: &[
+        ("rope_f32", ROPE4),
+        ("rope_f16", ROPE2),
+        ("rope_bf16", ROPE2),
+        ("kv_write", KV_WRITE),
+        ("rope_kv_write", ROPE_KV_WRITE),
+    ],
+};
+
+const ROPE4: &[Arg] = &[reads("x", 4), reads("positions", 4), reads("freqs", 4), writes("out", 4)];
+const ROPE2: &[Arg] = &[reads("x", 2), reads("positions", 4), reads("freqs", 4), writes("out", 2)];
+const KV_WRITE: &[Arg] = &[
+    reads("k", 4),
+    reads("v", 4),
+    reads("rows", 8),
+    reads("blocks", 4),
+    writes("keys", KV_ALIGN),
+    writes("values", KV_ALIGN),
+];
+const ROPE_KV_WRITE: &[Arg] = &[
+    reads("qkv", 4),
+    reads("positions", 4),
+    reads("freqs", 4),
+    reads("q_norm", 4),
+    reads("k_norm", 4),
+    reads("rows", 8),
+    reads("blocks", 4),
+    writes("out", 4),
+    writes("keys", KV_ALIGN),
+    writes("values", KV_ALIGN),
+];
+
+/// The number kernels know a cache's element type by.
+pub(crate) fn kv_type(op: &'static str, dtype: DType, head_dim: usize) -> Result<u32, GpuError> {
+    if !KvLayout::supports(dtype, head_dim) || head_dim == 0 {
+        let reason =
+            format!("a cache of {dtype} with heads of {head_dim}; F32, F16, BF16 or Q8_0 in whole blocks");
+        return Err(GpuError::Unsupported { op, reason });
+    }
+    Ok(match dtype {
+        DType::F32 => 0,
+        DType::F16 => 1,
+        DType::BF16 => 2,
+        _ => 3,
+    })
+}
+
+/// Heads as they lie in memory: `heads` of each token, so many elements from one token and head to the next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Heads {
+    /// Tokens.
+    pub(crate) tokens: u32,
+    /// Heads of each.
+    pub(crate) heads: u32,
+    /// Elements from a token to the next.
+    pub(crate) token_stride: u32,
+    /// Elements from a head to the next.
+    pub(crate) head_stride: u32,
+}
+
+fn interleaved(rope: &Rope) -> u32 {
+    u32::from(rope.pairs == RopePairs::Interleaved)
+}
+
+fn check(op: &'static str, rope: &Rope, pairs: u32) -> Result<(), GpuError> {
+    if rope.head_dim == 0 || 2 * pairs as usize > rope.head_dim {
+        let reason = format!("{pairs} frequencies for heads of {}; at most half as many", rope.head_dim);
+        return Err(GpuError::Unsupported { op, reason });
+    }
+    Ok(())
+}
+
+/// Rotates `pairs` pairs of each head: `(x, positions [tokens], freqs [pairs]) -> out [tokens, heads * head_dim]`, dense.
+/// The output may not lie on the input: every element reads its partner.
+pub(crate) fn rope_heads(
+    dtype: DType,
+    rope: &Rope,
+    x: Heads,
+    pairs: u32,
+    limits: &Limits,
+) -> Result<Launch, GpuError> {
+    let unsupported = |reason: String| GpuError::Unsupported { op: "rope", reason };
+    check("rope", rope, pairs)?;
+    let (function, args) = match dtype {
+        DType::F32 => ("rope_f32", ROPE4),
+        DType::F16 => ("rope_f16", ROPE2),
+        DType::BF16 => ("rope_bf16", ROPE2),
+        other => return Err(unsupported(format!("rows of {other}; F32, F16 or BF16 are needed"))),
+    };
+    let head_dim = rope.head_dim as u32;
+    let cols = x.heads.checked_mul(head_dim);
+    let cols = cols.ok_or_else(|| unsupported(format!("{} heads of {head_dim} in a row", x.heads)))?;
+    let (groups, threads) = threadgroup::linear(cols, limits);
+    let params = RopeParams {
+        cols,
+        pairs,
+        token_stride: x.token_stride,
+        head_stride: x.head_stride,
+        magnitude: rope.magnitude,
+    };
+    Ok(Launch {
+        kernel: Kernel {
+            family: &FAMILY,
+            function,
+            constants: Constants::of([0, head_dim, interleaved(rope), 0]),
+            args,
+        },
+        params: params.params(),
+        groups: [groups, x.tokens, 1],
+        threads: [threads, 1, 1],
+        threadgroup_bytes: 0,
+    })
+}
+
+/// The graph's rotation: `(x [tokens, cols], positions, freqs [pairs])`.
+pub(crate) fn rope(
+    rope: &Rope,
+    (tokens, cols): (u32, u32),
+    pairs: u32,
+    limits: &Limits,
+) -> Result<Stages, GpuError> {
+    let head_dim = rope.head_dim.max(1) as u32;
+    if !cols.is_multiple_of(head_dim) {
+        let reason = format!("rows of {cols} with heads of {head_dim}");
+        return Err(GpuError::Unsupported { op: "rope", reason });
+    }
+    let heads = Heads { tokens, heads: cols / head_dim, token_stride: cols, head_stride: head_dim };
+    let launch = rope_heads(DType::F32, rope, heads, pairs, limits)?;
+    let positions = Slot::Step(StepTable::Positions);
+    Ok(Stage::new(launch, [Slot::Input(0), positions, Slot::Input(2), Slot::Output]).into())
+}
+
+/// Threadgroups and threads for so many simdgroups that work alone.
+fn simdgroups(count: u64, limits: &Limits) -> Result<([u32; 3], [u32; 3]), GpuError> {
+    let width = limits.simd_width.max(1);
+    let each = (limits.max_threads / width).clamp(1, 8).min(count.max(1) as u32);
+    let groups = u32::try_from(count.div_ceil(u64::from(each))).map_err(|_| GpuError::Unsupported {
+        op: "kv_write",
+        reason: format!("{count} rows; kernels count to {}", u32::MAX),
+    })?;
+    Ok(([groups, 1, 1], [each * width, 1, 1]))
+}
+
+/// Stores the keys and values of the step's tokens: `(k, v [tokens, kv_heads * head_dim])`.
+pub(crate) fn kv_write(kv: &KvLayout, tokens: u32, limits: &Limits) -> Result<Stages, GpuError> {
+    let constants = Constants::of([kv_type("kv_write", kv.dtype, kv.head_dim)?, kv.head_dim as u32, 0, 0]);
+    let (groups, threads) = simdgroups(u64::from(tokens) * 2 * kv.kv_heads as u64, limits)?;
+    let launch = Launch {
+        kernel: Kernel { family: &FAMILY, function: "kv_write", constants, args: KV_WRITE },
+        params: KvWriteParams { tokens, kv_heads: kv.kv_heads as u32 }.params(),
+        groups,
+        threads,
+        threadgroup_bytes: 0,
+    };
+    let slots = [
+        Slot::Input(0),
+        Slot::Input(1),
+        Slot::Step(StepTable::Rows),
+        Slot::Step(StepTable::Blocks),
+        Slot::Keys,
+        Slot::Values,
+    ];
+    let (stored, tables) = written(kv, tokens);
+    Ok(Stage::new(launch, slots).touching(3, tables).touching(4, stored).touching(5, stored).into())
+}
+
+/// Bytes of the keys, or of the values, of so many tokens, and of the table that says where they go.
+fn written(kv: &KvLayout, tokens: u32) -> (usize, usize) {
+    (tokens as usize * kv.kv_heads * kv.row_bytes(), tokens as usize * 4)
+}
+
+/// Rotates queries and keys, stores keys and values: `(qkv [tokens, (heads + 2 kv_heads) * head_dim], positions,
+/// freqs [pairs]) -> q [tokens, heads * head_dim]`.
+pub(crate) fn rope_kv_write(
+    rope: &Rope,
+    (heads, kv): (u32, &KvLayout),
+    (tokens, pairs): (u32, u32),
+    limits: &Limits,
+) -> Result<Stages, GpuError> {
+    fused(rope, (heads, kv), (tokens, pairs), None, limits)
+}
+
+/// What normalises the heads of queries and keys before they are rotated, by [`metallic_core::Op::RmsNorm`].
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct HeadNorm {
+    /// The norm's epsilon.
+    pub(crate) eps: f32,
+    /// Weights of the queries' norm: `F32 [head_dim]`.
+    pub(crate) q: Slot,
+    /// Weights of the keys' norm: `F32 [head_dim]`.
+    pub(crate) k: Slot,
+}
+
+/// [`rope_kv_write`] with, for the families that have it, a norm of each head first.
+pub(crate) fn fused(
+    rope: &Rope,
+    (heads, kv): (u32, &KvLayout),
+    (tokens, pairs): (u32, u32),
+    norm: Option<HeadNorm>,
+    limits: &Limits,
+) -> Result<Stages, GpuError> {
+    const OP: &str = "rope_kv_write";
+    check(OP, rope, pairs)?;
+    if rope.head_dim != kv.head_dim {
+        let reason = format!("heads of {} for a cache of heads of {}", rope.head_dim, kv.head_dim);
+        return Err(GpuError::Unsupported { op: OP, reason });
+    }
+    let kv_heads = kv.kv_heads as u32;
+    let (groups, threads) = simdgroups(u64::from(tokens) * u64::from(heads + 2 * kv_heads), limits)?;
+    let constants = Constants::of([
+        kv_type(OP, kv.dtype, kv.head_dim)?,
+        kv.head_dim as u32,
+        interleaved(rope),
+        u32::from(norm.is_some()),
+    ]);
+    let eps = norm.map_or(0.0, |n| n.eps);
+    let launch = Launch {
+        kernel: Kernel { family: &FAMILY, function: "rope_kv_write", constants, args: ROPE_KV_WRITE },
+        params: RopeKvParams { tokens, heads, kv_heads, pairs, magnitude: rope.magnitude, eps }.params(),
+        groups,
+        threads,
+        threadgroup_bytes: 0,
+    };
+    let slots = [
+        Slot::Input(0),
+        Slot::Step(StepTable::Positions),
+        Slot::Input(2),
+        norm.map_or(Slot::Unused, |n| n.q),
+        norm.map_or(Slot::Unused, |n| n.k),
+        Slot::Step(StepTable::Rows),
+        Slot::Step(StepTable::Blocks),
+        Slot::Output,
+        Slot::Keys,
+        Slot::Values,
+    ];
+    let (stored, tables) = written(kv, tokens);
+    Ok(Stage::new(launch, slots).touching(6, tables).touching(8, stored).touching(9, stored).into())
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,284 @@
+use metallic_core::quant::{dequantize, quantize};
+use metallic_core::{BLOCK_TOKENS, DType, KvLayout, Rope, RopePairs};
+
+use super::super::harness::{Data, as_f32s, f32s, run, u32s};
+use super::*;
+use crate::threadgroup::tests::LIMITS;
+
+const PLAIN: Rope = Rope { head_dim: 64, pairs: RopePairs::Halves, magnitude: 1.0 };
+
+fn numbers(n: usize, seed: f32) -> Vec<f32> {
+    (0..n).map(|i| (i as f32 * 0.731 + seed).sin() * 2.5).collect()
+}
+
+/// The formula, in f64.
+fn rotate(rope: &Rope, row: &mut [f32], position: u32, freqs: &[f32]) {
+    for head in row.chunks_mut(rope.head_dim) {
+        for (i, freq) in freqs.iter().enumerate() {
+            let (a, b) = match rope.pairs {
+                RopePairs::Halves => (i, i + freqs.len()),
+                RopePairs::Interleaved => (2 * i, 2 * i + 1),
+            };
+            let (sin, cos) = (f64::from(position) * f64::from(*freq)).sin_cos();
+            let (x, y, m) = (f64::from(head[a]), f64::from(head[b]), f64::from(rope.magnitude));
+            head[a] = ((x * cos - y * sin) * m) as f32;
+            head[b] = ((x * sin + y * cos) * m) as f32;
+        }
+    }
+}
+
+fn worst(a: &[f32], b: &[f32]) -> f32 {
+    assert_eq!(a.len(), b.len());
+    a.iter()
+        .zip(b)
+        .map(|(a, b)| if a.is_nan() { f32::NAN } else { (a - b).abs() })
+        .fold(0.0, |m, d| if d.is_nan() { f32::INFINITY } else { m.max(d) })
+}
+
+#[test]
+fn every_position_to_the_end_of_a_long_context_is_turned_exactly() {
+    let freqs: Vec<f32> = (0..32).map(|i| 10000f32.powf(-(i as f32) / 32.0)).collect();
+    let positions = [0u32, 1, 2, 1000, 4095, 32768, 131_071, 131_072, 1_000_003];
+    let tokens = positions.len();
+    let x = numbers(tokens * 64, 0.0);
+    let stages = rope(&PLAIN, (tokens as u32, 64), 32, &LIMITS).unwrap();
+    let args = [f32s(&x), u32s(&positions), f32s(&freqs), Data::Room(x.len() * 4)];
+    let Some(found) = run(&stages.stages[0].launch, &args) else { return };
+    let mut expected = x;
+    for (row, position) in expected.chunks_mut(64).zip(positions) {
+        rotate(&PLAIN, row, position, &freqs);
+    }
+    let off = worst(&as_f32s(&found[3]), &expected);
+    assert!(off < 1.5e-6, "off by {off}");
+}
+
+#[test]
+fn frequencies_of_any_size_and_sign_are_taken() {
+    let freqs =
+        [1e-30f32, 0.0, 1.9999999, 2.5, 1000.0, -0.37, 1e-5, 3.5e-8, 100_000.0, f32::MIN_POSITIVE / 4.0];
+    let rope_spec = Rope { head_dim: 20, pairs: RopePairs::Interleaved, magnitude: 1.0 };
+    let positions = [7u32, 65_537];
+    let x = numbers(40, 0.3);
+    let stages = rope(&rope_spec, (2, 20), 10, &LIMITS).unwrap();
+    let args = [f32s(&x), u32s(&positions), f32s(&freqs), Data::Room(160)];
+    let Some(found) = run(&stages.stages[0].launch, &args) else { return };
+    let mut expected = x;
+    for (row, position) in expected.chunks_mut(20).zip(positions) {
+        rotate(&rope_spec, row, position, &freqs);
+    }
+    let off = worst(&as_f32s(&found[3]), &expected);
+    assert!(off < 2e-6, "off by {off}");
+}
+
+#[test]
+fn pairs_in_both_layouts_and_partial_rotations_agree_with_the_formula() {
+    for pairs in [RopePairs::Halves, RopePairs::Interleaved] {
+        for rotated in [24usize, 10] {
+            let spec = Rope { head_dim: 24, pairs, magnitude: 1.1 };
+            let freqs: Vec<f32> = (0..rotated / 2).map(|i| 0.9f32.powi(i as i32)).collect();
+            let positions = [3u32, 0, 77];
+            let x = numbers(3 * 72, 1.0);
+            let stages = rope(&spec, (3, 72), rotated as u32 / 2, &LIMITS).unwrap();
+            let args = [f32s(&x), u32s(&positions), f32s(&freqs), Data::Room(x.len() * 4)];
+            let Some(found) = run(&stages.stages[0].launch, &args) else { return };
+            let mut expected = x;
+            for (row, position) in expected.chunks_mut(72).zip(positions) {
+                rotate(&spec, row, position, &freqs);
+            }
+            let off = worst(&as_f32s(&found[3]), &expected);
+            assert!(off < 1e-6, "{pairs:?} {rotated}: off by {off}");
+        }
+    }
+}
+
+#[test]
+fn strided_halves_and_bfloats_are_rotated_and_rounded_once() {
+    for dtype in [DType::F16, DType::BF16] {
+        let spec = Rope { head_dim: 8, ..PLAIN };
+        // Two tokens of three heads, which lie 11 elements apart in rows of 40.
+        let heads = Heads { tokens: 2, heads: 3, token_stride: 40, head_stride: 11 };
+        let mut bytes = vec![0; 160];
+        quantize(dtype, &numbers(80, 2.0), &mut bytes).unwrap();
+        let mut x = vec![0f32; 80];
+        dequantize(dtype, &bytes, &mut x).unwrap();
+        let freqs = [1.0, 0.5, 0.25, 0.125];
+        let launch = rope_heads(dtype, &spec, heads, 4, &LIMITS).unwrap();
+        let args = [Data::Bytes(bytes), u32s(&[5, 9]), f32s(&freqs), Data::Room(96)];
+        let Some(found) = run(&launch, &args) else { return };
+        let mut expected = Vec::new();
+        for (token, position) in [5, 9].into_iter().enumerate() {
+            for head in 0..3 {
+                let mut row = x[token * 40 + head * 11..][..8].to_vec();
+                rotate(&spec, &mut row, position, &freqs);
+                expected.extend(row);
+            }
+        }
+        let mut out = vec![0f32; 48];
+        dequantize(dtype, &found[3], &mut out).unwrap();
+        let tolerance = if dtype == DType::F16 { 2e-3 } else { 2e-2 };
+        assert!(worst(&out, &expected) < tolerance, "{dtype}");
+    }
+}
+
+/// A cache of 4 blocks and two sequences in it: 3 tokens that end at index 33, one token at index 0.
+struct Cache {
+    kv: KvLayout,
+    rows: Vec<u32>,
+    blocks: Vec<u32>,
+}
+
+impl Cache {
+    fn new(dtype: DType, kv_heads: usize, head_dim: usize) -> Cache {
+        let kv = KvLayout { layers: 1, kv_heads, head_dim, dtype };
+        Cache { kv, rows: vec![0, 32, 0, 33, 0, 34, 2, 1], blocks: vec![3, 1, 0] }
+    }
+
+    fn bytes(&self) -> usize {
+        4 * BLOCK_TOKENS * self.kv.kv_heads * self.kv.row_bytes()
+    }
+
+    /// What the cache holds after these rows were stored; the rest keeps the harness's pattern.
+    fn expected(&self, rows: &[f32]) -> Vec<u8> {
+        let mut bytes = vec![0xCD; self.bytes()];
+        let (d, row_bytes) = (self.kv.head_dim, self.kv.row_bytes());
+        for (token, row) in rows.chunks(self.kv.kv_heads * d).enumerate() {
+            let (table, index) = (self.rows[2 * token] as usize, self.rows[2 * token + 1] as usize - 1);
+            let block = self.blocks[table + index / BLOCK_TOKENS] as usize;
+            for (head, row) in row.chunks(d).enumerate() {
+                let at = (block * self.kv.kv_heads + head) * BLOCK_TOKENS + index % BLOCK_TOKENS;
+                quantize(self.kv.dtype, row, &mut bytes[at * row_bytes..][..row_bytes]).unwrap();
+            }
+        }
+        bytes
+    }
+
+    fn numbers(&self, bytes: &[u8]) -> Vec<f32> {
+        let mut out = vec![0.0; bytes.len() / self.kv.row_bytes() * self.kv.head_dim];
+        dequantize(self.kv.dtype, bytes, &mut out).unwrap();
+        out
+    }
+}
+
+const KV_TYPES: [DType; 4] = [DType::F32, DType::F16, DType::BF16, DType::Q8_0];
+
+#[test]
+fn keys_and_values_are_stored_to_the_bit_as_the_reference_rounds_them() {
+    for (dtype, kv_heads, head_dim) in KV_TYPES.map(|t| (t, 2, 64)).into_iter().chain([
+        (DType::F32, 3, 26),
+        (DType::F16, 1, 80),
+        (DType::BF16, 2, 16),
+    ]) {
+        let cache = Cache::new(dtype, kv_heads, head_dim);
+        let n = 4 * kv_heads * head_dim;
+        let k = numbers(n, 0.1);
+        // Zeros, values of one size, tiny and huge ones.
+        let mut v: Vec<f32> = numbers(n, 0.7).iter().map(|x| x * 1e-3).collect();
+        v[..32.min(n)].fill(0.0);
+        v[n - 8..].copy_from_slice(&[6e4, -1e-7, 0.5, 1.5, 2.5, -2.5, 1e-30, -0.0]);
+        let stages = kv_write(&cache.kv, 4, &LIMITS).unwrap();
+        let room = Data::Room(cache.bytes());
+        let args = [f32s(&k), f32s(&v), u32s(&cache.rows), u32s(&cache.blocks), room.clone(), room];
+        let Some(found) = run(&stages.stages[0].launch, &args) else { return };
+        assert!(found[4] == cache.expected(&k), "{dtype} keys");
+        assert!(found[5] == cache.expected(&v), "{dtype} values");
+    }
+}
+
+#[test]
+fn queries_are_returned_keys_and_values_stored_in_one_pass() {
+    let layouts = [
+        (DType::F32, 3, 1, 64, 32),
+        (DType::F16, 2, 2, 80, 20),
+        (DType::BF16, 1, 1, 26, 13),
+        (DType::Q8_0, 6, 2, 96, 48),
+    ];
+    for (dtype, heads, kv_heads, head_dim, pairs) in layouts {
+        for norm in [None, Some(1e-5f32)] {
+            fused_case((dtype, heads, kv_heads), (head_dim, pairs), norm);
+        }
+    }
+}
+
+fn fused_case(
+    (dtype, heads, kv_heads): (DType, usize, usize),
+    (d, pairs): (usize, usize),
+    norm: Option<f32>,
+) {
+    let cache = Cache::new(dtype, kv_heads, d);
+    let spec = Rope { head_dim: d, pairs: RopePairs::Halves, magnitude: 1.2 };
+    let freqs: Vec<f32> = (0..pairs).map(|i| 0.8f32.powi(i as i32)).collect();
+    let positions = [31u32, 32, 33, 0];
+    let cols = (heads + 2 * kv_heads) * d;
+    let qkv = numbers(4 * cols, 0.9);
+    let weights = [numbers(d, 3.0), numbers(d, 4.0)];
+    let head_norm = norm.map(|eps| HeadNorm { eps, q: Slot::Input(3), k: Slot::Input(4) });
+    let stages = fused(&spec, (heads as u32, &cache.kv), (4, pairs as u32), head_norm, &LIMITS).unwrap();
+    let weight = |i: usize| if norm.is_some() { f32s(&weights[i]) } else { Data::Unused };
+    let room = Data::Room(cache.bytes());
+    let args = [
+        f32s(&qkv),
+        u32s(&positions),
+        f32s(&freqs),
+        weight(0),
+        weight(1),
+        u32s(&cache.rows),
+        u32s(&cache.blocks),
+        Data::Room(4 * heads * d * 4),
+        room.clone(),
+        room,
+    ];
+    let Some(found) = run(&stages.stages[0].launch, &args) else { return };
+    let (mut q, mut k, mut v) = (Vec::new(), Vec::new(), Vec::new());
+    for (row, position) in qkv.chunks(cols).zip(positions) {
+        let mut row = row.to_vec();
+        if let Some(eps) = norm {
+            for (i, head) in row[..(heads + kv_heads) * d].chunks_mut(d).enumerate() {
+                let mean = head.iter().map(|x| f64::from(*x).powi(2)).sum::<f64>() / d as f64;
+                let unit = 1.0 / (mean + f64::from(eps)).sqrt();
+                for (x, w) in head.iter_mut().zip(&weights[usize::from(i >= heads)]) {
+                    *x = (f64::from(*x) * unit * f64::from(*w)) as f32;
+                }
+            }
+        }
+        rotate(&spec, &mut row[..(heads + kv_heads) * d], position, &freqs);
+        q.extend_from_slice(&row[..heads * d]);
+        k.extend_from_slice(&row[heads * d..(heads + kv_heads) * d]);
+        v.extend_from_slice(&row[(heads + kv_heads) * d..]);
+    }
+    let off = worst(&as_f32s(&found[7]), &q);
+    assert!(off < 3e-6, "{dtype}, norm {norm:?}: queries off by {off}");
+    assert!(found[9] == cache.expected(&v), "{dtype} values");
+    // A rotated key may lie a rounding of f32 away from the formula's, and so a level of the cache's type.
+    let tolerance = match dtype {
+        DType::F32 => 3e-6,
+        DType::F16 => 5e-3,
+        _ => 0.07,
+    };
+    let (stored, expected) = (cache.numbers(&found[8]), cache.numbers(&cache.expected(&k)));
+    let touched: Vec<(f32, f32)> =
+        stored.iter().copied().zip(expected).filter(|(a, b)| !(a.is_nan() && b.is_nan())).collect();
+    let (a, b): (Vec<f32>, Vec<f32>) = touched.into_iter().unzip();
+    assert!(worst(&a, &b) <= tolerance, "{dtype}, norm {norm:?}: keys off by {}", worst(&a, &b));
+}
+
+#[test]
+fn shapes_that_no_kernel_takes_are_refused_by_name() {
+    let kv = KvLayout { layers: 1, kv_heads: 2, head_dim: 48, dtype: DType::Q8_0 };
+    let error = kv_write(&kv, 1, &LIMITS).unwrap_err().to_string();
+    assert!(error.contains("Q8_0") && error.contains("48"), "{error}");
+    let error = rope(&PLAIN, (1, 64), 33, &LIMITS).unwrap_err().to_string();
+    assert!(error.contains("33 frequencies"), "{error}");
+    let error = rope(&PLAIN, (1, 100), 8, &LIMITS).unwrap_err().to_string();
+    assert!(error.contains("100"), "{error}");
+    let heads = Heads { tokens: 1, heads: 1, token_stride: 64, head_stride: 64 };
+    let error = rope_heads(DType::Q4_0, &PLAIN, heads, 32, &LIMITS).unwrap_err().to_string();
+    assert!(error.contains("Q4_0"), "{error}");
+}
+
+#[test]
+fn a_write_counts_the_rows_it_stores_and_not_the_cache() {
+    let kv = KvLayout { layers: 1, kv_heads: 3, head_dim: 64, dtype: DType::Q8_0 };
+    let stages = kv_write(&kv, 5, &LIMITS).unwrap();
+    let touched: Vec<Option<usize>> = stages.stages[0].slots().iter().map(|(_, bytes)| *bytes).collect();
+    assert_eq!(touched, [None, None, None, Some(20), Some(5 * 3 * 68), Some(5 * 3 * 68)]);
+}
