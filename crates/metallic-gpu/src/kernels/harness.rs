@@ -1,11 +1,12 @@
 //! Runs single kernels in tests: in order, under random schedules, and in the checked build.
 
-use std::sync::OnceLock;
+use std::collections::HashMap;
+use std::sync::{Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
-use super::Launch;
+use super::{Family, Launch};
 use crate::command::{Access, Binding, Command, CommandList, Dispatch, Region};
-use crate::gpu::{Gpu, Storage};
+use crate::gpu::{Gpu, LibraryId, Storage};
 use crate::soft::{Soft, SoftOptions};
 
 /// Random schedules every kernel is run under.
@@ -62,11 +63,25 @@ pub(crate) fn run(launch: &Launch, args: &[Data]) -> Option<Vec<Vec<u8>>> {
     first
 }
 
-fn device(seed: u64, checked: bool) -> Option<&'static Soft> {
-    static DEVICES: [OnceLock<Option<Soft>>; 2 * (SEEDS as usize + 1)] = [const { OnceLock::new() }; 12];
+/// A device that keeps what it compiled: tests run a family many times.
+struct Bench {
+    soft: Soft,
+    libraries: Mutex<HashMap<&'static str, LibraryId>>,
+}
+
+impl Bench {
+    fn library(&self, family: &Family) -> LibraryId {
+        let mut made = self.libraries.lock().unwrap_or_else(PoisonError::into_inner);
+        let make = || self.soft.library(family.name, &family.source()).expect("compiles");
+        *made.entry(family.name).or_insert_with(make)
+    }
+}
+
+fn device(seed: u64, checked: bool) -> Option<&'static Bench> {
+    static DEVICES: [OnceLock<Option<Bench>>; 2 * (SEEDS as usize + 1)] = [const { OnceLock::new() }; 12];
     let slot = &DEVICES[usize::from(checked) * (SEEDS as usize + 1) + seed as usize];
     let made = slot.get_or_init(|| match Soft::new(SoftOptions { threads: 2, checked, seed }) {
-        Ok(soft) => Some(soft),
+        Ok(soft) => Some(Bench { soft, libraries: Mutex::default() }),
         Err(error) => {
             eprintln!("NOT TESTED: {error}");
             None
@@ -76,7 +91,8 @@ fn device(seed: u64, checked: bool) -> Option<&'static Soft> {
 }
 
 /// Every argument lies in one buffer at an odd place, so that a kernel that forgets an offset is seen.
-fn run_on(gpu: &dyn Gpu, launch: &Launch, args: &[Data]) -> Vec<Vec<u8>> {
+fn run_on(bench: &Bench, launch: &Launch, args: &[Data]) -> Vec<Vec<u8>> {
+    let gpu: &dyn Gpu = &bench.soft;
     launch.check(gpu.limits()).expect("the launch fits");
     let kernel = &launch.kernel;
     assert!(kernel.family.declares(kernel.function, kernel.args), "`{}` is not declared", kernel.function);
@@ -108,7 +124,7 @@ fn run_on(gpu: &dyn Gpu, launch: &Launch, args: &[Data]) -> Vec<Vec<u8>> {
             _ => region.read_write(),
         });
     }
-    let library = gpu.library(launch.kernel.family.name, &launch.kernel.family.source()).expect("compiles");
+    let library = bench.library(launch.kernel.family);
     let pipeline = gpu.pipeline(library, launch.kernel.function, &launch.kernel.constants).expect("exists");
     let mut list = CommandList::new();
     list.push(Command::Dispatch(Dispatch::new("test", pipeline.id, launch, &bindings).expect("fits")));
@@ -124,6 +140,5 @@ fn run_on(gpu: &dyn Gpu, launch: &Launch, args: &[Data]) -> Vec<Vec<u8>> {
     let found = read.collect();
     gpu.free(buffer);
     gpu.drop_pipeline(pipeline.id);
-    gpu.drop_library(library);
     found
 }
