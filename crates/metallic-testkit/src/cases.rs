@@ -43,11 +43,7 @@ impl<'g> Maker<'g> {
     fn tensor(&self, dtype: DType, shape: Shape, scale: f32) -> Var<'g> {
         let mut random = self.random.borrow_mut();
         let len = shape.elements(Sizes::default());
-        let bytes = if encodable(dtype) {
-            encode(dtype, &random.floats(len, scale))
-        } else {
-            blocks(dtype, len, &mut random)
-        };
+        let bytes = scaled_weights(dtype, len, scale, &mut random);
         let name = format!("w{}", random.bits());
         self.g.weight(Weight { name, ty: TensorType::new(dtype, shape), data: bytes.into() })
     }
@@ -64,6 +60,15 @@ impl<'g> Maker<'g> {
     fn rows(&self, cols: usize) -> Var<'g> {
         self.tensor(DType::F32, Shape::matrix(VOCAB, cols), 1.5).embed(self.g.tokens())
     }
+}
+
+/// Random weights of any type, around 0.3.
+pub(crate) fn weights(dtype: DType, len: usize, random: &mut Random) -> Vec<u8> {
+    scaled_weights(dtype, len, 0.3, random)
+}
+
+fn scaled_weights(dtype: DType, len: usize, scale: f32, random: &mut Random) -> Vec<u8> {
+    if encodable(dtype) { encode(dtype, &random.floats(len, scale)) } else { blocks(dtype, len, random) }
 }
 
 fn encodable(dtype: DType) -> bool {

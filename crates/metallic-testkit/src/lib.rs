@@ -5,3 +5,4 @@ pub mod cases;
 pub mod data;
 pub mod golden;
 pub mod random;
+pub mod tensor_cases;
