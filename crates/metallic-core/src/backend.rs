@@ -386,11 +386,57 @@ pub trait Program: Send {
     /// Runs one step.
     fn run(&mut self, step: &Step<'_>) -> Result<RunStats, BackendError>;
 
+    /// How many steps the device likes to be given at once where each is fed by the one before; 1: no more than one.
+    fn steps_ahead(&self) -> usize {
+        1
+    }
+
+    /// Runs several steps, each fed with the best tokens of the one before: the largest number of each row of the first
+    /// output, the first of equals. `step` is the first of them; every sequence brings one token, whose result is
+    /// wanted, and blocks for all steps. Appends the chosen tokens to `chosen`, a row of one per sequence for each step.
+    fn run_ahead(
+        &mut self,
+        step: &Step<'_>,
+        steps: usize,
+        chosen: &mut Vec<u32>,
+    ) -> Result<RunStats, BackendError> {
+        let mut total = RunStats::default();
+        let mut tokens = step.tokens.to_vec();
+        for ahead in 0..steps {
+            let positions: Vec<u32> = step.positions.iter().map(|p| p.saturating_add(ahead as u32)).collect();
+            let moved = |s: &SequenceSpan<'_>| s.past.saturating_add(ahead);
+            let sequences: Vec<SequenceSpan<'_>> = step
+                .sequences
+                .iter()
+                .map(|s| SequenceSpan { tokens: s.tokens.clone(), past: moved(s), blocks: s.blocks })
+                .collect();
+            let next =
+                Step { tokens: &tokens, positions: &positions, sequences: &sequences, outputs: step.outputs };
+            total.add(&self.run(&next)?);
+            let logits = self.output(0);
+            let rows = logits.chunks_exact((logits.len() / step.outputs.len().max(1)).max(1));
+            tokens = rows.map(best).collect();
+            chosen.extend_from_slice(&tokens);
+        }
+        Ok(total)
+    }
+
     /// The graph's `index`-th output after the last run, row-major; empty before the first run or past the last output.
     fn output(&self, index: usize) -> &[f32];
 
     /// Bytes of memory held: weights as stored on the device, intermediates, cache.
     fn memory(&self) -> ProgramMemory;
+}
+
+/// Index of the largest number, the first of equals; numbers that are none do not count.
+fn best(row: &[f32]) -> u32 {
+    let mut best = 0;
+    for (index, value) in row.iter().enumerate() {
+        if *value > row[best] || row[best].is_nan() {
+            best = index;
+        }
+    }
+    best as u32
 }
 
 /// Bytes a program holds.

@@ -51,6 +51,49 @@ fn prefill_in_pieces_of_any_size_gives_the_same_tokens() {
 }
 
 #[test]
+fn looking_several_steps_ahead_changes_no_token() {
+    for ahead in [2, 5, 64] {
+        let (engine, handle) = engine(config(64));
+        handle.log().ahead = ahead;
+        for (len, n) in [(1, 1), (31, 40), (33, 7)] {
+            let prompt = prompt(4, len);
+            let done = submit(&engine, greedy_request(prompt.clone(), n)).complete().expect("an answer");
+            assert_eq!(done.tokens, expected_greedy(&prompt, n), "{ahead} ahead, {len} + {n}");
+        }
+        let pair = [prompt(8, 5), prompt(9, 40)];
+        let answers = pair.clone().map(|p| submit(&engine, greedy_request(p, 30)));
+        for (prompt, answer) in pair.iter().zip(answers) {
+            assert_eq!(answer.complete().expect("an answer").tokens, expected_greedy(prompt, 30));
+        }
+    }
+}
+
+#[test]
+fn tokens_past_an_end_are_dropped_and_their_cache_is_not_reused() {
+    let (engine, handle) = engine(EngineConfig { end_tokens: vec![11], ..config(64) });
+    handle.log().ahead = 16;
+    handle.log().end_with = Some((20, 11));
+    let first = prompt(3, 10);
+    let done = submit(&engine, greedy_request(first.clone(), 50)).complete().expect("an answer");
+    assert_eq!((done.reason, done.tokens.len()), (FinishReason::Stop, 10));
+    handle.log().end_with = None;
+    let next: Vec<u32> = first.into_iter().chain(done.tokens).chain(prompt(6, 15)).collect();
+    let done = submit(&engine, greedy_request(next.clone(), 20)).complete().expect("an answer");
+    assert_eq!(done.tokens, expected_greedy(&next, 20));
+}
+
+#[test]
+fn a_crowd_that_fills_the_cache_stops_looking_ahead() {
+    let (engine, handle) = engine(EngineConfig { max_sequences: 4, ..config(7) });
+    handle.log().ahead = 40;
+    let prompts: Vec<_> = (0..4).map(|kind| prompt(kind, 20)).collect();
+    let answers: Vec<_> = prompts.iter().map(|p| submit(&engine, greedy_request(p.clone(), 60))).collect();
+    for (prompt, answer) in prompts.iter().zip(answers) {
+        assert_eq!(answer.complete().expect("an answer").tokens, expected_greedy(prompt, 60));
+    }
+}
+
+#[test]
 fn decoding_goes_on_while_a_long_prompt_is_computed() {
     let (engine, handle) = engine(EngineConfig { step_tokens: 16, max_sequences: 4, ..config(256) });
     let gate = handle.hold_steps();
@@ -281,8 +324,14 @@ fn a_panic_reaches_every_caller_as_an_error() {
 
 #[test]
 fn logits_that_are_all_nan_are_an_error_that_says_so() {
+    nan_is_an_error(1);
+    nan_is_an_error(8);
+}
+
+fn nan_is_an_error(ahead: usize) {
     let (engine, handle) = engine(config(64));
     let second = expected_greedy(&prompt(1, 10), 2)[1];
+    handle.log().ahead = ahead;
     handle.log().nan_after = Some(second);
     let error = submit(&engine, greedy_request(prompt(1, 10), 10)).complete().expect_err("no candidate");
     assert_eq!(error, EngineError::NoCandidate { vocab: VOCAB, nan: VOCAB });

@@ -7,7 +7,7 @@ use metallic_core::{BLOCK_TOKENS, Program, RunStats, SequenceSpan, Step};
 
 use super::engine::{EngineConfig, EngineStats};
 use super::pool::{BlockPool, Chain, blocks_for};
-use super::sample::Scratch;
+use super::sample::{Scratch, argmax};
 use super::sequence::{Outcome, Sequence, Submission};
 use super::{Detokenize, EngineError, FinishReason};
 
@@ -23,6 +23,8 @@ pub(super) struct Scheduler<'t> {
     running: Vec<Sequence<'t>>,
     /// Tokens each running sequence brings to this step.
     shares: Vec<usize>,
+    /// Steps that are given to the device at once.
+    ahead: usize,
     inputs: Inputs,
     scratch: Scratch,
     steps: u64,
@@ -52,6 +54,7 @@ impl<'t> Scheduler<'t> {
             waiting: VecDeque::new(),
             running: Vec::new(),
             shares: Vec::new(),
+            ahead: 1,
             inputs: Inputs::default(),
             scratch: Scratch::default(),
             steps: 0,
@@ -86,9 +89,78 @@ impl<'t> Scheduler<'t> {
     pub(super) fn step(&mut self) {
         self.admit();
         self.share_step();
+        self.ahead = self.steps_ahead();
         self.make_room();
-        self.run();
+        // Making room may have set a sequence aside, and with it the reason to look ahead.
+        if self.ahead > 1 && self.shares.len() == self.running.len() && self.shares.iter().all(|s| *s == 1) {
+            self.run_ahead();
+        } else {
+            self.run();
+        }
         self.sweep();
+    }
+
+    /// How many steps may be given to the device at once: every sequence takes its best tokens, none is about to end,
+    /// and nobody waits to be let in.
+    fn steps_ahead(&self) -> usize {
+        let most = self.program.steps_ahead();
+        if most < 2 || !self.waiting.is_empty() {
+            return 1;
+        }
+        let may = |s: &Sequence<'_>| s.pending() == 1 && s.is_greedy() && s.outcome.is_none();
+        if !self.running.iter().all(may) {
+            return 1;
+        }
+        self.running.iter().map(Sequence::room).min().unwrap_or(1).min(most)
+    }
+
+    /// Runs several steps in one go. Tokens past an end are dropped; their places in the cache are written again.
+    fn run_ahead(&mut self) {
+        let steps = self.ahead;
+        let count = self.running.len();
+        let tokens: Vec<u32> = self.running.iter().filter_map(|s| s.tokens.last().copied()).collect();
+        let positions: Vec<u32> = self.running.iter().map(|s| s.computed as u32).collect();
+        let outputs: Vec<u32> = (0..count as u32).collect();
+        let sequences: Vec<SequenceSpan<'_>> = self
+            .running
+            .iter()
+            .enumerate()
+            .map(|(i, s)| SequenceSpan { tokens: i..i + 1, past: s.computed, blocks: &s.blocks })
+            .collect();
+        let step = Step { tokens: &tokens, positions: &positions, sequences: &sequences, outputs: &outputs };
+        let mut chosen = Vec::with_capacity(steps * count);
+        let cost = match self.program.run_ahead(&step, steps, &mut chosen) {
+            Ok(cost) => cost,
+            // Whatever failed, one step at a time says which sequence it was.
+            Err(_) => return self.run(),
+        };
+        if chosen.len() != steps * count {
+            let error = EngineError::Output { found: chosen.len(), needed: steps * count };
+            return self.fail(0..count, &error);
+        }
+        self.steps += steps as u64;
+        self.computed_tokens += (steps * count) as u64;
+        let vocab = self.config.vocab_size;
+        let last = self.program.output(0).chunks_exact(vocab);
+        for ((i, sequence), logits) in self.running.iter_mut().enumerate().zip(last) {
+            // A row without a number stays one to the end, so looking at the last is enough.
+            if argmax(logits.iter().copied()) != chosen.get((steps - 1) * count + i).copied() {
+                let nan = logits.iter().filter(|x| x.is_nan()).count();
+                sequence.outcome = Some(Err(EngineError::NoCandidate { vocab, nan }));
+                continue;
+            }
+            for row in chosen.chunks_exact(count) {
+                sequence.advance(1, &RunStats::default());
+                if self.config.prefix_cache {
+                    sequence.share_full_blocks(&mut self.pool);
+                }
+                sequence.accept(row[i], None);
+                if sequence.outcome.is_some() {
+                    break;
+                }
+            }
+            sequence.bill(&cost);
+        }
     }
 
     /// Ends the requests that were cancelled.
@@ -151,10 +223,13 @@ impl<'t> Scheduler<'t> {
         let mut i = 0;
         while i < self.running.len() {
             let sequence = &mut self.running[i];
-            if sequence.blocks.len() >= blocks_for(sequence.computed + self.shares[i]) {
+            let tokens = sequence.computed + self.shares[i] + (self.ahead - 1);
+            if sequence.blocks.len() >= blocks_for(tokens) {
                 i += 1;
             } else if let Some(block) = self.pool.take(self.program.as_mut()) {
                 sequence.blocks.push(block);
+            } else if self.ahead > 1 {
+                self.ahead = 1;
             } else if self.running.len() > 1 {
                 self.preempt_youngest();
             } else {

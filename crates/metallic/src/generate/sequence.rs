@@ -8,7 +8,7 @@ use super::pool::{BlockPool, Chain};
 use super::request::Outlet;
 use super::sample::{Sampler, Scratch, logprobs};
 use super::text::TextStream;
-use super::{Detokenize, EngineError, Event, FinishReason, Finished, Request, RequestStats, Token};
+use super::{Detokenize, EngineError, Event, FinishReason, Finished, Logprob, Request, RequestStats, Token};
 
 /// How a request ends.
 pub(super) type Outcome = Result<FinishReason, EngineError>;
@@ -132,8 +132,12 @@ impl<'t> Sequence<'t> {
     /// Notes that a step has put `tokens` more tokens into the cache.
     pub(super) fn advance(&mut self, tokens: usize, cost: &RunStats) {
         self.computed += tokens;
-        self.record.cost.dispatches += cost.dispatches;
-        self.record.cost.bytes_read += cost.bytes_read;
+        self.bill(cost);
+    }
+
+    /// Notes what steps it took part in have cost.
+    pub(super) fn bill(&mut self, cost: &RunStats) {
+        self.record.cost.add(cost);
     }
 
     /// Makes blocks that became full known to the pool.
@@ -156,6 +160,22 @@ impl<'t> Sequence<'t> {
                 return;
             }
         };
+        let chances = self.logprobs.map(|top| logprobs(scratch, logits, id, top));
+        self.accept(id, chances);
+    }
+
+    /// Whether the device may choose its next tokens: the best ones, and nothing is asked about the others.
+    pub(super) fn is_greedy(&self) -> bool {
+        self.logprobs.is_none() && self.sampler.is_argmax()
+    }
+
+    /// Tokens it may still have.
+    pub(super) fn room(&self) -> usize {
+        self.most_tokens.saturating_sub(self.tokens.len())
+    }
+
+    /// Streams a token that was chosen, and notes the end if this is it.
+    pub(super) fn accept(&mut self, id: u32, chances: Option<(f32, Vec<Logprob>)>) {
         let now = Instant::now();
         self.record.first_token.get_or_insert(now);
         self.record.last_token = Some(now);
@@ -166,13 +186,7 @@ impl<'t> Sequence<'t> {
         }
         self.tokens.push(id);
         let (text, stopped) = self.text.as_mut().map(|text| text.push(id)).unwrap_or_default();
-        let (logprob, top_logprobs) = match self.logprobs {
-            Some(top) => {
-                let (own, top) = logprobs(scratch, logits, id, top);
-                (Some(own), top)
-            }
-            None => (None, Vec::new()),
-        };
+        let (logprob, top_logprobs) = chances.map(|(own, top)| (Some(own), top)).unwrap_or_default();
         self.outlet.send(Ok(Event::Token(Token { id, text, logprob, top_logprobs })));
         if stopped {
             self.text = None;

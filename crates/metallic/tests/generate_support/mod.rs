@@ -27,6 +27,8 @@ pub(crate) struct Log {
     pub(crate) poison: Option<u32>,
     /// A token after which all logits are NaN.
     pub(crate) nan_after: Option<u32>,
+    /// Steps it wants to be given at once; 0 counts as 1.
+    pub(crate) ahead: usize,
     /// Makes this id always the best one after so many tokens.
     pub(crate) end_with: Option<(usize, u32)>,
     runs: usize,
@@ -163,6 +165,10 @@ impl Program for Fake {
         Ok(RunStats { dispatches: 3, bytes_read, ..RunStats::default() })
     }
 
+    fn steps_ahead(&self) -> usize {
+        self.log.lock().unwrap_or_else(PoisonError::into_inner).ahead.max(1)
+    }
+
     fn output(&self, index: usize) -> &[f32] {
         if index == 0 { &self.output } else { &[] }
     }
@@ -177,8 +183,8 @@ fn mix(state: u64, value: u64) -> u64 {
 }
 
 fn logits_of(history: &[Option<(u32, u32)>], log: &Log) -> Vec<f32> {
-    let last = history.last().copied().flatten().map(|(token, _)| token);
-    if last.is_some() && last == log.nan_after {
+    // What is no number once in a cache stays none.
+    if history.iter().flatten().any(|(token, _)| Some(*token) == log.nan_after) {
         return vec![f32::NAN; VOCAB];
     }
     let state = history.iter().fold(1, |state, entry| match entry {

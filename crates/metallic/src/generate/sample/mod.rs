@@ -55,6 +55,12 @@ impl Sampler {
         self.seed
     }
 
+    /// Whether it takes the best token by the logits as they are.
+    pub fn is_argmax(&self) -> bool {
+        let sampling = &self.sampling;
+        sampling.temperature == 0.0 && sampling.logit_bias.is_empty() && !sampling.has_penalties()
+    }
+
     /// Chooses the token that follows `history` (prompt and answer so far), given a row of logits.
     pub fn sample(
         &mut self,
@@ -71,8 +77,7 @@ impl Sampler {
 
     fn choose(&mut self, scratch: &mut Scratch, logits: &[f32], history: &[u32]) -> Option<u32> {
         let sampling = &self.sampling;
-        let greedy = sampling.temperature == 0.0;
-        if greedy && sampling.logit_bias.is_empty() && !sampling.has_penalties() {
+        if self.is_argmax() {
             return argmax(logits.iter().copied());
         }
         let candidates = &mut scratch.candidates;
@@ -81,7 +86,7 @@ impl Sampler {
         if sampling.has_penalties() {
             penalise(candidates, sampling, history, &mut scratch.counts);
         }
-        if greedy {
+        if sampling.temperature == 0.0 {
             return argmax(candidates.iter().map(|c| c.logit));
         }
         drop_impossible(candidates);
