@@ -7,7 +7,7 @@ use std::sync::{Arc, PoisonError, RwLock};
 
 use crate::cache::{Cache, CacheMetrics};
 use crate::error::GpuError;
-use crate::gpu::{Gpu, LibraryId, Pipeline, PipelineId};
+use crate::gpu::{Gpu, LibraryId, Limits, Pipeline, PipelineId};
 use crate::kernels::{Constants, Family, Kernel};
 
 /// Libraries kept at most.
@@ -33,6 +33,11 @@ impl ReadyPipeline {
     /// Threads of a threadgroup at most, for this kernel.
     pub fn max_threads(&self) -> u32 {
         self.pipeline.max_threads
+    }
+
+    /// What is left of a device's limits for this kernel.
+    pub fn limits(&self, device: &Limits) -> Limits {
+        Limits { max_threads: self.pipeline.max_threads.min(device.max_threads), ..*device }
     }
 }
 

@@ -94,9 +94,9 @@ impl Pool {
     /// A buffer for a while, of a size class. It may hold old bytes. Work that uses it must be done before it is dropped.
     pub fn transient(
         &self,
+        what: &'static str,
         bytes: usize,
         storage: Storage,
-        what: &'static str,
     ) -> Result<PooledBuffer, GpuError> {
         let class = bytes.max(SMALLEST).checked_next_power_of_two();
         let class = class.filter(|class| *class <= self.shared.gpu.limits().max_buffer);
@@ -107,7 +107,7 @@ impl Pool {
             let region = Region::whole(id, key.0).slice(0, bytes)?;
             return Ok(PooledBuffer { shared: self.shared.clone(), region, held: key.0, class: Some(key) });
         }
-        let made = key.map(|key| (key, self.shared.allocate(key.0, storage, what)));
+        let made = key.map(|key| (key, self.shared.allocate(what, key.0, storage)));
         if let Some((key, Ok(id))) = made {
             self.shared.state().classes.entry(key).or_default().live += 1;
             let region = Region::whole(id, key.0).slice(0, bytes)?;
@@ -119,24 +119,29 @@ impl Pool {
             return Err(error);
         }
         // What a class rounds up to may not fit where the request itself does.
-        let id = self.shared.allocate(bytes, storage, what)?;
+        let id = self.shared.allocate(what, bytes, storage)?;
         let region = Region::whole(id, bytes);
         Ok(PooledBuffer { shared: self.shared.clone(), region, held: bytes, class: None })
     }
 
     /// A zeroed buffer of exactly this size, for what stays: the arena of a program, a KV cache.
-    pub fn exact(&self, bytes: usize, storage: Storage, what: &'static str) -> Result<Allocation, GpuError> {
-        let id = self.shared.allocate(bytes, storage, what)?;
+    pub fn allocate(
+        &self,
+        what: &'static str,
+        bytes: usize,
+        storage: Storage,
+    ) -> Result<Allocation, GpuError> {
+        let id = self.shared.allocate(what, bytes, storage)?;
         Ok(Allocation { shared: self.shared.clone(), region: Region::whole(id, bytes), held: bytes })
     }
 
     /// A zeroed arena of exactly this size, to be handed out piece by piece.
-    pub fn arena(&self, bytes: usize, storage: Storage, what: &'static str) -> Result<Arena, GpuError> {
-        Ok(Arena { allocation: self.exact(bytes, storage, what)?, what, used: 0 })
+    pub fn arena(&self, what: &'static str, bytes: usize, storage: Storage) -> Result<Arena, GpuError> {
+        Ok(Arena { allocation: self.allocate(what, bytes, storage)?, what, used: 0 })
     }
 
     /// Read-only bytes of the host as a buffer. They count in full, copied or not: the device must have them at hand.
-    pub fn import(&self, bytes: &Bytes, what: &'static str) -> Result<Allocation, GpuError> {
+    pub fn import(&self, what: &'static str, bytes: &Bytes) -> Result<Allocation, GpuError> {
         let held = bytes.len();
         self.shared.reserve(held, what)?;
         let imported = self.shared.gpu.import(bytes).inspect_err(|_| self.shared.unreserve(held))?;
@@ -199,7 +204,7 @@ impl Shared {
     }
 
     /// A buffer of the device. Where there is no room, idle buffers go first.
-    fn allocate(&self, bytes: usize, storage: Storage, what: &'static str) -> Result<BufferId, GpuError> {
+    fn allocate(&self, what: &'static str, bytes: usize, storage: Storage) -> Result<BufferId, GpuError> {
         let most = self.gpu.limits().max_buffer;
         if bytes > most {
             return Err(GpuError::OutOfMemory { what, needed: bytes, budget: Some(most as u64) });

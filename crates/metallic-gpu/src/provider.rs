@@ -3,7 +3,7 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::fmt;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::error::GpuError;
 
@@ -108,10 +108,10 @@ pub struct Quarantined {
     pub error: GpuError,
 }
 
-/// Who serves which operation.
-#[derive(Debug, Default)]
+/// Who serves which operation. Clones share it.
+#[derive(Clone, Debug, Default)]
 pub struct Providers {
-    state: Mutex<State>,
+    state: Arc<Mutex<State>>,
 }
 
 #[derive(Debug, Default)]
@@ -269,8 +269,6 @@ fn unknown(asked: String, ops: &[OpKind]) -> GpuError {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
-
     use super::*;
     use crate::fault::{Fault, Faulty, hollow::Hollow};
     use crate::gpu::{Gpu, LibraryId};

@@ -11,13 +11,13 @@ fn pool(budget: Option<u64>) -> (Arc<Faulty>, Pool) {
 #[test]
 fn a_returned_buffer_serves_the_next_request_of_its_class() {
     let (gpu, pool) = pool(None);
-    let first = pool.transient(1000, Storage::Shared, "test").unwrap();
+    let first = pool.transient("test", 1000, Storage::Shared).unwrap();
     assert_eq!(first.region().len(), 1000, "no more than was asked for can be bound");
     let id = first.region().buffer();
     drop(first);
-    let second = pool.transient(600, Storage::Shared, "test").unwrap();
+    let second = pool.transient("test", 600, Storage::Shared).unwrap();
     assert_eq!((second.region().buffer(), second.region().len()), (id, 600));
-    let other = pool.transient(600, Storage::Private, "test").unwrap();
+    let other = pool.transient("test", 600, Storage::Private).unwrap();
     assert_ne!(other.region().buffer(), id, "storage makes a class of its own");
     let stats = pool.stats();
     assert_eq!((stats.allocations, stats.reuses, gpu.calls(Fault::Allocate)), (2, 1, 2));
@@ -29,8 +29,8 @@ fn a_returned_buffer_serves_the_next_request_of_its_class() {
 fn a_steady_state_asks_the_device_for_nothing() {
     let (gpu, pool) = pool(None);
     for _ in 0..100 {
-        let _a = pool.transient(70_000, Storage::Shared, "a").unwrap();
-        let _b = pool.transient(3, Storage::Shared, "b").unwrap();
+        let _a = pool.transient("a", 70_000, Storage::Shared).unwrap();
+        let _b = pool.transient("b", 3, Storage::Shared).unwrap();
     }
     assert_eq!(gpu.calls(Fault::Allocate), 2);
     assert_eq!(pool.stats().reuses, 198);
@@ -39,15 +39,15 @@ fn a_steady_state_asks_the_device_for_nothing() {
 #[test]
 fn the_budget_is_hard_and_its_error_names_what_and_how_much() {
     let (gpu, pool) = pool(Some(10_000));
-    let _kept = pool.exact(6000, Storage::Private, "weights").unwrap();
-    let error = pool.exact(4001, Storage::Private, "the arena of a program").unwrap_err();
+    let _kept = pool.allocate("weights", 6000, Storage::Private).unwrap();
+    let error = pool.allocate("the arena of a program", 4001, Storage::Private).unwrap_err();
     assert_eq!(
         error,
         GpuError::OutOfMemory { what: "the arena of a program", needed: 4001, budget: Some(10_000) }
     );
     assert!(error.to_string().contains("10000 bytes are allowed"), "{error}");
     assert_eq!(gpu.calls(Fault::Allocate), 1, "the device is not asked");
-    pool.exact(4000, Storage::Private, "the arena of a program").unwrap();
+    pool.allocate("the arena of a program", 4000, Storage::Private).unwrap();
 }
 
 #[test]
@@ -55,29 +55,29 @@ fn the_device_s_own_budget_holds_where_it_is_less() {
     let limits = Limits { budget: Some(1000), max_buffer: 600, ..LIMITS };
     let pool = Pool::new(Arc::new(Hollow::with(limits)), Some(5000));
     assert_eq!(pool.stats().budget, Some(1000));
-    assert!(matches!(pool.exact(601, Storage::Shared, "test"), Err(GpuError::OutOfMemory { .. })));
-    let _one = pool.exact(600, Storage::Shared, "test").unwrap();
-    assert!(pool.exact(600, Storage::Shared, "test").is_err());
+    assert!(matches!(pool.allocate("test", 601, Storage::Shared), Err(GpuError::OutOfMemory { .. })));
+    let _one = pool.allocate("test", 600, Storage::Shared).unwrap();
+    assert!(pool.allocate("test", 600, Storage::Shared).is_err());
 }
 
 #[test]
 fn idle_buffers_make_room_before_a_request_fails() {
     let (gpu, pool) = pool(Some(4096));
-    drop(pool.transient(4096, Storage::Shared, "test").unwrap());
+    drop(pool.transient("test", 4096, Storage::Shared).unwrap());
     assert_eq!(pool.stats().idle_bytes, 4096);
-    let _big = pool.exact(4000, Storage::Shared, "test").unwrap();
+    let _big = pool.allocate("test", 4000, Storage::Shared).unwrap();
     assert_eq!((pool.stats().idle_bytes, gpu.counts().bytes), (0, 4000));
 }
 
 #[test]
 fn a_device_that_has_no_more_is_asked_again_once_idle_buffers_are_gone() {
     let (gpu, pool) = pool(None);
-    drop(pool.transient(4096, Storage::Shared, "test").unwrap());
+    drop(pool.transient("test", 4096, Storage::Shared).unwrap());
     gpu.fail(Fault::Allocate, 1);
-    let _made = pool.exact(100, Storage::Shared, "test").unwrap();
+    let _made = pool.allocate("test", 100, Storage::Shared).unwrap();
     assert_eq!(gpu.counts().bytes, 100);
     gpu.fail(Fault::Allocate, 1);
-    let error = pool.exact(100, Storage::Shared, "KV cache").unwrap_err();
+    let error = pool.allocate("KV cache", 100, Storage::Shared).unwrap_err();
     assert_eq!(error, GpuError::OutOfMemory { what: "KV cache", needed: 100, budget: None });
     assert_eq!(pool.stats().live_bytes, 100, "what failed is not counted");
 }
@@ -85,7 +85,7 @@ fn a_device_that_has_no_more_is_asked_again_once_idle_buffers_are_gone() {
 #[test]
 fn a_request_that_fits_is_served_where_its_class_does_not_fit() {
     let (_, pool) = pool(Some(5000));
-    let buffer = pool.transient(4097, Storage::Shared, "test").unwrap();
+    let buffer = pool.transient("test", 4097, Storage::Shared).unwrap();
     assert_eq!(buffer.region().len(), 4097);
     drop(buffer);
     assert_eq!((pool.stats().live_bytes, pool.stats().idle_bytes), (0, 0));
@@ -94,7 +94,7 @@ fn a_request_that_fits_is_served_where_its_class_does_not_fit() {
 #[test]
 fn an_arena_hands_out_aligned_pieces_until_it_is_full() {
     let (_, pool) = pool(None);
-    let mut arena = pool.arena(1000, Storage::Shared, "arena").unwrap();
+    let mut arena = pool.arena("arena", 1000, Storage::Shared).unwrap();
     let first = arena.take(10, 1).unwrap();
     let second = arena.take(100, 256).unwrap();
     assert_eq!((first.offset(), second.offset(), arena.used()), (0, 256, 356));
@@ -107,28 +107,28 @@ fn an_arena_hands_out_aligned_pieces_until_it_is_full() {
 #[test]
 fn imports_count_like_any_other_memory() {
     let (gpu, pool) = pool(Some(100));
-    let imported = pool.import(&Bytes::from(vec![7u8; 80]), "weights").unwrap();
+    let imported = pool.import("weights", &Bytes::from(vec![7u8; 80])).unwrap();
     assert_eq!((imported.region().len(), pool.stats().live_bytes), (80, 80));
-    assert!(pool.import(&Bytes::from(vec![7u8; 80]), "weights").is_err());
+    assert!(pool.import("weights", &Bytes::from(vec![7u8; 80])).is_err());
     drop(imported);
     gpu.fail(Fault::Import, 1);
-    assert!(pool.import(&Bytes::from(vec![7u8; 80]), "weights").is_err());
+    assert!(pool.import("weights", &Bytes::from(vec![7u8; 80])).is_err());
     assert_eq!((pool.stats().live_bytes, gpu.counts().buffers), (0, 0));
 }
 
 #[test]
 fn nothing_leaks() {
     let (gpu, pool) = pool(None);
-    let held: Vec<_> = (0..50).map(|i| pool.transient(i * 100, Storage::Shared, "test").unwrap()).collect();
-    let arena = pool.arena(5000, Storage::Private, "test").unwrap();
-    let import = pool.import(&Bytes::from(vec![1u8; 10]), "test").unwrap();
+    let held: Vec<_> = (0..50).map(|i| pool.transient("test", i * 100, Storage::Shared).unwrap()).collect();
+    let arena = pool.arena("test", 5000, Storage::Private).unwrap();
+    let import = pool.import("test", &Bytes::from(vec![1u8; 10])).unwrap();
     assert_eq!(gpu.counts().bytes as u64, pool.stats().live_bytes);
     drop(held);
     assert_eq!(gpu.counts().bytes as u64, pool.stats().live_bytes + pool.stats().idle_bytes);
     assert_eq!(pool.trim() + 5010, pool.stats().peak_bytes);
     assert_eq!((pool.stats().idle_bytes, gpu.counts().bytes), (0, 5010));
     drop((arena, import));
-    drop(pool.transient(100, Storage::Shared, "test").unwrap());
+    drop(pool.transient("test", 100, Storage::Shared).unwrap());
     drop(pool);
     assert_eq!(gpu.counts(), Counts::default());
 }
@@ -142,7 +142,7 @@ fn threads_share_a_pool_within_its_budget() {
             scope.spawn(move || {
                 for i in 0..200 {
                     if let Ok(buffer) =
-                        pool.transient((thread * 131 + i * 97) % 9000, Storage::Shared, "test")
+                        pool.transient("test", (thread * 131 + i * 97) % 9000, Storage::Shared)
                     {
                         let stats = pool.stats();
                         assert!(stats.live_bytes >= buffer.region().len() as u64);
