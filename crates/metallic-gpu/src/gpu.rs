@@ -37,6 +37,8 @@ pub struct Limits {
     pub max_threads: u32,
     /// Threads that run in step.
     pub simd_width: u32,
+    /// Simdgroups that keep the device busy: past these, more work for each is better than more of them.
+    pub busy_simdgroups: u32,
     /// Bytes of threadgroup memory at most.
     pub threadgroup_memory: u32,
     /// Bytes of one buffer at most.

@@ -36,6 +36,7 @@ pub(crate) mod tests {
     pub(crate) const LIMITS: Limits = Limits {
         max_threads: 1024,
         simd_width: 32,
+        busy_simdgroups: 512,
         threadgroup_memory: 32768,
         max_buffer: 1 << 30,
         budget: None,

@@ -72,6 +72,8 @@ impl Soft {
             limits: Limits {
                 max_threads: softmetal::device::MAX_THREADS,
                 simd_width: 32,
+                // A thread on a processor costs as much as a hundred multiplications, so a few for each worker.
+                busy_simdgroups: 16 * threads as u32,
                 threadgroup_memory: 32 << 10,
                 max_buffer: isize::MAX as usize,
                 budget: None,
