@@ -1,11 +1,16 @@
 //! Kernels: each family is a `.metal` file beside the Rust that plans its launches. A plan is a pure function of types,
 //! sizes and limits; it picks the kernel, its constants, the grid and the params.
 
+pub(crate) mod elementwise;
+pub(crate) mod gather;
 #[cfg(test)]
 pub(crate) mod harness;
-mod norm;
+pub(crate) mod norm;
 mod quant;
 pub(crate) mod rope;
+mod rows;
+pub(crate) mod softmax;
+mod typed;
 
 use std::hash::Hash;
 
@@ -253,4 +258,11 @@ impl From<Stage> for Stages {
 }
 
 /// Every family, for tests that hold all kernels to their declarations.
-pub const FAMILIES: &[&Family] = &[&norm::FAMILY, &quant::FAMILY, &rope::FAMILY];
+pub const FAMILIES: &[&Family] = &[
+    &elementwise::FAMILY,
+    &gather::FAMILY,
+    &norm::FAMILY,
+    &quant::FAMILY,
+    &rope::FAMILY,
+    &softmax::FAMILY,
+];

@@ -1,39 +1,167 @@
-// Norms over the last axis: one threadgroup per row, sums in f32.
+// Norms over the last axis: sums in f32. A thread keeps its first four elements, so that rows up to a threadgroup's reach
+// are read once.
 
-// The largest magnitude is divided out first: squares of huge values would overflow.
+// 1: weights and biases are of the rows' type, 0: they are f32.
+constant uint OWN_VECTORS [[function_constant(0)]];
+
+constant constexpr float TWO_80 = 1.2089258196146292e24f; // 2⁸⁰
+
 template <typename T>
-void rms_norm_row(
-    constant RmsNormParams& p, device const T* x, device const float* w, device T* out,
-    threadgroup float* scratch, uint row, uint tid, uint threads, uint lane, uint simd, uint simds
-) {
-    x += row * p.cols;
-    out += row * p.cols;
-    float top = 0.0f;
-    for (uint i = tid; i < p.cols; i += threads) top = max(top, fabs(float(x[i])));
-    top = group_max(top, scratch, lane, simd, simds);
-    const float unit = top > 1e15f ? 1.0f / top : 1.0f;
-    float sum = 0.0f;
-    for (uint i = tid; i < p.cols; i += threads) {
-        const float v = float(x[i]) * unit;
-        sum += v * v;
+struct Vector {
+    device const uchar* bytes;
+
+    float4 four(uint i, uint cols) const {
+        if (OWN_VECTORS) return load_ragged((device const T*)bytes, i, cols);
+        return load_ragged((device const float*)bytes, i, cols);
     }
-    sum = group_sum(sum, scratch, lane, simd, simds);
-    const float scale = unit * precise::rsqrt(sum / float(p.cols) + p.eps * unit * unit);
-    for (uint i = tid; i < p.cols; i += threads) out[i] = T(float(x[i]) * scale * w[i]);
+};
+
+// A row as it lies.
+template <typename T>
+struct Plain {
+    device const T* x;
+
+    float4 four(uint i, uint cols) const {
+        return load_ragged(x, i, cols);
+    }
+};
+
+// The sum of two rows, as it is stored.
+template <typename T>
+struct Added {
+    device const T* x;
+    device const T* residual;
+
+    float4 four(uint i, uint cols) const {
+        return float4(vec<T, 4>(load_ragged(x, i, cols) + load_ragged(residual, i, cols)));
+    }
+};
+
+// Of a row times `unit`.
+struct Moments {
+    // The mean is their sum: one number would round away what the other holds. 0 for an RMS norm.
+    float mean, rest;
+    // Of the squares about the mean.
+    float average, sum;
+};
+
+template <bool LAYER, typename S>
+Moments moments(S x, float4 held, float unit, uint cols, threadgroup float* scratch, Lanes at) {
+    const uint first = at.tid * 4;
+    const uint stride = at.threads * 4;
+    float mean = 0.0f;
+    if (LAYER) {
+        float4 sums = held * unit;
+        for (uint i = first + stride; i < cols; i += stride) sums += x.four(i, cols) * unit;
+        mean = row_sum(across(sums), scratch, at) / float(cols);
+    }
+    float4 squares = 0.0f;
+    float4 rests = 0.0f;
+    float4 v = held;
+    for (uint i = first; i < cols;) {
+        float4 d = v * unit;
+        if (LAYER) {
+            d = select(float4(0.0f), d - mean, i + uint4(0, 1, 2, 3) < uint4(cols));
+            rests += d;
+        }
+        squares = fma(d, d, squares);
+        i += stride;
+        if (i < cols) v = x.four(i, cols);
+    }
+    if (!LAYER) {
+        const float sum = row_sum(across(squares), scratch, at);
+        return {0.0f, 0.0f, sum / float(cols), sum};
+    }
+    const float2 sums = row_sums(float2(across(squares), across(rests)), scratch, at);
+    // The mean was rounded: what is left of the differences corrects it, and the squares with it.
+    const float rest = sums.y / float(cols);
+    return {mean, rest, max(sums.x / float(cols) - rest * rest, 0.0f), sums.x};
 }
 
-#define RMS_NORM(T, NAME)                                                                                        \
+// `sum` is where the row itself goes, if ADD says that it is a sum.
+template <typename T, bool LAYER, bool ADD, typename S>
+void norm_row(
+    constant NormParams& p, S x, Vector<T> w, Vector<T> b, device T* sum, device T* out, threadgroup float* scratch,
+    Lanes at
+) {
+    const uint first = at.tid * 4;
+    const uint stride = at.threads * 4;
+    const float4 held = x.four(first, p.cols);
+    float unit = 1.0f;
+    Moments m = moments<LAYER>(x, held, unit, p.cols, scratch, at);
+    // Squares of huge values overflow; those of tiny ones vanish, which matters where epsilon is as small.
+    const bool tiny = m.sum < 1e-25f && p.eps * float(p.cols) < 1e-25f;
+    if (tiny || !(m.sum < 1e37f)) {
+        unit = tiny ? TWO_80 : 1.0f / TWO_80;
+        m = moments<LAYER>(x, held, unit, p.cols, scratch, at);
+    }
+    const float scale = precise::rsqrt(max(m.average + p.eps * unit * unit, 1e-36f));
+    float4 v = held;
+    for (uint i = first; i < p.cols;) {
+        if (ADD) store_ragged(sum, i, p.cols, v);
+        float4 y = ((v * unit - m.mean) - m.rest) * scale * w.four(i, p.cols);
+        if (LAYER) y += b.four(i, p.cols);
+        store_ragged(out, i, p.cols, y);
+        i += stride;
+        if (i < p.cols) v = x.four(i, p.cols);
+    }
+}
+
+#define WHERE                                                                                                    \
+    uint group [[threadgroup_position_in_grid]], uint index [[thread_index_in_threadgroup]],                     \
+    uint threads [[threads_per_threadgroup]], uint lane [[thread_index_in_simdgroup]],                           \
+    uint simd [[simdgroup_index_in_threadgroup]], uint simds [[simdgroups_per_threadgroup]]
+
+#define FIND_ROW                                                                                                 \
+    threadgroup float scratch[64];                                                                               \
+    Lanes at = {index, threads, lane, simd, simds};                                                              \
+    const uint row = row_of(at, group, p.per_group);                                                             \
+    if (row >= p.rows) return;                                                                                   \
+    const ulong start = ulong(row) * p.cols
+
+#define NORMS(T, NAME)                                                                                           \
     kernel void rms_norm_##NAME(                                                                                 \
-        constant RmsNormParams& p [[buffer(0)]], device const T* x [[buffer(1)]],                                \
-        device const float* w [[buffer(2)]], device T* out [[buffer(3)]],                                        \
-        uint row [[threadgroup_position_in_grid]], uint tid [[thread_index_in_threadgroup]],                     \
-        uint threads [[threads_per_threadgroup]], uint lane [[thread_index_in_simdgroup]],                       \
-        uint simd [[simdgroup_index_in_threadgroup]], uint simds [[simdgroups_per_threadgroup]]                  \
+        constant NormParams& p [[buffer(0)]], device const T* x [[buffer(1)]],                                   \
+        device const uchar* w [[buffer(2)]], device T* out [[buffer(3)]], WHERE                                  \
     ) {                                                                                                          \
-        threadgroup float scratch[32];                                                                           \
-        rms_norm_row<T>(p, x, w, out, scratch, row, tid, threads, lane, simd, simds);                            \
+        FIND_ROW;                                                                                                \
+        const Vector<T> weights = {w};                                                                           \
+        const Plain<T> source = {x + start};                                                                     \
+        norm_row<T, false, false>(p, source, weights, weights, out, out + start, scratch, at);                   \
+    }                                                                                                            \
+    kernel void layer_norm_##NAME(                                                                               \
+        constant NormParams& p [[buffer(0)]], device const T* x [[buffer(1)]],                                   \
+        device const uchar* w [[buffer(2)]], device const uchar* b [[buffer(3)]], device T* out [[buffer(4)]],   \
+        WHERE                                                                                                    \
+    ) {                                                                                                          \
+        FIND_ROW;                                                                                                \
+        const Vector<T> weights = {w};                                                                           \
+        const Vector<T> biases = {b};                                                                            \
+        const Plain<T> source = {x + start};                                                                     \
+        norm_row<T, true, false>(p, source, weights, biases, out, out + start, scratch, at);                     \
+    }                                                                                                            \
+    kernel void add_rms_norm_##NAME(                                                                             \
+        constant NormParams& p [[buffer(0)]], device const T* x [[buffer(1)]],                                   \
+        device const T* residual [[buffer(2)]], device const uchar* w [[buffer(3)]],                             \
+        device T* sum [[buffer(4)]], device T* out [[buffer(5)]], WHERE                                          \
+    ) {                                                                                                          \
+        FIND_ROW;                                                                                                \
+        const Vector<T> weights = {w};                                                                           \
+        const Added<T> source = {x + start, residual + start};                                                   \
+        norm_row<T, false, true>(p, source, weights, weights, sum + start, out + start, scratch, at);            \
+    }                                                                                                            \
+    kernel void add_layer_norm_##NAME(                                                                           \
+        constant NormParams& p [[buffer(0)]], device const T* x [[buffer(1)]],                                   \
+        device const T* residual [[buffer(2)]], device const uchar* w [[buffer(3)]],                             \
+        device const uchar* b [[buffer(4)]], device T* sum [[buffer(5)]], device T* out [[buffer(6)]], WHERE     \
+    ) {                                                                                                          \
+        FIND_ROW;                                                                                                \
+        const Vector<T> weights = {w};                                                                           \
+        const Vector<T> biases = {b};                                                                            \
+        const Added<T> source = {x + start, residual + start};                                                   \
+        norm_row<T, true, true>(p, source, weights, biases, sum + start, out + start, scratch, at);              \
     }
 
-RMS_NORM(float, f32)
-RMS_NORM(half, f16)
-RMS_NORM(bfloat, bf16)
+NORMS(float, f32)
+NORMS(half, f16)
+NORMS(bfloat, bf16)
