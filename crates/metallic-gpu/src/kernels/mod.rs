@@ -1,6 +1,8 @@
 //! Kernels: each family is a `.metal` file beside the Rust that plans its launches. A plan is a pure function of types,
 //! sizes and limits; it picks the kernel, its constants, the grid and the params.
 
+pub(crate) mod attention;
+pub(crate) mod attention_tiles;
 pub(crate) mod elementwise;
 pub(crate) mod gather;
 #[cfg(test)]
@@ -259,6 +261,8 @@ impl From<Stage> for Stages {
 
 /// Every family, for tests that hold all kernels to their declarations.
 pub const FAMILIES: &[&Family] = &[
+    &attention::FAMILY,
+    &attention_tiles::FAMILY,
     &elementwise::FAMILY,
     &gather::FAMILY,
     &norm::FAMILY,

@@ -80,12 +80,12 @@ pub(crate) fn kv_type(op: &'static str, dtype: DType, head_dim: usize) -> Result
     })
 }
 
-/// Heads as they lie in memory: `heads` of each token, so many elements from one token and head to the next.
+/// HeadRows as they lie in memory: `heads` of each token, so many elements from one token and head to the next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Heads {
+pub(crate) struct HeadRows {
     /// Tokens.
     pub(crate) tokens: u32,
-    /// Heads of each.
+    /// HeadRows of each.
     pub(crate) heads: u32,
     /// Elements from a token to the next.
     pub(crate) token_stride: u32,
@@ -110,7 +110,7 @@ fn check(op: &'static str, rope: &Rope, pairs: u32) -> Result<(), GpuError> {
 pub(crate) fn rope_heads(
     dtype: DType,
     rope: &Rope,
-    x: Heads,
+    x: HeadRows,
     pairs: u32,
     limits: &Limits,
 ) -> Result<Launch, GpuError> {
@@ -159,7 +159,7 @@ pub(crate) fn rope(
         let reason = format!("rows of {cols} with heads of {head_dim}");
         return Err(GpuError::Unsupported { op: "rope", reason });
     }
-    let heads = Heads { tokens, heads: cols / head_dim, token_stride: cols, head_stride: head_dim };
+    let heads = HeadRows { tokens, heads: cols / head_dim, token_stride: cols, head_stride: head_dim };
     let launch = rope_heads(DType::F32, rope, heads, pairs, limits)?;
     let positions = Slot::Step(StepTable::Positions);
     Ok(Stage::new(launch, [Slot::Input(0), positions, Slot::Input(2), Slot::Output]).into())

@@ -96,7 +96,7 @@ fn strided_halves_and_bfloats_are_rotated_and_rounded_once() {
     for dtype in [DType::F16, DType::BF16] {
         let spec = Rope { head_dim: 8, ..PLAIN };
         // Two tokens of three heads, which lie 11 elements apart in rows of 40.
-        let heads = Heads { tokens: 2, heads: 3, token_stride: 40, head_stride: 11 };
+        let heads = HeadRows { tokens: 2, heads: 3, token_stride: 40, head_stride: 11 };
         let mut bytes = vec![0; 160];
         quantize(dtype, &numbers(80, 2.0), &mut bytes).unwrap();
         let mut x = vec![0f32; 80];
@@ -270,7 +270,7 @@ fn shapes_that_no_kernel_takes_are_refused_by_name() {
     assert!(error.contains("33 frequencies"), "{error}");
     let error = rope(&PLAIN, (1, 100), 8, &LIMITS).unwrap_err().to_string();
     assert!(error.contains("100"), "{error}");
-    let heads = Heads { tokens: 1, heads: 1, token_stride: 64, head_stride: 64 };
+    let heads = HeadRows { tokens: 1, heads: 1, token_stride: 64, head_stride: 64 };
     let error = rope_heads(DType::Q4_0, &PLAIN, heads, 32, &LIMITS).unwrap_err().to_string();
     assert!(error.contains("Q4_0"), "{error}");
 }

@@ -1,0 +1,297 @@
+//! Flash attention over the paged cache: rows for few tokens, tiles for many.
+
+use metallic_core::{Attention, BLOCK_TOKENS, DType};
+
+use super::rope::{KV, KV_ALIGN, kv_type};
+use super::{
+    Arg, COMMON, Constants, Family, Kernel, Launch, Slot, Stage, Stages, StepTable, attention_tiles, reads,
+    writes,
+};
+use crate::error::GpuError;
+use crate::gpu::Limits;
+use crate::params::kernel_params;
+
+kernel_params! {
+    /// One threadgroup per (part of the query heads of a key/value head, token, split). A part has at most `part` heads, a
+    /// split at most `span` cache blocks; `round` heads are brought together at a time. No window: `window` is the largest number.
+    AttentionParams {
+        heads: u32, kv_heads: u32, window: u32, scale: f32, softcap: f32,
+        part: u32, span: u32, splits: u32, round: u32,
+    }
+}
+
+kernel_params! {
+    /// One threadgroup per (head, token).
+    MergeParams { heads: u32, splits: u32 }
+}
+
+/// What every form of attention shares.
+pub(crate) const ATTEND: (&str, &str) = ("attend.metal", include_str!("attend.metal"));
+
+pub(crate) const FAMILY: Family = Family {
+    name: "attention",
+    params: &[AttentionParams::MSL, MergeParams::MSL],
+    uses: &[COMMON, KV, ATTEND],
+    text: include_str!("attention.metal"),
+    kernels: &[
+        ("attention_decode_1", ROWS),
+        ("attention_decode_2", ROWS),
+        ("attention_decode_3", ROWS),
+        ("attention_decode_4", ROWS),
+        ("attention_decode_6", ROWS),
+        ("attention_decode_8", ROWS),
+        ("attention_decode_odd_1", ROWS),
+        ("attention_decode_odd_4", ROWS),
+        ("attention_merge", MERGE),
+    ],
+};
+
+const ROWS: &[Arg] = &[
+    reads("q", 4),
+    reads("keys", KV_ALIGN),
+    reads("values", KV_ALIGN),
+    reads("rows", 8),
+    reads("blocks", 4),
+    reads("sinks", 4),
+    writes("out", 4),
+    writes("stats", 8),
+];
+const MERGE: &[Arg] = &[reads("sums", 4), reads("stats", 8), reads("sinks", 4), writes("out", 4)];
+
+/// Elements of a head at most.
+pub(crate) const MAX_HEAD_DIM: usize = 256;
+/// Cache blocks one threadgroup goes through before a row is worth a second one.
+const REACH_BLOCKS: u32 = 32;
+/// Cache blocks of a split at least.
+const SPLIT_BLOCKS: u32 = 16;
+/// Simdgroups of a threadgroup at most.
+const SIMDGROUPS: u32 = 8;
+/// Query heads a threadgroup can serve, by kernel; heads that are no whole number of vectors have fewer kernels.
+const WIDE: [(u32, &str); 6] = [
+    (1, "attention_decode_1"),
+    (2, "attention_decode_2"),
+    (3, "attention_decode_3"),
+    (4, "attention_decode_4"),
+    (6, "attention_decode_6"),
+    (8, "attention_decode_8"),
+];
+const ODD: [(u32, &str); 2] = [(1, "attention_decode_odd_1"), (4, "attention_decode_odd_4")];
+
+/// What planning needs to know of a step.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct StepFacts {
+    /// Tokens of all sequences.
+    pub(crate) tokens: usize,
+    /// Tokens whose result is wanted.
+    pub(crate) outputs: usize,
+    /// Query tiles.
+    pub(crate) tiles: usize,
+    /// Most tokens any token may see.
+    pub(crate) visible_max: usize,
+    /// Tokens of cache a pass over every sequence reads: each sequence once.
+    pub(crate) cached: usize,
+    /// Most tokens one sequence brings.
+    pub(crate) longest: usize,
+}
+
+/// Attention of one step.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct AttentionSpec {
+    /// The operation.
+    pub(crate) attention: Attention,
+    /// What the step brings.
+    pub(crate) facts: StepFacts,
+    /// How the cache stores elements.
+    pub(crate) kv: DType,
+    /// One more score a head that takes its share of the softmax and gives no value: `F32 [heads]`.
+    pub(crate) sinks: Option<Slot>,
+}
+
+impl AttentionSpec {
+    /// Refuses what no kernel takes; the constants all forms of attention share.
+    pub(crate) fn constants(&self) -> Result<Constants, GpuError> {
+        let a = &self.attention;
+        let unsupported = |reason: String| GpuError::Unsupported { op: "attention", reason };
+        if a.kv_heads == 0 || a.heads == 0 || !a.heads.is_multiple_of(a.kv_heads) {
+            return Err(unsupported(format!("{} query heads for {} key/value heads", a.heads, a.kv_heads)));
+        }
+        if a.head_dim > MAX_HEAD_DIM {
+            return Err(unsupported(format!("heads of {}; at most {MAX_HEAD_DIM}", a.head_dim)));
+        }
+        let kv = kv_type("attention", self.kv, a.head_dim)?;
+        let (softcap, sinks) = (u32::from(a.softcap.is_some()), u32::from(self.sinks.is_some()));
+        Ok(Constants::of([kv, a.head_dim as u32, softcap, sinks]))
+    }
+
+    /// The window as kernels see it.
+    pub(crate) fn window(&self) -> u32 {
+        self.attention.window.map_or(u32::MAX, |w| u32::try_from(w).unwrap_or(u32::MAX))
+    }
+
+    /// Most tokens a token of the step looks at.
+    pub(crate) fn reach(&self) -> usize {
+        self.facts.visible_max.min(self.attention.window.unwrap_or(usize::MAX))
+    }
+
+    /// Bytes of the keys, or of the values, that are read: each sequence once, as far as its windows reach.
+    pub(crate) fn kv_bytes(&self) -> usize {
+        let a = &self.attention;
+        let row = a.head_dim / self.kv.block_len() * self.kv.block_bytes();
+        let windows = a.window.map_or(usize::MAX, |w| {
+            w.saturating_sub(1).saturating_mul(self.facts.tiles).saturating_add(self.facts.tokens)
+        });
+        self.facts.cached.min(windows).saturating_mul(row * a.kv_heads)
+    }
+
+    /// The slot of the sinks.
+    pub(crate) fn sinks(&self) -> Slot {
+        self.sinks.unwrap_or(Slot::Unused)
+    }
+}
+
+/// Plans attention: `(q [tokens, heads * head_dim], receipt) -> [tokens, heads * head_dim]`.
+pub(crate) fn plan(spec: &AttentionSpec, limits: &Limits) -> Result<Stages, GpuError> {
+    if tiled(spec, limits) { attention_tiles::plan(spec, limits) } else { rows(spec, limits) }
+}
+
+/// Whether query tiles pay: their simdgroups have 8 rows each, which should not stand empty.
+fn tiled(spec: &AttentionSpec, limits: &Limits) -> bool {
+    spec.facts.tokens >= 8 * spec.facts.tiles.max(1) && attention_tiles::fits(spec, limits)
+}
+
+/// How the query heads of one key/value head are shared out: threadgroups, heads of each, and the kernel that has room for
+/// them.
+fn parts(per_kv: u32, kernels: &[(u32, &'static str)]) -> (u32, u32, u32, &'static str) {
+    let most = kernels.last().map_or(1, |k| k.0);
+    let parts = per_kv.div_ceil(most).max(1);
+    let part = per_kv.div_ceil(parts);
+    let (room, function) = kernels.iter().find(|k| k.0 >= part).copied().unwrap_or(kernels[0]);
+    (parts, part, room, function)
+}
+
+/// How the cache blocks of a row are shared out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Split {
+    /// Simdgroups of a threadgroup.
+    simdgroups: u32,
+    /// Cache blocks of a split at most.
+    span: u32,
+    /// Splits of every row.
+    splits: u32,
+}
+
+/// Shares `blocks` cache blocks out where `groups` threadgroups stand side by side anyway. A row within a threadgroup's
+/// reach stays whole; a longer one is split as long as that brings idle parts of the GPU to work.
+fn split(blocks: u32, groups: u32, limits: &Limits) -> Split {
+    let blocks = blocks.max(1);
+    let splits = if blocks <= REACH_BLOCKS {
+        1
+    } else {
+        (limits.busy_simdgroups / SIMDGROUPS / groups.max(1)).clamp(1, blocks.div_ceil(SPLIT_BLOCKS))
+    };
+    let span = blocks.div_ceil(splits);
+    Split { simdgroups: span.min(SIMDGROUPS), span, splits: blocks.div_ceil(span) }
+}
+
+/// Most cache blocks that so many neighbouring tokens lie in.
+fn blocks_of(reach: usize, windowed: bool) -> u32 {
+    // A window may begin anywhere in a block.
+    let slack = if windowed { BLOCK_TOKENS - 1 } else { 0 };
+    (reach + slack).div_ceil(BLOCK_TOKENS) as u32
+}
+
+/// Threadgroup memory of the rows' kernel: how many heads are brought together at a time, and floats in all.
+fn memory(simdgroups: u32, room: u32, head_dim: u32, limits: &Limits) -> Option<(u32, u32)> {
+    let floats = limits.threadgroup_memory / 4;
+    let head = (3 * simdgroups * room).next_multiple_of(4);
+    let pass = room * head_dim + 2 * simdgroups * room * 32;
+    let quads = head_dim / 4;
+    let copies = if head_dim.is_multiple_of(8) && quads < 32 { 32 / quads } else { 1 };
+    let one = simdgroups * copies * head_dim;
+    // What the pass needs is there anyway; half the memory is no loss either, a second threadgroup still fits beside.
+    let budget = floats.checked_sub(head)?;
+    let round = (pass.max(budget / 2) / one).clamp(1, room);
+    let work = pass.max(round * one);
+    (work <= budget).then_some((round, head + work))
+}
+
+/// Rows by rows: one pass over the cache for every token.
+fn rows(spec: &AttentionSpec, limits: &Limits) -> Result<Stages, GpuError> {
+    let constants = spec.constants()?;
+    let a = &spec.attention;
+    let (heads, kv_heads, tokens) = (a.heads as u32, a.kv_heads as u32, spec.facts.tokens as u32);
+    let head_dim = a.head_dim as u32;
+    let kernels = if a.head_dim.is_multiple_of(8) { &WIDE[..] } else { &ODD[..] };
+    let (parts, part, room, function) = parts(heads / kv_heads, kernels);
+    let blocks = blocks_of(spec.reach(), a.window.is_some());
+    let groups = kv_heads * parts;
+    let mut split = split(blocks, groups.saturating_mul(tokens), limits);
+    split.simdgroups = split.simdgroups.min(limits.max_threads / limits.simd_width.max(1)).max(1);
+    let (round, floats) = loop {
+        match memory(split.simdgroups, room, head_dim, limits) {
+            Some(found) => break found,
+            None if split.simdgroups > 1 => split.simdgroups -= 1,
+            None => {
+                let most = u64::from(limits.threadgroup_memory);
+                let found = u64::from(room * (head_dim + 67)) * 4;
+                return Err(GpuError::Launch {
+                    kernel: function,
+                    what: "bytes of threadgroup memory",
+                    found,
+                    most,
+                });
+            }
+        }
+    };
+    let params = AttentionParams {
+        heads,
+        kv_heads,
+        window: spec.window(),
+        scale: a.scale,
+        softcap: a.softcap.unwrap_or(1.0),
+        part,
+        span: split.span,
+        splits: split.splits,
+        round,
+    };
+    let launch = Launch {
+        kernel: Kernel { family: &FAMILY, function, constants, args: ROWS },
+        params: params.params(),
+        groups: [groups, tokens, split.splits],
+        threads: [split.simdgroups * 32, 1, 1],
+        threadgroup_bytes: floats * 4,
+    };
+    let whole = split.splits == 1;
+    let slots = [
+        Slot::Input(0),
+        Slot::Keys,
+        Slot::Values,
+        Slot::Step(StepTable::Rows),
+        Slot::Step(StepTable::Blocks),
+        if whole { spec.sinks() } else { Slot::Unused },
+        if whole { Slot::Output } else { Slot::Scratch(0) },
+        if whole { Slot::Unused } else { Slot::Scratch(1) },
+    ];
+    let stage = Stage::new(launch, slots).touching(1, spec.kv_bytes()).touching(2, spec.kv_bytes());
+    if whole {
+        return Ok(stage.into());
+    }
+    let partial = tokens as usize * a.heads * split.splits as usize;
+    let merge = Launch {
+        kernel: Kernel { family: &FAMILY, function: "attention_merge", constants, args: MERGE },
+        params: MergeParams { heads, splits: split.splits }.params(),
+        groups: [heads, tokens, 1],
+        threads: [head_dim.next_multiple_of(32).min(limits.max_threads), 1, 1],
+        threadgroup_bytes: 0,
+    };
+    let merged = [Slot::Scratch(0), Slot::Scratch(1), spec.sinks(), Slot::Output];
+    Ok(Stages {
+        stages: vec![stage, Stage::new(merge, merged)],
+        scratch: vec![partial * a.head_dim * 4, partial * 8],
+    })
+}
+
+#[cfg(test)]
+pub(crate) mod scene;
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,245 @@
+use metallic_core::{Attention, DType};
+
+use super::scene::{GROUPED, Scene};
+use super::*;
+use crate::threadgroup::tests::LIMITS;
+
+const KV_TYPES: [DType; 4] = [DType::F32, DType::F16, DType::BF16, DType::Q8_0];
+/// Heads of one size, small enough for many cases.
+const SMALL: Attention = Attention { heads: 2, kv_heads: 1, head_dim: 16, scale: 0.25, ..GROUPED };
+const TOLERANCE: f32 = 1e-5;
+
+fn by_rows(scene: &Scene) -> Stages {
+    rows(&scene.spec(), &LIMITS).unwrap()
+}
+
+fn by_tiles(scene: &Scene) -> Stages {
+    attention_tiles::plan(&scene.spec(), &LIMITS).unwrap()
+}
+
+#[test]
+fn one_token_sees_a_past_that_ends_anywhere_in_a_block() {
+    for length in [1, 2, 31, 32, 33, 64, 65, 257] {
+        let scene = Scene::new(GROUPED, DType::F32, &[(length - 1, 1)]);
+        scene.check(&by_rows(&scene), TOLERANCE);
+    }
+}
+
+#[test]
+fn rows_of_several_sequences_keep_to_their_own_blocks() {
+    let scene = Scene::new(SMALL, DType::F32, &[(40, 1), (0, 3), (95, 2), (7, 1)]);
+    scene.check(&by_rows(&scene), TOLERANCE);
+}
+
+#[test]
+fn rows_read_every_type_of_cache() {
+    for kv in KV_TYPES {
+        let scene = Scene::new(GROUPED, kv, &[(44, 1), (2, 2)]);
+        scene.check(&by_rows(&scene), TOLERANCE);
+    }
+}
+
+#[test]
+fn rows_have_heads_of_every_size() {
+    for head_dim in [8, 16, 26, 30, 40, 48, 72, 80, 96, 128, 136, 192, 250, 256] {
+        let scale = 1.0 / (head_dim as f32).sqrt();
+        let attention = Attention { heads: 3, kv_heads: 3, head_dim, scale, ..GROUPED };
+        let scene = Scene::new(attention, DType::F32, &[(34, 1)]);
+        scene.check(&by_rows(&scene), TOLERANCE);
+    }
+    for (kv, head_dim) in
+        [(DType::F16, 80), (DType::BF16, 26), (DType::F16, 26), (DType::Q8_0, 96), (DType::Q8_0, 256)]
+    {
+        let attention = Attention { heads: 5, kv_heads: 1, head_dim, scale: 0.1, ..GROUPED };
+        let scene = Scene::new(attention, kv, &[(36, 2)]);
+        scene.check(&by_rows(&scene), TOLERANCE);
+    }
+}
+
+#[test]
+fn any_number_of_query_heads_shares_a_key() {
+    for per_kv in [1, 2, 3, 4, 5, 6, 7, 8, 9, 16, 17] {
+        let attention = Attention { heads: 2 * per_kv, kv_heads: 2, head_dim: 32, scale: 0.2, ..GROUPED };
+        let scene = Scene::new(attention, DType::F16, &[(40, 1)]);
+        scene.check(&by_rows(&scene), TOLERANCE);
+    }
+    for per_kv in [1, 3, 6] {
+        let attention = Attention { heads: per_kv, kv_heads: 1, head_dim: 26, scale: 0.2, ..GROUPED };
+        let scene = Scene::new(attention, DType::F32, &[(40, 1)]);
+        scene.check(&by_rows(&scene), TOLERANCE);
+    }
+}
+
+#[test]
+fn rows_look_no_further_back_than_their_window() {
+    for window in [1, 5, 33] {
+        let attention = Attention { window: Some(window), ..SMALL };
+        let scene = Scene::new(attention, DType::F32, &[(70, 1), (3, 2), (31, 2), (300, 1)]);
+        scene.check(&by_rows(&scene), TOLERANCE);
+    }
+}
+
+#[test]
+fn rows_are_capped_and_sinks_take_their_share() {
+    for (softcap, sinks) in
+        [(Some(0.7), None), (None, Some(vec![2.0, -30.0])), (Some(3.0), Some(vec![-1.0, 50.0]))]
+    {
+        let scene =
+            Scene { sinks, ..Scene::new(Attention { softcap, ..SMALL }, DType::F32, &[(40, 1), (0, 2)]) };
+        scene.check(&by_rows(&scene), TOLERANCE);
+    }
+}
+
+#[test]
+fn a_row_that_sees_nothing_gives_zeros() {
+    for sinks in [None, Some(vec![1.0, -1.0])] {
+        for head_dim in [16, 26] {
+            let attention = Attention { head_dim, ..SMALL };
+            let scene =
+                Scene { blind: true, sinks: sinks.clone(), ..Scene::new(attention, DType::F32, &[(5, 2)]) };
+            scene.check(&by_rows(&scene), TOLERANCE);
+        }
+    }
+}
+
+#[test]
+fn huge_scores_pick_one_value_and_tiny_ones_all_alike() {
+    for strength in [1e-30, 1e6, 1e30] {
+        let scene = Scene { strength, ..Scene::new(SMALL, DType::F32, &[(40, 9)]) };
+        scene.check(&by_rows(&scene), TOLERANCE);
+        scene.check(&by_tiles(&scene), TOLERANCE);
+    }
+}
+
+#[test]
+fn long_rows_are_split_and_brought_together() {
+    let long = Attention { head_dim: 32, ..SMALL };
+    for (kv, window, sinks) in [(DType::F32, None, None), (DType::Q8_0, Some(1100), Some(vec![1.0, 4.0]))] {
+        let scene = Scene { sinks, ..Scene::new(Attention { window, ..long }, kv, &[(1500, 1), (20, 2)]) };
+        let stages = by_rows(&scene);
+        assert_eq!(stages.stages.len(), 2);
+        scene.check(&stages, TOLERANCE);
+    }
+}
+
+#[test]
+fn tiles_of_every_length_see_what_they_may() {
+    for tokens in [1, 2, 8, 31, 32, 33, 65] {
+        let scene = Scene::new(SMALL, DType::F32, &[(0, tokens)]);
+        scene.check(&by_tiles(&scene), TOLERANCE);
+    }
+    for past in [1, 31, 32, 33, 257] {
+        let scene = Scene::new(SMALL, DType::F32, &[(past, 9)]);
+        scene.check(&by_tiles(&scene), TOLERANCE);
+    }
+}
+
+#[test]
+fn tiles_of_several_sequences_and_types_of_cache_agree_with_the_formula() {
+    for kv in KV_TYPES {
+        let attention = Attention { heads: 3, kv_heads: 1, ..GROUPED };
+        let scene = Scene::new(attention, kv, &[(0, 35), (40, 1), (9, 12)]);
+        scene.check(&by_tiles(&scene), TOLERANCE);
+    }
+}
+
+#[test]
+fn tiles_have_heads_of_every_size() {
+    for head_dim in [8, 24, 72, 80, 128, 136, 256] {
+        let scale = 1.0 / (head_dim as f32).sqrt();
+        let attention = Attention { heads: 2, kv_heads: 2, head_dim, scale, ..GROUPED };
+        let scene = Scene::new(attention, DType::F16, &[(20, 14)]);
+        scene.check(&by_tiles(&scene), TOLERANCE);
+    }
+}
+
+#[test]
+fn tiles_keep_to_windows_caps_and_sinks() {
+    for (window, softcap, sinks) in [
+        (Some(1), None, None),
+        (Some(5), Some(0.7), None),
+        (Some(33), None, Some(vec![3.0, -2.0])),
+        (None, Some(2.0), Some(vec![-1.0, 50.0])),
+    ] {
+        let attention = Attention { window, softcap, ..SMALL };
+        let scene = Scene { sinks, ..Scene::new(attention, DType::F32, &[(70, 20), (0, 34)]) };
+        scene.check(&by_tiles(&scene), TOLERANCE);
+    }
+}
+
+#[test]
+fn a_step_goes_by_tiles_where_its_sequences_bring_many_tokens() {
+    let uses = |scene: &Scene| plan(&scene.spec(), &LIMITS).unwrap().stages[0].launch.kernel.function;
+    assert_eq!(uses(&Scene::new(GROUPED, DType::F16, &[(100, 1)])), "attention_decode_3");
+    assert_eq!(uses(&Scene::new(GROUPED, DType::F16, &[(100, 7), (3, 2)])), "attention_decode_3");
+    assert_eq!(uses(&Scene::new(GROUPED, DType::F16, &[(0, 33)])), "attention_tiles_8");
+    assert_eq!(uses(&Scene::new(GROUPED, DType::F16, &[(0, 100), (3, 1), (9, 1)])), "attention_tiles_8");
+    let odd = Attention { head_dim: 26, ..GROUPED };
+    assert_eq!(uses(&Scene::new(odd, DType::F16, &[(0, 33)])), "attention_decode_odd_4");
+}
+
+#[test]
+fn a_row_within_reach_is_one_dispatch_and_a_longer_one_is_split_while_the_gpu_is_idle() {
+    for blocks in 1..=REACH_BLOCKS {
+        assert_eq!(split(blocks, 1, &LIMITS).splits, 1, "{blocks}");
+    }
+    for (blocks, groups) in [(33, 1), (128, 3), (4096, 2), (4096, 60), (33, 1000), (100, 7)] {
+        let s = split(blocks, groups, &LIMITS);
+        assert!(s.splits * s.span >= blocks && (s.splits - 1) * s.span < blocks, "{blocks} {groups}: {s:?}");
+        assert!(s.splits == 1 || s.splits * groups * SIMDGROUPS <= LIMITS.busy_simdgroups, "{s:?}");
+    }
+    assert_eq!(split(1, 1, &LIMITS).simdgroups, 1);
+    assert!(split(128, 3, &LIMITS).splits > 4);
+    assert_eq!(split(4096, 1000, &LIMITS).splits, 1);
+}
+
+#[test]
+fn query_heads_are_shared_out_evenly() {
+    let found = |per_kv| {
+        let (parts, part, room, _) = parts(per_kv, &WIDE);
+        assert!(parts * part >= per_kv && (parts - 1) * part < per_kv && part <= room);
+        (parts, room)
+    };
+    assert_eq!(
+        [1, 3, 5, 7, 8, 9, 16, 71].map(found),
+        [(1, 1), (1, 3), (1, 6), (1, 8), (1, 8), (2, 6), (2, 8), (9, 8)]
+    );
+}
+
+#[test]
+fn threadgroup_memory_holds_every_shape_a_kernel_can_have() {
+    for head_dim in (8..=256).step_by(8) {
+        for (room, _) in WIDE {
+            for simdgroups in 1..=SIMDGROUPS {
+                let (round, floats) = memory(simdgroups, room, head_dim, &LIMITS).unwrap();
+                assert!(round >= 1 && round <= room && floats * 4 <= LIMITS.threadgroup_memory);
+            }
+        }
+    }
+}
+
+#[test]
+fn reads_are_counted_once_a_sequence_and_within_the_window() {
+    let bytes = |window, sequences: &[(usize, usize)]| {
+        Scene::new(Attention { window, ..GROUPED }, DType::F16, sequences).spec().kv_bytes()
+    };
+    assert_eq!(bytes(None, &[(99, 1)]), 100 * 2 * 64 * 2);
+    assert_eq!(bytes(Some(10), &[(99, 1)]), 10 * 2 * 64 * 2);
+    assert_eq!(bytes(Some(500), &[(99, 1), (9, 1)]), 110 * 2 * 64 * 2);
+}
+
+#[test]
+fn what_no_kernel_takes_is_refused_by_name() {
+    let refused =
+        |attention, kv| plan(&Scene::new(attention, kv, &[(3, 1)]).spec(), &LIMITS).unwrap_err().to_string();
+    let text = refused(Attention { head_dim: 264, ..GROUPED }, DType::F32);
+    assert!(text.contains("264") && text.contains("256"), "{text}");
+    let text = refused(Attention { heads: 5, ..GROUPED }, DType::F32);
+    assert!(text.contains("5 query heads"), "{text}");
+    let spec = AttentionSpec { kv: DType::Q4_0, ..Scene::new(GROUPED, DType::F32, &[(3, 1)]).spec() };
+    let text = plan(&spec, &LIMITS).unwrap_err().to_string();
+    assert!(text.contains("Q4_0"), "{text}");
+    let spec = AttentionSpec { kv: DType::Q8_0, ..Scene::new(SMALL, DType::F32, &[(3, 1)]).spec() };
+    let text = plan(&spec, &LIMITS).unwrap_err().to_string();
+    assert!(text.contains("Q8_0") && text.contains("16"), "{text}");
+}
