@@ -7,7 +7,14 @@ pub(crate) mod elementwise;
 pub(crate) mod gather;
 #[cfg(test)]
 pub(crate) mod harness;
+pub(crate) mod matmul;
+#[cfg(test)]
+mod matmul_tests;
+mod matvec;
 pub(crate) mod norm;
+pub(crate) mod project;
+#[cfg(test)]
+mod project_tests;
 mod quant;
 pub(crate) mod rope;
 mod rows;
@@ -265,6 +272,9 @@ pub const FAMILIES: &[&Family] = &[
     &attention_tiles::FAMILY,
     &elementwise::FAMILY,
     &gather::FAMILY,
+    &matmul::FAMILY,
+    &matmul::FLOAT_FAMILY,
+    &matvec::FAMILY,
     &norm::FAMILY,
     &quant::FAMILY,
     &rope::FAMILY,

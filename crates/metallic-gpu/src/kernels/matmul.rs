@@ -1,0 +1,203 @@
+//! Matrices times many rows, by tiles: see `tiles.metal`.
+
+use metallic_core::DType;
+
+use super::project::Projection;
+use super::typed::{ACTIVATION, FUNCTIONS, unary_code};
+use super::{
+    Arg, COMMON, Constants, Family, Kernel, Launch, QUANT, QUANT_TYPES, Slot, Stage, reads, weight_type,
+    writes,
+};
+use crate::error::GpuError;
+use crate::gpu::Limits;
+use crate::params::kernel_params;
+
+const TILES: (&str, &str) = ("tiles.metal", include_str!("tiles.metal"));
+/// `TILE` in the MSL: rows and columns of the results of a threadgroup.
+const TILE: u32 = 64;
+/// `TILE_THREADS` in the MSL.
+const TILE_THREADS: u32 = 128;
+/// `TILE_FLOATS` in the MSL, in bytes.
+const TILE_BYTES: u32 = 2 * 64 * 36 * 4;
+
+kernel_params! {
+    /// `x [tokens, cols]` times up to three matrices of so many rows, side by side.
+    MatmulParams { cols: u32, tokens: u32, rows0: u32, rows1: u32, rows2: u32 }
+}
+
+pub(crate) const FAMILY: Family = Family {
+    name: "matmul",
+    params: &[MatmulParams::MSL],
+    uses: &[COMMON, FUNCTIONS, ACTIVATION, QUANT_TYPES, QUANT, TILES],
+    text: include_str!("matmul.metal"),
+    kernels: &[("matmul_project", ARGS)],
+};
+
+const ARGS: &[Arg] = &[
+    reads("x", 4),
+    reads("w0", 2),
+    reads("w1", 2),
+    reads("w2", 2),
+    reads("bias0", 4),
+    reads("bias1", 4),
+    reads("bias2", 4),
+    reads("residual", 4),
+    reads("gate", 4),
+    writes("out", 4),
+];
+
+/// The products of a projection without its norm: `projection.x` is already normalised. With a gate, `projection` has
+/// the gated matrix alone, and `gate` is where the gate's product lies.
+pub(crate) fn stage(
+    projection: &Projection,
+    gate: Slot,
+    out: Slot,
+    limits: &Limits,
+) -> Result<Stage, GpuError> {
+    let op = projection.op;
+    check_memory(op, limits)?;
+    let rows = projection.part_rows();
+    let mut types = [0; 3];
+    for (number, part) in types.iter_mut().zip(projection.parts.iter().flatten()) {
+        *number = weight_type(op, part.dtype)?;
+    }
+    let constants = Constants::of([
+        types[0],
+        types[1],
+        types[2],
+        u32::from(projection.has_bias()),
+        u32::from(projection.residual.is_some()),
+        u32::from(projection.gate.is_some()),
+        projection.gate.map_or(0, unary_code),
+    ]);
+    let params = MatmulParams {
+        cols: projection.cols,
+        tokens: projection.tokens,
+        rows0: rows[0],
+        rows1: rows[1],
+        rows2: rows[2],
+    };
+    let launch = Launch {
+        kernel: Kernel { family: &FAMILY, function: "matmul_project", constants, args: ARGS },
+        params: params.params(),
+        groups: [rows.iter().map(|rows| rows.div_ceil(TILE)).sum(), projection.tokens.div_ceil(TILE), 1],
+        threads: [TILE_THREADS, 1, 1],
+        threadgroup_bytes: 0,
+    };
+    launch.check(limits)?;
+    let [w0, w1, w2] = projection.weights();
+    let [b0, b1, b2] = projection.biases();
+    let residual = projection.residual.unwrap_or(Slot::Unused);
+    Ok(Stage::new(launch, [projection.x, w0, w1, w2, b0, b1, b2, residual, gate, out]))
+}
+
+/// The kernels declare their threadgroup memory themselves, so a launch does not name it.
+fn check_memory(op: &'static str, limits: &Limits) -> Result<(), GpuError> {
+    if TILE_BYTES <= limits.threadgroup_memory {
+        return Ok(());
+    }
+    let reason =
+        format!("{} bytes of threadgroup memory, {TILE_BYTES} are needed", limits.threadgroup_memory);
+    Err(GpuError::Unsupported { op, reason })
+}
+
+kernel_params! {
+    /// Strides are in elements.
+    MatmulFloatParams {
+        m: u32, n: u32, k: u32, a_batch: u32, a_row: u32, a_col: u32, b_batch: u32, b_row: u32, b_col: u32,
+    }
+}
+
+pub(crate) const FLOAT_FAMILY: Family = Family {
+    name: "matmul_float",
+    params: &[MatmulFloatParams::MSL],
+    uses: &[COMMON, TILES],
+    text: include_str!("matmul_float.metal"),
+    kernels: &[("matmul_f32", FLOAT_ARGS4), ("matmul_f16", FLOAT_ARGS2), ("matmul_bf16", FLOAT_ARGS2)],
+};
+
+const FLOAT_ARGS4: &[Arg] = &[reads("a", 4), reads("b", 4), writes("out", 4)];
+const FLOAT_ARGS2: &[Arg] = &[reads("a", 2), reads("b", 2), writes("out", 2)];
+
+/// Where the elements of a batch of matrices lie, in elements from the first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Strides {
+    /// From one matrix to the next; 0 where one serves all.
+    pub(crate) batch: u32,
+    /// From one row to the next.
+    pub(crate) row: u32,
+    /// From one column to the next.
+    pub(crate) col: u32,
+}
+
+impl Strides {
+    /// Matrices of `rows` rows of `cols` elements, one after another.
+    pub(crate) fn row_major(rows: u32, cols: u32) -> Strides {
+        Strides { batch: rows * cols, row: cols, col: 1 }
+    }
+
+    /// The same elements with rows and columns exchanged.
+    #[must_use]
+    pub(crate) fn transposed(self) -> Strides {
+        Strides { row: self.col, col: self.row, ..self }
+    }
+}
+
+/// `a [batch, m, k] · b [batch, k, n] -> out [batch, m, n]`, the result row-major.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct FloatProduct {
+    /// Type of all elements: `F32`, `F16` or `BF16`. Sums are in `f32`.
+    pub(crate) dtype: DType,
+    /// Products.
+    pub(crate) batch: u32,
+    /// Rows of the result.
+    pub(crate) m: u32,
+    /// Columns of the result.
+    pub(crate) n: u32,
+    /// Terms of each sum.
+    pub(crate) k: u32,
+    /// The left side.
+    pub(crate) a: Strides,
+    /// The right side.
+    pub(crate) b: Strides,
+}
+
+/// `(a, b) -> out`.
+pub(crate) fn plan_float(product: &FloatProduct, limits: &Limits) -> Result<Launch, GpuError> {
+    const OP: &str = "matmul";
+    check_memory(OP, limits)?;
+    let FloatProduct { dtype, batch, m, n, k, a, b } = *product;
+    let (function, args) = match dtype {
+        DType::F32 => ("matmul_f32", FLOAT_ARGS4),
+        DType::F16 => ("matmul_f16", FLOAT_ARGS2),
+        DType::BF16 => ("matmul_bf16", FLOAT_ARGS2),
+        other => {
+            let reason = format!("matrices of {other}, F32, F16 or BF16 are needed");
+            return Err(GpuError::Unsupported { op: OP, reason });
+        }
+    };
+    if batch == 0 || m == 0 || n == 0 || k == 0 {
+        let reason = format!("nothing to do: {batch} products of {m} by {k} and {k} by {n}");
+        return Err(GpuError::Unsupported { op: OP, reason });
+    }
+    let params = MatmulFloatParams {
+        m,
+        n,
+        k,
+        a_batch: a.batch,
+        a_row: a.row,
+        a_col: a.col,
+        b_batch: b.batch,
+        b_row: b.row,
+        b_col: b.col,
+    };
+    let launch = Launch {
+        kernel: Kernel { family: &FLOAT_FAMILY, function, constants: Constants::NONE, args },
+        params: params.params(),
+        groups: [n.div_ceil(TILE), m.div_ceil(TILE), batch],
+        threads: [TILE_THREADS, 1, 1],
+        threadgroup_bytes: 0,
+    };
+    launch.check(limits)?;
+    Ok(launch)
+}

@@ -1,0 +1,192 @@
+// Up to three matrices times the vectors of tokens. A row of threadgroups has up to T tokens and reads weights once for
+// all of them.
+//
+// A simdgroup has `blocks` times ROWS rows of one matrix, or of the gate and of the matrix it gates. A lane takes every
+// 32nd piece of a row: two octets that share bytes. Every lane's part of every sum goes to threadgroup memory, and one
+// barrier later each lane adds up the parts of one result: the order is the same for any number of tokens and rows.
+// The norm's scale is a factor on the result, so its sum of squares is gathered along the way.
+
+constant uint WEIGHT0 [[function_constant(0)]];
+constant uint WEIGHT1 [[function_constant(1)]];
+constant uint WEIGHT2 [[function_constant(2)]];
+constant uint WITH_NORM [[function_constant(3)]];
+constant uint WITH_BIAS [[function_constant(4)]];
+constant uint WITH_RESIDUAL [[function_constant(5)]];
+constant uint WITH_GATE [[function_constant(6)]];
+constant uint GATE [[function_constant(7)]];
+
+constant constexpr uint ROWS = 4;
+// Floats from one result's parts to the next one's: 32 and what keeps lanes on banks of their own.
+constant constexpr uint PITCH = 36;
+// Squares are of x times this power of two: none overflows below 1e28, and none that an epsilon leaves visible vanishes.
+constant constexpr float UNIT = 0x1p-30f;
+
+struct Vectors {
+    device const float* x;
+    device const float* norm;
+    uint tokens;
+    bool squares;
+};
+
+inline float across(float4 v) {
+    return (v.x + v.y) + (v.z + v.w);
+}
+
+inline float4 four(device const float* p) {
+    return float4(*(device const packed_float4*)p);
+}
+
+// This lane's parts of rows `row .. row + ROWS`, at `parts[(r * T + t) * PITCH]`, and of the squares at `squares[t * PITCH]`.
+template <typename W, uint T>
+void dots(
+    constant MatvecParams& p, Vectors v, device const uchar* w, uint2 rows, uint lane, threadgroup float* parts,
+    threadgroup float* squares
+) {
+    constexpr uint RUN = W::SPLIT / 8;
+    device const uchar* at[ROWS];
+    for (uint r = 0; r < ROWS; r++) at[r] = w + ulong(min(rows.x + r, rows.y - 1)) * row_bytes<W>(p.cols);
+    device const float* x[T];
+    for (uint t = 0; t < T; t++) x[t] = v.x + ulong(min(t, v.tokens - 1)) * p.cols;
+    float sum[ROWS][T];
+    float square[T];
+    for (uint t = 0; t < T; t++) {
+        square[t] = 0.0f;
+        for (uint r = 0; r < ROWS; r++) sum[r][t] = 0.0f;
+    }
+    const uint pieces = p.cols / 16;
+    for (uint piece = lane; piece < pieces; piece += SIMD) {
+        for (uint half_piece = 0; half_piece < 2; half_piece++) {
+            const uint col = piece / RUN * (2 * W::SPLIT) + piece % RUN * 8 + half_piece * W::SPLIT;
+            float4 lo[T], hi[T];
+            float total[T];
+            for (uint t = 0; t < T; t++) {
+                lo[t] = four(x[t] + col);
+                hi[t] = four(x[t] + col + 4);
+                if (WITH_NORM != 0) {
+                    if (v.squares) {
+                        const float4 a = lo[t] * UNIT, b = hi[t] * UNIT;
+                        square[t] += across(a * a + b * b);
+                    }
+                    lo[t] *= four(v.norm + col);
+                    hi[t] *= four(v.norm + col + 4);
+                }
+                total[t] = W::OFFSET == 0 ? 0.0f : across(lo[t] + hi[t]);
+            }
+            for (uint r = 0; r < ROWS; r++) {
+                const Octet o = W::octet(at[r], col);
+                for (uint t = 0; t < T; t++) {
+                    sum[r][t] = fma(o.scale, across(fma(o.hi, hi[t], o.lo * lo[t])), sum[r][t]);
+                    if (W::OFFSET != 0) sum[r][t] = fma(o.offset, total[t], sum[r][t]);
+                }
+            }
+        }
+    }
+    if (W::BLOCK == 1) {
+        for (uint col = pieces * 16 + lane; col < p.cols; col += SIMD) {
+            for (uint t = 0; t < T; t++) {
+                float value = x[t][col];
+                if (WITH_NORM != 0) {
+                    if (v.squares) square[t] += (value * UNIT) * (value * UNIT);
+                    value *= v.norm[col];
+                }
+                for (uint r = 0; r < ROWS; r++) sum[r][t] = fma(weight_at<W>(at[r], col), value, sum[r][t]);
+            }
+        }
+    }
+    for (uint t = 0; t < T; t++) {
+        for (uint r = 0; r < ROWS; r++) parts[(r * T + t) * PITCH + lane] = sum[r][t];
+        if (v.squares) squares[t * PITCH + lane] = square[t];
+    }
+}
+
+// The sum of all lanes' parts.
+inline float gathered(threadgroup const float* parts) {
+    threadgroup const float4* four = (threadgroup const float4*)parts;
+    float4 sum = four[0];
+    for (uint i = 1; i < 8; i++) sum += four[i];
+    return across(sum);
+}
+
+inline uint results_of_token(constant MatvecParams& p) {
+    return WITH_GATE != 0 ? p.rows0 : p.rows0 + p.rows1 + p.rows2;
+}
+
+struct Matrices {
+    device const uchar* w[3];
+    device const float* bias[3];
+};
+
+template <uint T>
+void matvec(
+    constant MatvecParams& p, Vectors v, Matrices m, device const float* residual, device float* out,
+    threadgroup float* parts, uint tile, uint lane
+) {
+    const uint3 sizes = uint3(p.rows0, p.rows1, p.rows2);
+    const uint tile_rows = p.blocks * ROWS;
+    uint part = 0, first = 0;
+    while (part < 2 && WITH_GATE == 0 && tile >= (sizes[part] + tile_rows - 1) / tile_rows) {
+        tile -= (sizes[part] + tile_rows - 1) / tile_rows;
+        first += sizes[part];
+        part++;
+    }
+    const uint rows = sizes[part], row = tile * tile_rows;
+    if (row >= rows) return;
+    const uint count = min(tile_rows, rows - row);
+    const uint gate_parts = tile_rows * T * PITCH;
+    threadgroup float* squares = parts + (WITH_GATE != 0 ? 2 : 1) * gate_parts;
+    for (uint side = 0; side < (WITH_GATE != 0 ? 2u : 1u); side++) {
+        const uint type = part + side == 0 ? WEIGHT0 : part + side == 1 ? WEIGHT1 : WEIGHT2;
+        device const uchar* w = m.w[part + side];
+        for (uint done = 0; done < count; done += ROWS) {
+            v.squares = WITH_NORM != 0 && side == 0 && done == 0;
+            threadgroup float* to = parts + side * gate_parts + done * T * PITCH;
+#define DOTS(W) dots<W, T>(p, v, w, uint2(row + done, rows), lane, to, squares)
+            FOR_WEIGHT_TYPE(type, DOTS)
+#undef DOTS
+        }
+    }
+    simdgroup_barrier(mem_flags::mem_threadgroup);
+    for (uint i = lane; i < count * T; i += SIMD) {
+        const uint r = i / T, t = i % T;
+        if (t >= v.tokens) continue;
+        float scale = 1.0f;
+        if (WITH_NORM != 0) {
+            const float mean = gathered(squares + t * PITCH) / float(p.cols);
+            scale = UNIT * precise::rsqrt(mean + p.eps * (UNIT * UNIT));
+        }
+        float y = gathered(parts + i * PITCH) * scale;
+        if (WITH_BIAS != 0) y += m.bias[part][row + r];
+        if (WITH_GATE != 0) {
+            float up = gathered(parts + gate_parts + i * PITCH) * scale;
+            if (WITH_BIAS != 0) up += m.bias[1][row + r];
+            y = activate(GATE, y) * up;
+        }
+        const ulong to = ulong(t) * results_of_token(p) + first + row + r;
+        if (WITH_RESIDUAL != 0) y += residual[to];
+        out[to] = y;
+    }
+}
+
+#define MATVEC(T)                                                                                               \
+    kernel void matvec_##T(                                                                                     \
+        constant MatvecParams& p [[buffer(0)]], device const float* x [[buffer(1)]],                            \
+        device const float* norm [[buffer(2)]], device const uchar* w0 [[buffer(3)]],                           \
+        device const uchar* w1 [[buffer(4)]], device const uchar* w2 [[buffer(5)]],                             \
+        device const float* bias0 [[buffer(6)]], device const float* bias1 [[buffer(7)]],                       \
+        device const float* bias2 [[buffer(8)]], device const float* residual [[buffer(9)]],                    \
+        device float* out [[buffer(10)]], threadgroup float4* parts [[threadgroup(0)]],                         \
+        uint2 group [[threadgroup_position_in_grid]], uint lane [[thread_index_in_simdgroup]],                  \
+        uint simd [[simdgroup_index_in_threadgroup]], uint simds [[simdgroups_per_threadgroup]]                 \
+    ) {                                                                                                         \
+        const uint token = group.y * T, sides = WITH_GATE != 0 ? 2 : 1;                                         \
+        const Vectors v = {x + ulong(token) * p.cols, norm, min(uint(T), p.tokens - token), false};             \
+        const Matrices m = {{w0, w1, w2}, {bias0, bias1, bias2}};                                               \
+        const ulong to = ulong(token) * results_of_token(p);                                                    \
+        threadgroup float* own = (threadgroup float*)parts + simd * (p.blocks * ROWS * sides + 1) * T * PITCH;  \
+        matvec<T>(p, v, m, WITH_RESIDUAL != 0 ? residual + to : residual, out + to, own, group.x * simds + simd, lane); \
+    }
+
+MATVEC(1)
+MATVEC(2)
+MATVEC(4)
+MATVEC(8)

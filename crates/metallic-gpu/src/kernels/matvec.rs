@@ -1,0 +1,112 @@
+//! Matrices times the vectors of a few tokens, everything around the product fused: see `matvec.metal`.
+
+use super::project::{MAX_PARTS, Projection};
+use super::typed::{ACTIVATION, FUNCTIONS, unary_code};
+use super::{
+    Arg, COMMON, Constants, Family, Kernel, Launch, QUANT, QUANT_TYPES, Slot, Stage, reads, weight_type,
+    writes,
+};
+use crate::error::GpuError;
+use crate::gpu::Limits;
+use crate::params::kernel_params;
+
+kernel_params! {
+    /// A simdgroup has `blocks` times [`ROWS`] rows of one matrix.
+    MatvecParams { cols: u32, tokens: u32, rows0: u32, rows1: u32, rows2: u32, blocks: u32, eps: f32 }
+}
+
+pub(crate) const FAMILY: Family = Family {
+    name: "matvec",
+    params: &[MatvecParams::MSL],
+    uses: &[COMMON, FUNCTIONS, ACTIVATION, QUANT_TYPES, QUANT],
+    text: include_str!("matvec.metal"),
+    kernels: &[("matvec_1", ARGS), ("matvec_2", ARGS), ("matvec_4", ARGS), ("matvec_8", ARGS)],
+};
+
+const ARGS: &[Arg] = &[
+    reads("x", 4),
+    reads("norm", 4),
+    reads("w0", 2),
+    reads("w1", 2),
+    reads("w2", 2),
+    reads("bias0", 4),
+    reads("bias1", 4),
+    reads("bias2", 4),
+    reads("residual", 4),
+    writes("out", 4),
+];
+
+/// Tokens that read the weights together.
+pub(crate) const MAX_TOKENS: u32 = 8;
+/// `ROWS` in the MSL: rows a lane works on at a time.
+const ROWS: u32 = 4;
+/// `PITCH` in the MSL, in bytes: the parts of one result.
+const PITCH_BYTES: u32 = 36 * 4;
+/// Simdgroups of a threadgroup at most.
+const SIMDS: u32 = 4;
+/// Blocks of rows of a simdgroup at most.
+const MAX_BLOCKS: u32 = 8;
+
+/// One launch for everything. Every [`MAX_TOKENS`] tokens read the weights once.
+pub(crate) fn stage(projection: &Projection, limits: &Limits) -> Result<Stage, GpuError> {
+    let (function, slots) = match projection.tokens {
+        1 => ("matvec_1", 1),
+        2 => ("matvec_2", 2),
+        3..=4 => ("matvec_4", 4),
+        _ => ("matvec_8", MAX_TOKENS),
+    };
+    let rows = projection.part_rows();
+    let gated = projection.gate.is_some();
+    let sides = if gated { 2 } else { 1 };
+    let per_simd = |blocks: u32| (blocks * ROWS * sides + 1) * slots * PITCH_BYTES;
+    let tiles = |blocks: u32| -> u32 {
+        let parts = if gated { &rows[..1] } else { &rows[..] };
+        parts.iter().map(|rows| rows.div_ceil(blocks * ROWS)).sum()
+    };
+    let mut blocks = 1;
+    while blocks < MAX_BLOCKS
+        && tiles(2 * blocks) >= limits.busy_simdgroups
+        && per_simd(2 * blocks) * 2 <= limits.threadgroup_memory
+    {
+        blocks *= 2;
+    }
+    let most =
+        (limits.threadgroup_memory / per_simd(blocks)).min(limits.max_threads / limits.simd_width.max(1));
+    let simds = SIMDS.min(most).min(tiles(blocks)).max(1);
+    let mut types = [0; MAX_PARTS];
+    for (number, part) in types.iter_mut().zip(projection.parts.iter().flatten()) {
+        *number = weight_type(projection.op, part.dtype)?;
+    }
+    let constants = Constants::of([
+        types[0],
+        types[1],
+        types[2],
+        u32::from(projection.norm.is_some()),
+        u32::from(projection.has_bias()),
+        u32::from(projection.residual.is_some()),
+        u32::from(gated),
+        projection.gate.map_or(0, unary_code),
+    ]);
+    let params = MatvecParams {
+        cols: projection.cols,
+        tokens: projection.tokens,
+        rows0: rows[0],
+        rows1: rows[1],
+        rows2: rows[2],
+        blocks,
+        eps: projection.norm.map_or(0.0, |(eps, _)| eps),
+    };
+    let launch = Launch {
+        kernel: Kernel { family: &FAMILY, function, constants, args: ARGS },
+        params: params.params(),
+        groups: [tiles(blocks).div_ceil(simds), projection.tokens.div_ceil(slots), 1],
+        threads: [simds * limits.simd_width, 1, 1],
+        threadgroup_bytes: simds * per_simd(blocks),
+    };
+    launch.check(limits)?;
+    let [w0, w1, w2] = projection.weights();
+    let [b0, b1, b2] = projection.biases();
+    let norm = projection.norm.map_or(Slot::Unused, |(_, slot)| slot);
+    let residual = projection.residual.unwrap_or(Slot::Unused);
+    Ok(Stage::new(launch, [projection.x, norm, w0, w1, w2, b0, b1, b2, residual, Slot::Output]))
+}

@@ -1,0 +1,150 @@
+//! Projections: up to three matrices of any weight types side by side, with norm, bias, residual and gate.
+
+use metallic_core::{DType, Unary};
+
+use super::{Slot, Stage, Stages, matmul, matvec, rms_norm, row_bytes, weight_type};
+use crate::error::GpuError;
+use crate::gpu::Limits;
+
+/// Matrices of a projection at most.
+pub(crate) const MAX_PARTS: usize = 3;
+
+/// One matrix of a projection: `[rows, cols]`.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Part {
+    /// Type of its elements.
+    pub(crate) dtype: DType,
+    /// Its rows: columns of the result.
+    pub(crate) rows: u32,
+    /// Where it lies.
+    pub(crate) weight: Slot,
+    /// A vector that is added: `F32 [rows]`.
+    pub(crate) bias: Option<Slot>,
+}
+
+/// `concat_i(W_i · norm(x) + b_i) + residual`, or `act(W_0 · norm(x) + b_0) * (W_1 · norm(x) + b_1) + residual` with a
+/// gate. Activations are `F32`.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Projection {
+    /// The operation, for messages.
+    pub(crate) op: &'static str,
+    /// Rows of `x` and of the result.
+    pub(crate) tokens: u32,
+    /// Columns of `x` and of every matrix.
+    pub(crate) cols: u32,
+    /// The matrices, the first ones present.
+    pub(crate) parts: [Option<Part>; MAX_PARTS],
+    /// `[tokens, cols]`
+    pub(crate) x: Slot,
+    /// Normalise `x` first: epsilon and weight `[cols]`.
+    pub(crate) norm: Option<(f32, Slot)>,
+    /// A tensor of the result's shape that is added.
+    pub(crate) residual: Option<Slot>,
+    /// Activation of the first matrix's result, which then multiplies the second's.
+    pub(crate) gate: Option<Unary>,
+}
+
+impl Projection {
+    /// Columns of the result.
+    pub(crate) fn width(&self) -> u32 {
+        let [first, second, third] = self.part_rows();
+        if self.gate.is_some() { first } else { first + second + third }
+    }
+
+    /// Rows of each matrix, 0 where there is none.
+    pub(crate) fn part_rows(&self) -> [u32; MAX_PARTS] {
+        self.parts.map(|part| part.map_or(0, |part| part.rows))
+    }
+
+    pub(crate) fn has_bias(&self) -> bool {
+        self.parts.iter().flatten().any(|part| part.bias.is_some())
+    }
+
+    pub(crate) fn weights(&self) -> [Slot; MAX_PARTS] {
+        self.parts.map(|part| part.map_or(Slot::Unused, |part| part.weight))
+    }
+
+    pub(crate) fn biases(&self) -> [Slot; MAX_PARTS] {
+        self.parts.map(|part| part.and_then(|part| part.bias).unwrap_or(Slot::Unused))
+    }
+
+    fn check(&self) -> Result<(), GpuError> {
+        let refuse = |reason: String| Err(GpuError::Unsupported { op: self.op, reason });
+        let parts: Vec<&Part> = self.parts.iter().flatten().collect();
+        let leading = self.parts.iter().take_while(|part| part.is_some()).count();
+        if parts.is_empty() || leading != parts.len() {
+            return refuse(format!("{} matrices, {leading} of them leading", parts.len()));
+        }
+        if self.tokens == 0 || self.cols == 0 || parts.iter().any(|part| part.rows == 0) {
+            return refuse(format!(
+                "nothing to do: {} tokens, {} columns, rows {:?}",
+                self.tokens,
+                self.cols,
+                self.part_rows()
+            ));
+        }
+        if parts.iter().any(|part| part.bias.is_some() != self.has_bias()) {
+            return refuse("a bias for some matrices and none for others".to_owned());
+        }
+        if self.gate.is_some() && (parts.len() != 2 || parts[0].rows != parts[1].rows) {
+            return refuse(format!(
+                "a gate over matrices of {:?} rows, two alike are needed",
+                self.part_rows()
+            ));
+        }
+        for part in parts {
+            weight_type(self.op, part.dtype)?;
+            row_bytes(self.op, part.dtype, self.cols)?;
+        }
+        let width: Option<u32> = self.part_rows().iter().try_fold(0u32, |sum, rows| sum.checked_add(*rows));
+        match width.and_then(|width| width.checked_mul(self.tokens)) {
+            Some(_) => Ok(()),
+            None => refuse(format!("{} tokens of {:?} results", self.tokens, self.part_rows())),
+        }
+    }
+}
+
+/// How a projection runs: up to [`matvec::MAX_TOKENS`] tokens by vectors, more by tiles.
+pub(crate) fn plan(projection: &Projection, limits: &Limits) -> Result<Stages, GpuError> {
+    if projection.tokens <= matvec::MAX_TOKENS {
+        plan_vectors(projection, limits)
+    } else {
+        plan_tiles(projection, limits)
+    }
+}
+
+/// One launch for any number of tokens, everything fused; every [`matvec::MAX_TOKENS`] of them read the weights again.
+/// A device without matrix units runs many tokens faster like this than by tiles, and a token's numbers are the same
+/// whatever comes with it.
+pub(crate) fn plan_vectors(projection: &Projection, limits: &Limits) -> Result<Stages, GpuError> {
+    projection.check()?;
+    Ok(matvec::stage(projection, limits)?.into())
+}
+
+/// The norm, then the products by tiles, the gate's before those it gates.
+pub(crate) fn plan_tiles(projection: &Projection, limits: &Limits) -> Result<Stages, GpuError> {
+    projection.check()?;
+    let mut stages = Stages::default();
+    let mut products = *projection;
+    let floats = |cols: u32| projection.tokens as usize * cols as usize * 4;
+    if let Some((eps, weight)) = products.norm.take() {
+        let launch = rms_norm(DType::F32, (projection.tokens, projection.cols), eps, limits)?;
+        products.x = add_scratch(&mut stages, floats(projection.cols));
+        stages.stages.push(Stage::new(launch, [projection.x, weight, products.x]));
+    }
+    let mut gate = Slot::Unused;
+    if projection.gate.is_some() {
+        gate = add_scratch(&mut stages, floats(projection.width()));
+        let side = |part: usize| [projection.parts[part], None, None];
+        let first = Projection { parts: side(0), gate: None, residual: None, ..products };
+        stages.stages.push(matmul::stage(&first, Slot::Unused, gate, limits)?);
+        products.parts = side(1);
+    }
+    stages.stages.push(matmul::stage(&products, gate, Slot::Output, limits)?);
+    Ok(stages)
+}
+
+fn add_scratch(stages: &mut Stages, bytes: usize) -> Slot {
+    stages.scratch.push(bytes);
+    Slot::Scratch(stages.scratch.len() - 1)
+}
