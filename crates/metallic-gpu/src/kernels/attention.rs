@@ -194,7 +194,7 @@ fn split(blocks: u32, groups: u32, limits: &Limits) -> Split {
 }
 
 /// Most cache blocks that so many neighbouring tokens lie in.
-fn blocks_of(reach: usize, windowed: bool) -> u32 {
+pub(crate) fn blocks_of(reach: usize, windowed: bool) -> u32 {
     // A window may begin anywhere in a block.
     let slack = if windowed { BLOCK_TOKENS - 1 } else { 0 };
     (reach + slack).div_ceil(BLOCK_TOKENS) as u32

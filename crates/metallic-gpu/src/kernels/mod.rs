@@ -2,6 +2,7 @@
 //! sizes and limits; it picks the kernel, its constants, the grid and the params.
 
 pub(crate) mod attention;
+pub(crate) mod attention_plain;
 pub(crate) mod attention_tiles;
 pub(crate) mod elementwise;
 pub(crate) mod gather;
@@ -18,6 +19,7 @@ mod project_tests;
 mod quant;
 pub(crate) mod rope;
 mod rows;
+pub(crate) mod sdpa;
 pub(crate) mod softmax;
 mod typed;
 
@@ -269,6 +271,7 @@ impl From<Stage> for Stages {
 /// Every family, for tests that hold all kernels to their declarations.
 pub const FAMILIES: &[&Family] = &[
     &attention::FAMILY,
+    &attention_plain::FAMILY,
     &attention_tiles::FAMILY,
     &elementwise::FAMILY,
     &gather::FAMILY,
@@ -278,5 +281,6 @@ pub const FAMILIES: &[&Family] = &[
     &norm::FAMILY,
     &quant::FAMILY,
     &rope::FAMILY,
+    &sdpa::FAMILY,
     &softmax::FAMILY,
 ];

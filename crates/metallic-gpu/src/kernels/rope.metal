@@ -51,15 +51,17 @@ inline float rotated(float x, float y, uint i, uint2 pair, float2 cs, float magn
     ) {                                                                                                           \
         if (at.x >= p.cols) return;                                                                               \
         const uint token = at.y, head = at.x / HEAD_DIM, i = at.x % HEAD_DIM;                                     \
-        x += ulong(token) * p.token_stride + ulong(head) * p.head_stride;                                         \
-        out += ulong(token) * p.cols;                                                                             \
+        x += ulong(token) * p.x_token + ulong(head) * p.x_head;                                                   \
+        out += ulong(token) * p.out_token + ulong(head) * p.out_head + ulong(i) * p.out_col;                      \
         if (i >= 2 * p.pairs) {                                                                                   \
-            out[at.x] = x[i];                                                                                     \
+            *out = x[ulong(i) * p.x_col];                                                                         \
             return;                                                                                               \
         }                                                                                                         \
         const uint2 pair = pair_of(i, p.pairs);                                                                   \
-        const float2 cs = turn(positions[token], freqs[INTERLEAVED ? i / 2 : pair.x]);                            \
-        out[at.x] = T(rotated(float(x[pair.x]), float(x[pair.y]), i, pair, cs, p.magnitude));                     \
+        const uint freq = INTERLEAVED ? i / 2 : pair.x;                                                           \
+        const float2 cs = turn(positions[ulong(token) * p.position], freqs[ulong(freq) * p.freq]);                \
+        const float a = float(x[ulong(pair.x) * p.x_col]), b = float(x[ulong(pair.y) * p.x_col]);                 \
+        *out = T(rotated(a, b, i, pair, cs, p.magnitude));                                                        \
     }
 
 ROPE(float, f32)

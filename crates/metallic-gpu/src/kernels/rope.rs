@@ -1,7 +1,9 @@
 //! Rotary position embedding, and the way of keys and values into the cache.
 
+use metallic_core::tensor::View;
 use metallic_core::{DType, KvLayout, Rope, RopePairs};
 
+use super::sdpa::word;
 use super::{Arg, COMMON, Constants, Family, Kernel, Launch, Slot, Stage, Stages, StepTable, reads, writes};
 use crate::error::GpuError;
 use crate::gpu::Limits;
@@ -9,8 +11,11 @@ use crate::params::kernel_params;
 use crate::threadgroup;
 
 kernel_params! {
-    /// One thread per element of `[tokens, cols]`; strides are in elements of the input.
-    RopeParams { cols: u32, pairs: u32, token_stride: u32, head_stride: u32, magnitude: f32 }
+    /// One thread per element of `[tokens, cols]`. Strides are in elements: from a token to the next, from a head, from a column.
+    RopeParams {
+        cols: u32, pairs: u32, magnitude: f32, position: u32, freq: u32,
+        x_token: u32, x_head: u32, x_col: u32, out_token: u32, out_head: u32, out_col: u32,
+    }
 }
 
 kernel_params! {
@@ -80,19 +85,6 @@ pub(crate) fn kv_type(op: &'static str, dtype: DType, head_dim: usize) -> Result
     })
 }
 
-/// HeadRows as they lie in memory: `heads` of each token, so many elements from one token and head to the next.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct HeadRows {
-    /// Tokens.
-    pub(crate) tokens: u32,
-    /// HeadRows of each.
-    pub(crate) heads: u32,
-    /// Elements from a token to the next.
-    pub(crate) token_stride: u32,
-    /// Elements from a head to the next.
-    pub(crate) head_stride: u32,
-}
-
 fn interleaved(rope: &Rope) -> u32 {
     u32::from(rope.pairs == RopePairs::Interleaved)
 }
@@ -105,43 +97,63 @@ fn check(op: &'static str, rope: &Rope, pairs: u32) -> Result<(), GpuError> {
     Ok(())
 }
 
-/// Rotates `pairs` pairs of each head: `(x, positions [tokens], freqs [pairs]) -> out [tokens, heads * head_dim]`, dense.
-/// The output may not lie on the input: every element reads its partner.
-pub(crate) fn rope_heads(
-    dtype: DType,
+/// Plans [`metallic_core::tensor::TensorOp::Rope`]: `(x [tokens, heads, head_dim], positions [tokens], freqs [pairs])`, each
+/// bound at its view's first element. The output may not lie on the input: every element reads its partner.
+pub(crate) fn rope_view(
     rope: &Rope,
-    x: HeadRows,
-    pairs: u32,
+    [x, positions, freqs, out]: [&View; 4],
     limits: &Limits,
 ) -> Result<Launch, GpuError> {
     let unsupported = |reason: String| GpuError::Unsupported { op: "rope", reason };
-    check("rope", rope, pairs)?;
-    let (function, args) = match dtype {
+    let (function, args) = match x.dtype() {
         DType::F32 => ("rope_f32", ROPE4),
         DType::F16 => ("rope_f16", ROPE2),
         DType::BF16 => ("rope_bf16", ROPE2),
         other => return Err(unsupported(format!("rows of {other}; F32, F16 or BF16 are needed"))),
     };
-    let head_dim = rope.head_dim as u32;
-    let cols = x.heads.checked_mul(head_dim);
-    let cols = cols.ok_or_else(|| unsupported(format!("{} heads of {head_dim} in a row", x.heads)))?;
+    let count = |n| word("rope", n);
+    let (&[tokens, heads, head_dim], &[x_token, x_head, x_col]) = (x.shape(), x.strides()) else {
+        return Err(unsupported(format!(
+            "a tensor of rank {}; [tokens, heads, head_dim] is needed",
+            x.rank()
+        )));
+    };
+    let &[out_token, out_head, out_col] = out.strides() else {
+        return Err(unsupported(format!(
+            "a result of rank {}; [tokens, heads, head_dim] is needed",
+            out.rank()
+        )));
+    };
+    let stride = |view: &View| count(view.strides().first().copied().unwrap_or(0));
+    let pairs = count(freqs.elements())?;
+    check("rope", rope, pairs)?;
+    if head_dim != rope.head_dim {
+        return Err(unsupported(format!("heads of {head_dim} where {} is said", rope.head_dim)));
+    }
+    let cols = count(heads.saturating_mul(head_dim))?;
     let (groups, threads) = threadgroup::linear(cols, limits);
     let params = RopeParams {
         cols,
         pairs,
-        token_stride: x.token_stride,
-        head_stride: x.head_stride,
         magnitude: rope.magnitude,
+        position: stride(positions)?,
+        freq: stride(freqs)?,
+        x_token: count(x_token)?,
+        x_head: count(x_head)?,
+        x_col: count(x_col)?,
+        out_token: count(out_token)?,
+        out_head: count(out_head)?,
+        out_col: count(out_col)?,
     };
     Ok(Launch {
         kernel: Kernel {
             family: &FAMILY,
             function,
-            constants: Constants::of([0, head_dim, interleaved(rope), 0]),
+            constants: Constants::of([0, count(head_dim)?, interleaved(rope), 0]),
             args,
         },
         params: params.params(),
-        groups: [groups, x.tokens, 1],
+        groups: [groups, count(tokens)?, 1],
         threads: [threads, 1, 1],
         threadgroup_bytes: 0,
     })
@@ -154,13 +166,17 @@ pub(crate) fn rope(
     pairs: u32,
     limits: &Limits,
 ) -> Result<Stages, GpuError> {
-    let head_dim = rope.head_dim.max(1) as u32;
+    let unsupported = |reason: String| GpuError::Unsupported { op: "rope", reason };
+    let (head_dim, tokens, cols) = (rope.head_dim.max(1), tokens as usize, cols as usize);
     if !cols.is_multiple_of(head_dim) {
-        let reason = format!("rows of {cols} with heads of {head_dim}");
-        return Err(GpuError::Unsupported { op: "rope", reason });
+        return Err(unsupported(format!("rows of {cols} with heads of {head_dim}")));
     }
-    let heads = HeadRows { tokens, heads: cols / head_dim, token_stride: cols, head_stride: head_dim };
-    let launch = rope_heads(DType::F32, rope, heads, pairs, limits)?;
+    let dense =
+        |dtype, shape: &[usize]| View::contiguous(dtype, shape).map_err(|e| unsupported(e.to_string()));
+    let x = dense(DType::F32, &[tokens, cols / head_dim, head_dim])?;
+    let positions = dense(DType::U32, &[tokens])?;
+    let freqs = dense(DType::F32, &[pairs as usize])?;
+    let launch = rope_view(rope, [&x, &positions, &freqs, &x], limits)?;
     let positions = Slot::Step(StepTable::Positions);
     Ok(Stage::new(launch, [Slot::Input(0), positions, Slot::Input(2), Slot::Output]).into())
 }

@@ -95,15 +95,20 @@ fn pairs_in_both_layouts_and_partial_rotations_agree_with_the_formula() {
 fn strided_halves_and_bfloats_are_rotated_and_rounded_once() {
     for dtype in [DType::F16, DType::BF16] {
         let spec = Rope { head_dim: 8, ..PLAIN };
-        // Two tokens of three heads, which lie 11 elements apart in rows of 40.
-        let heads = HeadRows { tokens: 2, heads: 3, token_stride: 40, head_stride: 11 };
+        // Two tokens of three heads, which lie 11 elements apart in rows of 40; every second frequency; columns of the
+        // result 7 apart.
+        let x_view = View::strided(dtype, 0, &[2, 3, 8], &[40, 11, 1]).unwrap();
+        let positions = View::contiguous(DType::U32, &[2]).unwrap();
+        let freqs_view = View::strided(DType::F32, 0, &[4], &[2]).unwrap();
+        let out_view = View::strided(dtype, 0, &[2, 3, 8], &[3, 1, 7]).unwrap();
         let mut bytes = vec![0; 160];
         quantize(dtype, &numbers(80, 2.0), &mut bytes).unwrap();
         let mut x = vec![0f32; 80];
         dequantize(dtype, &bytes, &mut x).unwrap();
         let freqs = [1.0, 0.5, 0.25, 0.125];
-        let launch = rope_heads(dtype, &spec, heads, 4, &LIMITS).unwrap();
-        let args = [Data::Bytes(bytes), u32s(&[5, 9]), f32s(&freqs), Data::Room(96)];
+        let spread = [1.0, 9.0, 0.5, 9.0, 0.25, 9.0, 0.125];
+        let launch = rope_view(&spec, [&x_view, &positions, &freqs_view, &out_view], &LIMITS).unwrap();
+        let args = [Data::Bytes(bytes), u32s(&[5, 9]), f32s(&spread), Data::Room(110)];
         let Some(found) = run(&launch, &args) else { return };
         let mut expected = Vec::new();
         for (token, position) in [5, 9].into_iter().enumerate() {
@@ -113,8 +118,9 @@ fn strided_halves_and_bfloats_are_rotated_and_rounded_once() {
                 expected.extend(row);
             }
         }
-        let mut out = vec![0f32; 48];
-        dequantize(dtype, &found[3], &mut out).unwrap();
+        let mut all = vec![0f32; 55];
+        dequantize(dtype, &found[3], &mut all).unwrap();
+        let out: Vec<f32> = out_view.offsets().map(|at| all[at]).collect();
         let tolerance = if dtype == DType::F16 { 2e-3 } else { 2e-2 };
         assert!(worst(&out, &expected) < tolerance, "{dtype}");
     }
@@ -270,9 +276,9 @@ fn shapes_that_no_kernel_takes_are_refused_by_name() {
     assert!(error.contains("33 frequencies"), "{error}");
     let error = rope(&PLAIN, (1, 100), 8, &LIMITS).unwrap_err().to_string();
     assert!(error.contains("100"), "{error}");
-    let heads = HeadRows { tokens: 1, heads: 1, token_stride: 64, head_stride: 64 };
-    let error = rope_heads(DType::Q4_0, &PLAIN, heads, 32, &LIMITS).unwrap_err().to_string();
-    assert!(error.contains("Q4_0"), "{error}");
+    let words = View::contiguous(DType::U32, &[1, 1, 64]).unwrap();
+    let error = rope_view(&PLAIN, [&words, &words, &words, &words], &LIMITS).unwrap_err().to_string();
+    assert!(error.contains("U32"), "{error}");
 }
 
 #[test]

@@ -1,0 +1,143 @@
+//! Attention in three steps: scores, softmax, weighted sum. Slower than the fused form and easier to trust: the second
+//! provider, and what the first is compared with.
+
+use super::attention::{ATTEND, AttentionSpec, blocks_of};
+use super::rope::{KV, KV_ALIGN};
+use super::{Arg, COMMON, Family, Kernel, Launch, Slot, Stage, Stages, StepTable, reads, updates, writes};
+use crate::error::GpuError;
+use crate::gpu::Limits;
+use crate::params::kernel_params;
+use crate::threadgroup;
+
+kernel_params! {
+    /// Rows `(head, token)` of `stride` scores. No window: `window` is the largest number.
+    PlainParams { heads: u32, kv_heads: u32, tokens: u32, window: u32, stride: u32, scale: f32, softcap: f32 }
+}
+
+pub(crate) const FAMILY: Family = Family {
+    name: "attention_plain",
+    params: &[PlainParams::MSL],
+    uses: &[COMMON, KV, ATTEND],
+    text: include_str!("attention_plain.metal"),
+    kernels: &[
+        ("attention_plain_scores", SCORES),
+        ("attention_plain_softmax", SOFTMAX),
+        ("attention_plain_values", VALUES),
+    ],
+};
+
+const SCORES: &[Arg] =
+    &[reads("q", 4), reads("keys", KV_ALIGN), reads("rows", 8), reads("blocks", 4), writes("scores", 4)];
+const SOFTMAX: &[Arg] = &[reads("rows", 8), reads("sinks", 4), updates("scores", 4)];
+const VALUES: &[Arg] =
+    &[reads("weights", 4), reads("values", KV_ALIGN), reads("rows", 8), reads("blocks", 4), writes("out", 4)];
+
+/// Plans attention: `(q [tokens, heads * head_dim], receipt) -> [tokens, heads * head_dim]`.
+pub(crate) fn plan(spec: &AttentionSpec, limits: &Limits) -> Result<Stages, GpuError> {
+    let constants = spec.constants()?;
+    let a = &spec.attention;
+    let (heads, kv_heads, tokens) = (a.heads as u32, a.kv_heads as u32, spec.facts.tokens as u32);
+    let blocks = blocks_of(spec.reach(), a.window.is_some()).max(1);
+    let stride = blocks * 32;
+    let rows = a.heads * spec.facts.tokens;
+    let bytes = rows.checked_mul(stride as usize * 4).filter(|bytes| *bytes <= limits.max_buffer);
+    let Some(bytes) = bytes else {
+        let needed = rows.saturating_mul(stride as usize * 4);
+        return Err(GpuError::OutOfMemory {
+            what: "attention scores",
+            needed,
+            budget: Some(limits.max_buffer as u64),
+        });
+    };
+    let params = PlainParams {
+        heads,
+        kv_heads,
+        tokens,
+        window: spec.window(),
+        stride,
+        scale: a.scale,
+        softcap: a.softcap.unwrap_or(1.0),
+    };
+    let simdgroups = blocks.min(4).min(limits.max_threads / 32).max(1);
+    let launch = |function, args, groups, threads| Launch {
+        kernel: Kernel { family: &FAMILY, function, constants, args },
+        params: params.params(),
+        groups,
+        threads: [threads, 1, 1],
+        threadgroup_bytes: 0,
+    };
+    let groups = [kv_heads, tokens, blocks.div_ceil(simdgroups)];
+    let scores = launch("attention_plain_scores", SCORES, groups, simdgroups * 32);
+    let threads = threadgroup::row_threads(stride, limits);
+    let softmax = launch("attention_plain_softmax", SOFTMAX, [heads, tokens, 1], threads);
+    let threads = (a.head_dim as u32).next_multiple_of(32);
+    let values = launch("attention_plain_values", VALUES, [heads, tokens, 1], threads);
+    let (table, lists) = (Slot::Step(StepTable::Rows), Slot::Step(StepTable::Blocks));
+    let weights = Slot::Scratch(0);
+    Ok(Stages {
+        stages: vec![
+            Stage::new(scores, [Slot::Input(0), Slot::Keys, table, lists, weights])
+                .touching(1, spec.kv_bytes()),
+            Stage::new(softmax, [table, spec.sinks(), weights]),
+            Stage::new(values, [weights, Slot::Values, table, lists, Slot::Output])
+                .touching(1, spec.kv_bytes()),
+        ],
+        scratch: vec![bytes],
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use metallic_core::{Attention, DType};
+
+    use super::super::attention::scene::{GROUPED, Scene};
+    use super::*;
+    use crate::threadgroup::tests::LIMITS;
+
+    const SMALL: Attention = Attention { heads: 2, kv_heads: 1, head_dim: 16, scale: 0.25, ..GROUPED };
+
+    fn check(scene: &Scene) {
+        scene.check(&plan(&scene.spec(), &LIMITS).unwrap(), 1e-5);
+    }
+
+    #[test]
+    fn three_steps_agree_with_the_formula_at_every_border() {
+        for length in [1, 2, 31, 32, 33, 64, 65, 257] {
+            check(&Scene::new(SMALL, DType::F32, &[(length - 1, 1)]));
+        }
+        for tokens in [2, 33] {
+            check(&Scene::new(SMALL, DType::F32, &[(30, tokens), (0, 3)]));
+        }
+        for kv in [DType::F32, DType::F16, DType::BF16, DType::Q8_0] {
+            check(&Scene::new(GROUPED, kv, &[(44, 1), (2, 2)]));
+        }
+        for head_dim in [26, 80, 256] {
+            let attention = Attention { heads: 5, kv_heads: 1, head_dim, scale: 0.1, ..GROUPED };
+            check(&Scene::new(attention, DType::F16, &[(36, 2)]));
+        }
+    }
+
+    #[test]
+    fn windows_caps_sinks_blind_rows_and_extreme_scores_give_what_the_formula_gives() {
+        for window in [1, 5, 33] {
+            let attention = Attention { window: Some(window), ..SMALL };
+            check(&Scene::new(attention, DType::F32, &[(70, 1), (3, 2), (31, 2)]));
+        }
+        for (softcap, sinks) in [(Some(0.7), None), (Some(3.0), Some(vec![-1.0, 50.0]))] {
+            let attention = Attention { softcap, ..SMALL };
+            check(&Scene { sinks, blind: true, ..Scene::new(attention, DType::F32, &[(40, 1), (0, 2)]) });
+        }
+        for strength in [1e-30, 1e6, 1e30] {
+            check(&Scene { strength, ..Scene::new(SMALL, DType::F32, &[(40, 3)]) });
+        }
+    }
+
+    #[test]
+    fn scores_that_no_buffer_holds_are_refused_with_their_size() {
+        let spec = Scene::new(GROUPED, DType::F16, &[(100, 300)]).spec();
+        let limits = Limits { max_buffer: 1 << 20, ..LIMITS };
+        let error = plan(&spec, &limits).unwrap_err();
+        let needed = 6 * 300 * 416 * 4;
+        assert!(matches!(error, GpuError::OutOfMemory { needed: n, .. } if n == needed), "{error}");
+    }
+}

@@ -1,0 +1,100 @@
+// Attention of strided tensors without a cache: one threadgroup per head and query, a running softmax over its keys. A lane
+// has one key for the scores and every 32nd dimension for the values.
+
+// Queries are the last of the sequence and see nothing past themselves.
+constant uint CAUSAL [[function_constant(0)]];
+// Elements of a row are neighbours in every tensor.
+constant uint DENSE [[function_constant(1)]];
+
+template <typename T>
+void sdpa(
+    constant SdpaParams& p, device const T* q, device const T* k, device const T* v, device const float* sinks,
+    device T* out, threadgroup float* shared, uint2 at, uint tid, uint simd, uint simds, uint lane
+) {
+    const uint head = at.x, kv_head = head / p.per_kv, threads = simds * SIMD;
+    const uint q_col = DENSE ? 1 : p.q_col, k_col = DENSE ? 1 : p.k_col, v_col = DENSE ? 1 : p.v_col;
+    const uint out_col = DENSE ? 1 : p.out_col;
+    q += ulong(head) * p.q_head + ulong(at.y) * p.q_row;
+    k += ulong(kv_head) * p.k_head;
+    v += ulong(kv_head) * p.v_head;
+    out += ulong(head) * p.out_head + ulong(at.y) * p.out_row;
+    // Floats: the query, the sums of each simdgroup, its softmax weights, its largest score and total.
+    threadgroup float* query = shared;
+    threadgroup float* sums = query + p.dim;
+    threadgroup float* weights = sums + simds * p.dim + simd * SIMD;
+    threadgroup float* tops = sums + simds * (p.dim + SIMD);
+    threadgroup float* totals = tops + simds;
+    for (uint i = tid; i < p.dim; i += threads) query[i] = float(q[ulong(i) * q_col]) * p.scale;
+    threadgroup float* own = sums + simd * p.dim;
+    for (uint i = lane; i < p.dim; i += SIMD) own[i] = 0.0f;
+    threadgroup_barrier(mem_flags::mem_threadgroup);
+
+    // Query i of m stands at i + n - m, before the first key where there are fewer keys.
+    uint end = p.keys;
+    if (CAUSAL) end = at.y + 1 + p.keys > p.queries ? min(p.keys, at.y + 1 + p.keys - p.queries) : 0;
+    const uint begin = CAUSAL ? window_begin(end, p.window) : 0;
+    float top = LOWEST, total = 0.0f;
+    for (uint base = begin + simd * SIMD; base < end; base += threads) {
+        const bool seen = base + lane < end;
+        float score = LOWEST;
+        if (seen) {
+            device const T* key = k + ulong(base + lane) * p.k_row;
+            float4 parts = float4(0.0f);
+            uint i = 0;
+            for (; i + 4 <= p.dim; i += 4) {
+                const float4 x = float4(
+                    float(key[ulong(i) * k_col]), float(key[ulong(i + 1) * k_col]), float(key[ulong(i + 2) * k_col]),
+                    float(key[ulong(i + 3) * k_col]));
+                parts = fma(x, float4(query[i], query[i + 1], query[i + 2], query[i + 3]), parts);
+            }
+            for (; i < p.dim; i++) parts.x = fma(float(key[ulong(i) * k_col]), query[i], parts.x);
+            score = capped((parts.x + parts.y) + (parts.z + parts.w), p.softcap);
+        }
+        const float high = max(top, simd_max(score));
+        const float fade = precise::exp(top - high);
+        const float weight = seen ? precise::exp(score - high) : 0.0f;
+        top = high;
+        total = total * fade + weight;
+        weights[lane] = weight;
+        simdgroup_barrier(mem_flags::mem_threadgroup);
+        const uint count = min(SIMD, end - base);
+        for (uint i = lane; i < p.dim; i += SIMD) {
+            device const T* value = v + ulong(base) * p.v_row + ulong(i) * v_col;
+            float sum = own[i] * fade;
+            for (uint j = 0; j < count; j++) sum = fma(weights[j], float(value[ulong(j) * p.v_row]), sum);
+            own[i] = sum;
+        }
+        simdgroup_barrier(mem_flags::mem_threadgroup);
+    }
+    total = simd_sum(total);
+    if (lane == 0) {
+        tops[simd] = top;
+        totals[simd] = total;
+    }
+    threadgroup_barrier(mem_flags::mem_threadgroup);
+    float high = SINKS ? sinks[ulong(head) * p.sink] : LOWEST;
+    for (uint s = 0; s < simds; s++) high = max(high, tops[s]);
+    float sum = SINKS ? precise::exp(sinks[ulong(head) * p.sink] - high) : 0.0f;
+    for (uint s = 0; s < simds; s++) sum += totals[s] * precise::exp(tops[s] - high);
+    const float unit = inverse_or_zero(sum);
+    for (uint i = tid; i < p.dim; i += threads) {
+        float x = 0.0f;
+        for (uint s = 0; s < simds; s++) x += sums[s * p.dim + i] * precise::exp(tops[s] - high);
+        out[ulong(i) * out_col] = T(x * unit);
+    }
+}
+
+#define SDPA(T, NAME)                                                                                             \
+    kernel void sdpa_##NAME(                                                                                      \
+        constant SdpaParams& p [[buffer(0)]], device const T* q [[buffer(1)]], device const T* k [[buffer(2)]],   \
+        device const T* v [[buffer(3)]], device const float* sinks [[buffer(4)]], device T* out [[buffer(5)]],    \
+        threadgroup float* shared [[threadgroup(0)]], uint2 at [[threadgroup_position_in_grid]],                  \
+        uint tid [[thread_index_in_threadgroup]], uint simd [[simdgroup_index_in_threadgroup]],                   \
+        uint simds [[simdgroups_per_threadgroup]], uint lane [[thread_index_in_simdgroup]]                        \
+    ) {                                                                                                           \
+        sdpa<T>(p, q, k, v, sinks, out, shared, at, tid, simd, simds, lane);                                      \
+    }
+
+SDPA(float, f32)
+SDPA(half, f16)
+SDPA(bfloat, bf16)
