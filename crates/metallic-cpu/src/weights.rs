@@ -48,7 +48,7 @@ impl Weights {
                 let (weight, forms) = (&graph.weights()[id.0], &mut forms[id.0]);
                 match node.op.weight_use(index) {
                     WeightUse::Matrix if forms.matrix.is_none() => {
-                        forms.matrix = Some(pack(weight, team, exact)?)
+                        forms.matrix = Some(pack(weight, team, exact)?);
                     }
                     WeightUse::Vector if forms.vector.is_empty() => forms.vector = numbers(weight)?,
                     WeightUse::Table if forms.table.is_none() => forms.table = Some(table(weight)?),

@@ -1,0 +1,77 @@
+//! An open device that tensors live on.
+
+use std::fmt;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use metallic_core::tensor::{Operand, TensorDevice, TensorMemory, TensorOp};
+use metallic_core::{Backend, DeviceInfo, RunStats};
+
+use super::Error;
+use crate::Device;
+
+/// An open device that tensors live on: a cheap handle, shared by all of them.
+///
+/// ```
+/// use metallic::Device;
+/// use metallic::tensor::{DType, OpenDevice, Tensor};
+///
+/// let device = OpenDevice::open(Device::Auto)?;
+/// let ones = Tensor::ones(&device, DType::F32, [2, 2])?;
+/// assert_eq!(ones.to_vec::<f32>()?, [1.0; 4]);
+/// assert!(device.stats().dispatches > 0); // The device did the work.
+/// # Ok::<(), metallic::tensor::Error>(())
+/// ```
+#[derive(Clone)]
+pub struct OpenDevice(Arc<Inner>);
+
+struct Inner {
+    info: DeviceInfo,
+    tensors: Arc<dyn TensorDevice>,
+    stats: Mutex<RunStats>,
+}
+
+impl OpenDevice {
+    /// Opens a device with its default options.
+    pub fn open(device: Device) -> Result<OpenDevice, Error> {
+        Ok(OpenDevice::new(device.open(0)?.as_ref()))
+    }
+
+    /// The tensors of a backend that is open already.
+    pub fn new(backend: &dyn Backend) -> OpenDevice {
+        let (info, tensors) = (backend.info().clone(), backend.tensors());
+        OpenDevice(Arc::new(Inner { info, tensors, stats: Mutex::default() }))
+    }
+
+    /// What it is.
+    pub fn info(&self) -> &DeviceInfo {
+        &self.0.info
+    }
+
+    /// What all operations on it have cost so far.
+    pub fn stats(&self) -> RunStats {
+        self.0.stats.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Memory of `bytes` bytes for [`super::Tensor::from_region`].
+    pub fn allocate(&self, bytes: usize) -> Result<Arc<dyn TensorMemory>, Error> {
+        Ok(self.0.tensors.allocate(bytes)?)
+    }
+
+    /// Carries out one operation.
+    pub(super) fn run(
+        &self,
+        op: &TensorOp,
+        inputs: &[Operand<'_>],
+        outputs: &[Operand<'_>],
+    ) -> Result<(), Error> {
+        let stats = self.0.tensors.run(op, inputs, outputs)?;
+        self.0.stats.lock().unwrap_or_else(PoisonError::into_inner).add(&stats);
+        Ok(())
+    }
+}
+
+impl fmt::Debug for OpenDevice {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "OpenDevice({}: {})", self.info().kind, self.info().name)
+    }
+}
