@@ -21,6 +21,9 @@ pub(crate) mod rope;
 mod rows;
 pub(crate) mod sdpa;
 pub(crate) mod softmax;
+// Planned by drivers of hardware alone.
+#[cfg_attr(not(any(test, target_os = "macos")), allow(dead_code))]
+pub(crate) mod transfer;
 mod typed;
 
 use std::hash::Hash;
@@ -283,4 +286,5 @@ pub const FAMILIES: &[&Family] = &[
     &rope::FAMILY,
     &sdpa::FAMILY,
     &softmax::FAMILY,
+    &transfer::FAMILY,
 ];
