@@ -22,7 +22,7 @@ use crate::{
     diagnostic::Severity,
     error::{Error, Result},
     library::{ArgumentKind, Kernel, Library},
-    runtime::{self, Buffer, Job, StackPool, Stats},
+    runtime::{self, Buffer, Crew, Job, Stats},
 };
 
 /// The most threads a threadgroup may have.
@@ -34,7 +34,7 @@ const TIME_LIMIT: Duration = Duration::from_secs(60);
 #[derive(Debug)]
 pub struct Device {
     workers: usize,
-    stacks: StackPool,
+    crew: Crew,
 }
 
 impl Default for Device {
@@ -51,7 +51,7 @@ impl Device {
 
     /// A device of `workers` host threads.
     pub fn with_workers(workers: usize) -> Self {
-        Self { workers: workers.max(1), stacks: StackPool::default() }
+        Self { workers: workers.max(1), crew: Crew::default() }
     }
 
     /// Begins a dispatch of a kernel. A library of the checked flavour is checked as it runs.
@@ -274,7 +274,7 @@ impl<'a> Dispatch<'a> {
             checker
         });
         let start = Instant::now();
-        let finished = runtime::run(&job, checker.as_mut(), &self.device.stacks);
+        let finished = runtime::run(&job, checker.as_mut(), &self.device.crew);
         let elapsed = start.elapsed();
         let mut found = checker.as_mut().map(Checker::take_findings).unwrap_or_default();
         if let Some(checker) = &checker

@@ -4,8 +4,8 @@ use std::ptr;
 
 use super::{
     abi,
-    group::{CURRENT, Worker},
     thread::{State, Thread},
+    worker::{CURRENT, Worker},
 };
 use crate::check::{Event, Who};
 
@@ -32,10 +32,11 @@ impl Worker<'_> {
         }
     }
 
-    /// Resolves one collective of simdgroup `s`: lanes that wait at the same place form a group. False if no lane waits for one.
-    pub(super) fn resolve(&self, s: usize, lanes: usize) -> bool {
-        let first = s * abi::SIMD_WIDTH;
-        let threads = &self.threads[first..first + lanes];
+    /// Resolves one collective of the current simdgroup: lanes that wait at the same place form a group. False if no lane waits
+    /// for one.
+    pub(super) fn resolve(&self) -> bool {
+        let first = self.first.get();
+        let threads = &self.threads[first..first + self.lanes.get()];
         let (mut simd, mut barrier, mut live) = (None, None, 0_u32);
         for (lane, t) in threads.iter().enumerate() {
             match t.state.get() {
@@ -49,8 +50,9 @@ impl Worker<'_> {
         if let Some(leader) = simd {
             self.collective(threads, leader, live);
         } else if let Some(leader) = barrier {
-            self.release_simdgroup(s, threads, leader, live);
+            self.release_simdgroup(first / abi::SIMD_WIDTH, threads, leader, live);
         } else {
+            self.pending.set(false);
             return false;
         }
         true
