@@ -319,13 +319,23 @@ impl Worker<'_> {
                 }
                 self.turn.set(self.turn.get() + 1);
             }
-            let stays = self.in_order && !self.stop.load(Ordering::Relaxed) && !self.short_of_stack();
-            if !(self.pending.get() && stays && self.resolve()) {
+            if !self.pending.get() || !self.begin_round() {
                 return Next::Nobody;
             }
+        }
+    }
+
+    /// After the last lane's turn, in order: runs the collective that lanes wait for, so that they can go on. False where that
+    /// is for the scheduler to do, or there is none.
+    #[inline(never)]
+    fn begin_round(&self) -> bool {
+        let stays = self.in_order && !self.stop.load(Ordering::Relaxed) && !self.short_of_stack();
+        if stays && self.resolve() {
             self.released.set(false);
             self.turn.set(0);
+            return true;
         }
+        false
     }
 
     /// Whether the running fiber, if one is, has no room for a collective.
@@ -335,15 +345,18 @@ impl Worker<'_> {
         (stack.start..stack.start + ROOM).contains(&(&raw const here as usize))
     }
 
-    /// Brings the stack of the thread after this one into the cache: with many threads it has gone since its last turn.
+    /// Brings the stack of the thread after this one into the cache, and the record of the one after that: with many threads
+    /// they have gone since their last turn.
     #[inline]
     fn fetch_next(&self) {
-        if self.turn.get() < self.lanes.get() {
-            let next = &self.threads[self.first.get() + self.order_at(self.turn.get())];
-            let stack = next.context.stack_pointer();
+        let turn = self.turn.get();
+        if turn < self.lanes.get() {
+            let next = self.first.get() + self.order_at(turn);
+            let stack = self.threads[next].context.stack_pointer();
             for line in 0..3 {
                 prefetch(stack + 64 * line);
             }
+            prefetch(self.threads.as_ptr().wrapping_add(next + 1) as usize);
         }
     }
 
