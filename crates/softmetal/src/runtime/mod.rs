@@ -33,6 +33,7 @@ pub(crate) use arena::LIMIT as THREADGROUP_MEMORY;
 pub use buffer::Buffer;
 pub(crate) use buffer::Hold;
 pub(crate) use crew::Crew;
+pub(crate) use image::Constants;
 pub use image::Image;
 use serde::Serialize;
 use trap::Watch;
@@ -68,6 +69,9 @@ impl Stats {
     }
 }
 
+/// Longer than anybody waits.
+const FOR_EVER: Duration = Duration::from_secs(1 << 32);
+
 /// A dispatch that was found valid.
 pub(crate) struct Job<'a> {
     pub(crate) image: &'a Image,
@@ -79,7 +83,7 @@ pub(crate) struct Job<'a> {
     pub(crate) groups: [u32; 3],
     pub(crate) buffers: [*mut c_void; abi::MAX_BUFFERS],
     pub(crate) threadgroup_memory: [u32; abi::MAX_THREADGROUP_ARGS],
-    pub(crate) constants: Vec<(u32, Vec<u8>)>,
+    pub(crate) constants: Constants,
     /// Zero: in order.
     pub(crate) seed: u64,
     pub(crate) workers: usize,
@@ -103,7 +107,8 @@ pub(crate) fn run(job: &Job<'_>, checker: Option<&mut Checker>, crew: &Crew) -> 
     let total = job.groups.iter().map(|&g| u64::from(g)).product::<u64>();
     let (stop, next) = (AtomicBool::new(false), AtomicU64::new(0));
     let order = Order::new(job.seed, total);
-    let deadline = Instant::now() + job.time_limit;
+    let now = Instant::now();
+    let deadline = now.checked_add(job.time_limit).unwrap_or(now + FOR_EVER);
     let finished = Mutex::new((Finished::default(), false));
     let work = |checker: Option<&mut Checker>| {
         trap::install();

@@ -221,12 +221,13 @@ impl<'a> Worker<'a> {
         unreachable!("a thread that was ended does not go on");
     }
 
-    /// Ends the dispatch if the running thread has too little stack left to call the checker on it.
+    /// Ends the dispatch if the running thread has too little stack left to call the checker on it. `pc`: where it would go on.
     #[inline]
     pub(crate) fn need_stack(&self, pc: usize) {
         let here = 0_u8;
         if (&raw const here as usize) < self.floor.get() {
-            self.trap.set(Some(Trap { cause: Cause::StackOverflow, pc }));
+            // The call itself, not what comes after it.
+            self.trap.set(Some(Trap { cause: Cause::StackOverflow, pc: pc.saturating_sub(1) }));
             // SAFETY: the scheduler waits while a fiber runs.
             unsafe { self.me().context.switch(&self.scheduler) };
         }
