@@ -187,6 +187,12 @@ impl SequenceSpan<'_> {
         // A past beyond all bounds stays there, so that `Step::validate` sees it.
         self.past.saturating_add(self.tokens.len())
     }
+
+    /// The same span so many steps later.
+    #[must_use]
+    pub fn ahead(&self, steps: usize) -> Self {
+        SequenceSpan { past: self.past.saturating_add(steps), ..self.clone() }
+    }
 }
 
 /// What one step computes: tokens of several sequences, one after another.
@@ -400,25 +406,7 @@ pub trait Program: Send {
         steps: usize,
         chosen: &mut Vec<u32>,
     ) -> Result<RunStats, BackendError> {
-        let mut total = RunStats::default();
-        let mut tokens = step.tokens.to_vec();
-        for ahead in 0..steps {
-            let positions: Vec<u32> = step.positions.iter().map(|p| p.saturating_add(ahead as u32)).collect();
-            let moved = |s: &SequenceSpan<'_>| s.past.saturating_add(ahead);
-            let sequences: Vec<SequenceSpan<'_>> = step
-                .sequences
-                .iter()
-                .map(|s| SequenceSpan { tokens: s.tokens.clone(), past: moved(s), blocks: s.blocks })
-                .collect();
-            let next =
-                Step { tokens: &tokens, positions: &positions, sequences: &sequences, outputs: step.outputs };
-            total.add(&self.run(&next)?);
-            let logits = self.output(0);
-            let rows = logits.chunks_exact((logits.len() / step.outputs.len().max(1)).max(1));
-            tokens = rows.map(best).collect();
-            chosen.extend_from_slice(&tokens);
-        }
-        Ok(total)
+        run_ahead_on_host(self, step, steps, chosen)
     }
 
     /// The graph's `index`-th output after the last run, row-major; empty before the first run or past the last output.
@@ -426,6 +414,28 @@ pub trait Program: Send {
 
     /// Bytes of memory held: weights as stored on the device, intermediates, cache.
     fn memory(&self) -> ProgramMemory;
+}
+
+/// [`Program::run_ahead`] one step at a time, each fed by the host.
+pub fn run_ahead_on_host<P: Program + ?Sized>(
+    program: &mut P,
+    step: &Step<'_>,
+    steps: usize,
+    chosen: &mut Vec<u32>,
+) -> Result<RunStats, BackendError> {
+    let mut total = RunStats::default();
+    let mut tokens = step.tokens.to_vec();
+    for ahead in 0..steps {
+        let positions: Vec<u32> = step.positions.iter().map(|p| p.saturating_add(ahead as u32)).collect();
+        let sequences: Vec<SequenceSpan<'_>> = step.sequences.iter().map(|s| s.ahead(ahead)).collect();
+        let next = Step { tokens: &tokens, positions: &positions, sequences: &sequences, outputs: step.outputs };
+        total.add(&program.run(&next)?);
+        let logits = program.output(0);
+        let rows = logits.chunks_exact((logits.len() / step.outputs.len().max(1)).max(1));
+        tokens = rows.map(best).collect();
+        chosen.extend_from_slice(&tokens);
+    }
+    Ok(total)
 }
 
 /// Index of the largest number, the first of equals; numbers that are none do not count.

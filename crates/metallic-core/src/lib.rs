@@ -16,7 +16,7 @@ mod typing;
 
 pub use backend::{
     BLOCK_TOKENS, Backend, BackendError, DeviceInfo, KvLayout, Program, ProgramMemory, RunStats,
-    SequenceSpan, Step, StepError,
+    SequenceSpan, Step, StepError, run_ahead_on_host,
 };
 pub use bytes::Bytes;
 pub use dtype::{DType, UnknownDType};

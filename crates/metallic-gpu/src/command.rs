@@ -189,6 +189,7 @@ impl Dispatch {
 
 /// One thing for the device to do.
 #[derive(Clone, Copy, Debug)]
+#[allow(clippy::large_enum_variant)] // Nearly all are dispatches; a box would be an allocation for each.
 pub enum Command {
     /// Runs a kernel.
     Dispatch(Dispatch),

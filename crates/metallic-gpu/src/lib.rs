@@ -4,29 +4,31 @@
 #![deny(unsafe_code)]
 #![allow(dead_code, unused_imports)]
 
+mod backend;
 mod cache;
 mod command;
-#[cfg(any(test, target_os = "macos"))]
-mod driver;
+mod encode;
 mod error;
 pub mod fault;
 mod gpu;
 pub mod kernels;
-#[cfg(target_os = "macos")]
-pub mod metal;
+mod kv;
+mod lower;
 mod params;
 mod pipelines;
 mod pool;
+mod program;
 mod provider;
 pub mod soft;
+mod step;
 mod threadgroup;
+mod weights;
 
+pub use backend::{GpuBackend, GpuOptions};
 pub use cache::{Cache, CacheMetrics};
 pub use command::{Access, Binding, Command, CommandList, Dispatch, Region};
 pub use error::GpuError;
 pub use gpu::{BufferId, Gpu, Imported, LibraryId, Limits, Pipeline, PipelineId, Storage, Submission};
-#[cfg(target_os = "macos")]
-pub use metal::Metal;
 pub use pipelines::{PipelineMetrics, Pipelines, ReadyPipeline};
 pub use pool::{Allocation, Arena, ClassStats, Pool, PoolStats, PooledBuffer};
 pub use provider::{OpKind, Providers, Quarantined, Selection, Why};

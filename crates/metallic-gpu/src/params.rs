@@ -1,7 +1,7 @@
 //! Params of a kernel are declared once, in Rust, and printed into the MSL: the two languages cannot drift.
 
 /// Bytes of params at most.
-pub const MAX_PARAMS: usize = 128;
+pub(crate) const MAX_PARAMS: usize = 128;
 
 /// The params of one launch, as the kernel sees them at buffer index 0.
 #[derive(Clone, Copy, PartialEq, Eq)]

@@ -132,7 +132,12 @@ impl Pool {
         storage: Storage,
     ) -> Result<Allocation, GpuError> {
         let id = self.shared.allocate(what, bytes, storage)?;
-        Ok(Allocation { shared: self.shared.clone(), region: Region::whole(id, bytes), held: bytes })
+        Ok(Allocation {
+            shared: self.shared.clone(),
+            region: Region::whole(id, bytes),
+            held: bytes,
+            copied: bytes,
+        })
     }
 
     /// A zeroed arena of exactly this size, to be handed out piece by piece.
@@ -148,7 +153,8 @@ impl Pool {
         self.shared.state().allocations += 1;
         let whole = Region::whole(imported.buffer, imported.offset.saturating_add(held));
         // From here on the allocation gives back what was taken.
-        let mut allocation = Allocation { shared: self.shared.clone(), region: whole, held };
+        let copied = imported.copied;
+        let mut allocation = Allocation { shared: self.shared.clone(), region: whole, held, copied };
         allocation.region = whole.slice(imported.offset, held)?;
         Ok(allocation)
     }
@@ -156,6 +162,11 @@ impl Pool {
     /// Gives every idle buffer back to the device; returns their bytes.
     pub fn trim(&self) -> u64 {
         self.shared.trim()
+    }
+
+    /// Buffers the device has allocated for it so far.
+    pub fn allocations(&self) -> u64 {
+        self.shared.state().allocations
     }
 
     /// What it holds and has done so far.
@@ -326,12 +337,18 @@ pub struct Allocation {
     region: Region,
     /// Bytes it counts for.
     held: usize,
+    copied: usize,
 }
 
 impl Allocation {
     /// The bytes.
     pub fn region(&self) -> Region {
         self.region
+    }
+
+    /// Bytes of memory it takes; none where the device reads the host's own pages.
+    pub fn copied(&self) -> usize {
+        self.copied
     }
 }
 

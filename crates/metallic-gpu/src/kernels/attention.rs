@@ -10,6 +10,7 @@ use super::{
 use crate::error::GpuError;
 use crate::gpu::Limits;
 use crate::params::kernel_params;
+use crate::step::StepFacts;
 
 kernel_params! {
     /// One threadgroup per (part of the query heads of a key/value head, token, split). A part has at most `part` heads, a
@@ -76,23 +77,6 @@ const WIDE: [(u32, &str); 6] = [
     (8, "attention_decode_8"),
 ];
 const ODD: [(u32, &str); 2] = [(1, "attention_decode_odd_1"), (4, "attention_decode_odd_4")];
-
-/// What planning needs to know of a step.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct StepFacts {
-    /// Tokens of all sequences.
-    pub(crate) tokens: usize,
-    /// Tokens whose result is wanted.
-    pub(crate) outputs: usize,
-    /// Query tiles.
-    pub(crate) tiles: usize,
-    /// Most tokens any token may see.
-    pub(crate) visible_max: usize,
-    /// Tokens of cache a pass over every sequence reads: each sequence once.
-    pub(crate) cached: usize,
-    /// Most tokens one sequence brings.
-    pub(crate) longest: usize,
-}
 
 /// Attention of one step.
 #[derive(Clone, Copy, Debug)]

@@ -11,7 +11,7 @@ pub(crate) mod harness;
 pub(crate) mod matmul;
 #[cfg(test)]
 mod matmul_tests;
-mod matvec;
+pub(crate) mod matvec;
 pub(crate) mod norm;
 pub(crate) mod project;
 #[cfg(test)]
@@ -21,9 +21,6 @@ pub(crate) mod rope;
 mod rows;
 pub(crate) mod sdpa;
 pub(crate) mod softmax;
-// Planned by drivers of hardware alone.
-#[cfg_attr(not(any(test, target_os = "macos")), allow(dead_code))]
-pub(crate) mod transfer;
 mod typed;
 
 use std::hash::Hash;
@@ -118,7 +115,7 @@ impl Family {
         let file = (format!("{}.metal", self.name), self.text);
         let files = self.uses.iter().map(|(name, text)| ((*name).to_owned(), *text)).chain([file]);
         for (name, text) in files {
-            source += &format!("#line 1 \"{name}\"\n{text}\n");
+            source.extend(["#line 1 \"", &name, "\"\n", text, "\n"]);
         }
         source
     }
@@ -232,6 +229,7 @@ pub(crate) struct Stage {
 
 impl Stage {
     /// A launch with its arguments in the kernel's order.
+    #[allow(clippy::large_types_passed_by_value)] // It is moved in.
     pub(crate) fn new<const N: usize>(launch: Launch, given: [Slot; N]) -> Stage {
         const { assert!(N <= MAX_ARGS, "too many arguments") };
         let mut slots = [(Slot::Unused, None); MAX_ARGS];
@@ -286,5 +284,4 @@ pub const FAMILIES: &[&Family] = &[
     &rope::FAMILY,
     &sdpa::FAMILY,
     &softmax::FAMILY,
-    &transfer::FAMILY,
 ];

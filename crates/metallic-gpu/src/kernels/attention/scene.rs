@@ -3,9 +3,10 @@
 use metallic_core::quant::{dequantize, quantize};
 use metallic_core::{Attention, BLOCK_TOKENS, DType};
 
-use super::{AttentionSpec, StepFacts};
+use super::AttentionSpec;
 use crate::kernels::harness::{Data, as_f32s, f32s, run, u32s};
 use crate::kernels::{Slot, Stages, StepTable, TILE_TOKENS};
+use crate::step::StepFacts;
 
 /// Plain attention of 6 query heads over 2 key/value heads of 64.
 pub(crate) const GROUPED: Attention =
@@ -44,6 +45,7 @@ impl Scene {
                 visible_max: lengths().max().unwrap_or(0),
                 cached: lengths().sum(),
                 longest: self.sequences.iter().map(|s| s.1).max().unwrap_or(0),
+                all_outputs: false,
             },
             kv: self.kv,
             sinks: self.sinks.as_ref().map(|_| Slot::Input(2)),

@@ -1,0 +1,93 @@
+//! A GPU as a backend: graphs are fused, lowered and planned here.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use metallic_core::{Backend, BackendError, DeviceInfo, Graph, KvLayout, Program, rewrite};
+
+use crate::error::GpuError;
+use crate::gpu::Gpu;
+use crate::pipelines::Pipelines;
+use crate::pool::Pool;
+use crate::program::GpuProgram;
+use crate::provider::Providers;
+
+/// How a GPU is used.
+#[derive(Clone, Debug)]
+pub struct GpuOptions {
+    /// How long one submission may take before it counts as hung.
+    pub timeout: Duration,
+    /// Greedy steps handed over at once while decoding.
+    pub steps_ahead: usize,
+    /// Fuse operations before they are lowered; off only to test single operations.
+    pub fuse: bool,
+    /// Bytes that may be held in all; the device's own limit if none is given.
+    pub budget: Option<u64>,
+    /// Which providers serve which operations.
+    pub providers: Providers,
+}
+
+impl Default for GpuOptions {
+    fn default() -> GpuOptions {
+        GpuOptions {
+            timeout: Duration::from_secs(600),
+            steps_ahead: 1,
+            fuse: true,
+            budget: None,
+            providers: Providers::default(),
+        }
+    }
+}
+
+/// What all programs of a GPU share.
+pub(crate) struct Shared {
+    pub(crate) gpu: Arc<dyn Gpu>,
+    pub(crate) pool: Pool,
+    pub(crate) pipelines: Pipelines,
+    pub(crate) providers: Providers,
+    pub(crate) options: GpuOptions,
+}
+
+impl Shared {
+    /// The device's kind, for errors.
+    pub(crate) fn kind(&self) -> &'static str {
+        self.gpu.info().kind
+    }
+}
+
+/// A GPU that runs graphs.
+pub struct GpuBackend {
+    shared: Arc<Shared>,
+}
+
+impl GpuBackend {
+    /// A backend over a device.
+    pub fn new(gpu: Arc<dyn Gpu>, options: GpuOptions) -> GpuBackend {
+        let budget = options.budget.or(gpu.limits().budget);
+        let pool = Pool::new(gpu.clone(), budget);
+        let pipelines = Pipelines::new(gpu.clone());
+        let providers = options.providers.clone();
+        GpuBackend { shared: Arc::new(Shared { gpu, pool, pipelines, providers, options }) }
+    }
+}
+
+impl Backend for GpuBackend {
+    fn info(&self) -> &DeviceInfo {
+        self.shared.gpu.info()
+    }
+
+    fn tensors(&self) -> Arc<dyn metallic_core::tensor::TensorDevice> {
+        // Replaced by kernels as they come.
+        metallic_core::reference::Reference::new().tensors()
+    }
+
+    fn compile(&self, graph: &Graph, kv: KvLayout) -> Result<Box<dyn Program>, BackendError> {
+        let device = self.shared.kind();
+        kv.check(device, graph)?;
+        let fused = if self.shared.options.fuse { rewrite::fuse(graph) } else { Ok(graph.clone()) };
+        let fused = fused
+            .map_err(|error| GpuError::Unsupported { op: "rewrite", reason: error.to_string() }.on(device))?;
+        let program = GpuProgram::new(self.shared.clone(), fused, kv).map_err(|e| e.on(device))?;
+        Ok(Box::new(program))
+    }
+}

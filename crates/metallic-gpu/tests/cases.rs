@@ -1,0 +1,65 @@
+//! Every operation of the case table through the Metal kernels, run by softmetal.
+
+use std::sync::Arc;
+
+use metallic_gpu::{GpuBackend, GpuOptions, Providers, Soft, SoftOptions};
+use metallic_testkit::cases;
+
+/// A backend over the software device; `None`, said aloud, where there is no clang.
+fn backend(soft: SoftOptions, options: GpuOptions) -> Option<GpuBackend> {
+    match Soft::new(soft) {
+        Ok(soft) => Some(GpuBackend::new(Arc::new(soft), options)),
+        Err(error) => {
+            eprintln!("NOT TESTED: {error}");
+            None
+        }
+    }
+}
+
+fn run_table(soft: SoftOptions, options: GpuOptions, only: &str) {
+    let Some(backend) = backend(SoftOptions { threads: 2, ..soft }, options) else { return };
+    let mut failures = Vec::new();
+    let cases: Vec<_> = cases::all().into_iter().filter(|case| case.name.contains(only)).collect();
+    assert!(!cases.is_empty(), "no case is called `{only}`");
+    for case in &cases {
+        if let Err(error) = cases::check_exact(&backend, case) {
+            failures.push(format!("{}: {error}", case.name));
+        }
+    }
+    assert!(failures.is_empty(), "{}", failures.join("\n"));
+}
+
+fn plain_attention() -> GpuOptions {
+    let providers = Providers::new();
+    providers.set("sdpa", "plain").unwrap();
+    GpuOptions { providers, ..GpuOptions::default() }
+}
+
+#[test]
+fn every_operation_matches_the_reference() {
+    run_table(SoftOptions::default(), GpuOptions::default(), "");
+}
+
+#[test]
+fn every_operation_matches_the_reference_unfused() {
+    run_table(SoftOptions::default(), GpuOptions { fuse: false, ..GpuOptions::default() }, "");
+}
+
+#[test]
+fn the_order_of_threads_changes_nothing() {
+    for seed in 1..=5 {
+        run_table(SoftOptions { seed, ..SoftOptions::default() }, GpuOptions::default(), "");
+    }
+}
+
+#[test]
+fn the_checked_build_finds_nothing() {
+    run_table(SoftOptions { checked: true, ..SoftOptions::default() }, GpuOptions::default(), "");
+}
+
+#[test]
+fn attention_in_three_steps_matches_the_reference_too() {
+    run_table(SoftOptions::default(), plain_attention(), "attention");
+    run_table(SoftOptions { seed: 3, ..SoftOptions::default() }, plain_attention(), "attention");
+    run_table(SoftOptions { checked: true, ..SoftOptions::default() }, plain_attention(), "attention");
+}
