@@ -2,7 +2,7 @@
 
 use metallic_core::{Binary, DType, Unary};
 
-use super::typed::{self, ACTIVATION, FUNCTIONS, PerFloat, VECTORS, binary_code, unary_code};
+use super::typed::{self, ACTIVATION, APPLY, FUNCTIONS, PerFloat, VECTORS, binary_code, unary_code};
 use super::{Arg, Constants, Family, Launch, Params, reads, writes};
 use crate::error::GpuError;
 use crate::gpu::Limits;
@@ -22,7 +22,7 @@ kernel_params! {
 pub(crate) const FAMILY: Family = Family {
     name: "elementwise",
     params: &[MapParams::MSL, ZipParams::MSL],
-    uses: &[FUNCTIONS, VECTORS, ACTIVATION],
+    uses: &[FUNCTIONS, VECTORS, ACTIVATION, APPLY],
     text: include_str!("elementwise.metal"),
     kernels: &[
         ("map_f32", MAP.args[0]),

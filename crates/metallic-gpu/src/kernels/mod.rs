@@ -4,6 +4,8 @@
 pub(crate) mod attention;
 pub(crate) mod attention_plain;
 pub(crate) mod attention_tiles;
+pub(crate) mod axes;
+pub(crate) mod copy;
 pub(crate) mod elementwise;
 pub(crate) mod gather;
 #[cfg(test)]
@@ -19,8 +21,10 @@ mod project_tests;
 mod quant;
 pub(crate) mod rope;
 mod rows;
+pub(crate) mod sample;
 pub(crate) mod sdpa;
 pub(crate) mod softmax;
+pub(crate) mod strided;
 mod typed;
 
 use std::hash::Hash;
@@ -274,6 +278,7 @@ pub const FAMILIES: &[&Family] = &[
     &attention::FAMILY,
     &attention_plain::FAMILY,
     &attention_tiles::FAMILY,
+    &copy::FAMILY,
     &elementwise::FAMILY,
     &gather::FAMILY,
     &matmul::FAMILY,
@@ -282,6 +287,8 @@ pub const FAMILIES: &[&Family] = &[
     &norm::FAMILY,
     &quant::FAMILY,
     &rope::FAMILY,
+    &sample::FAMILY,
     &sdpa::FAMILY,
     &softmax::FAMILY,
+    &strided::FAMILY,
 ];

@@ -10,6 +10,9 @@ pub(crate) const VECTORS: (&str, &str) = ("vectors.metal", include_str!("vectors
 /// Functions of one number, see the file. [`FUNCTIONS`] goes before.
 pub(crate) const ACTIVATION: (&str, &str) = ("activation.metal", include_str!("activation.metal"));
 
+/// The function of an element-wise kernel, see the file. [`ACTIVATION`] goes before.
+pub(crate) const APPLY: (&str, &str) = ("apply.metal", include_str!("apply.metal"));
+
 macro_rules! function_codes {
     ($($name:ident = $code:literal),+ $(,)?) => {
         $(pub(crate) const $name: u32 = $code;)+
@@ -23,7 +26,7 @@ macro_rules! function_codes {
 
 function_codes! {
     SILU = 0, GELU = 1, GELU_TANH = 2, RELU = 3, SIGMOID = 4,
-    ADD = 5, SUB = 6, SUB_FROM = 7, MUL = 8, DIV = 9, DIV_INTO = 10, SOFTCAP = 11, COPY = 12, FILL = 13,
+    ADD = 5, SUB = 6, SUB_FROM = 7, MUL = 8, DIV = 9, DIV_INTO = 10, SOFTCAP = 11,
 }
 
 /// The code of a function of one number, for a function constant.

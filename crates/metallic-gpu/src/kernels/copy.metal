@@ -1,0 +1,101 @@
+// Copies between strided tensors, with a cast; a number in every place; and the copy that turns: where input and output
+// are dense along different axes, tiles go through threadgroup memory, so that both sides are read and written in runs.
+
+constant constexpr uint TILE = 32;
+
+template <typename From, typename To>
+void copy_four(constant CopyParams& p, device const From* x, device To* out, uint tid) {
+    const Walk at = walk(uint4(p.n0, p.n1, p.n2, p.n3), tid);
+    if (at.count == 0) return;
+    x += place(at, uint4(p.x0, p.x1, p.x2, p.x3));
+    out += place(at, uint4(p.y0, p.y1, p.y2, p.y3));
+    store_strided(out, p.y3, at.count, load_strided(x, p.x3, at.count));
+}
+
+// Halves and bfloats meet in a float; integers stay what they are.
+template <typename To, typename From>
+inline To cast_to(From v) {
+    return To(float(v));
+}
+template <>
+inline uint cast_to<uint, uint>(uint v) {
+    return v;
+}
+
+// Axes 2 and 3 are turned: the input is dense along axis 2, the output along axis 3. A threadgroup has a tile, 8 rows of
+// threads; axes 0 and 1 are the grid's third.
+template <typename From, typename To>
+void turn_tile(
+    constant CopyParams& p, device const From* x, device To* out, threadgroup From* tile, uint3 group, uint2 at
+) {
+    const uint a = group.z / p.n1;
+    const uint b = group.z % p.n1;
+    x += ulong(a) * p.x0 + ulong(b) * p.x1;
+    out += ulong(a) * p.y0 + ulong(b) * p.y1;
+    const uint row = group.y * TILE; // along axis 2
+    const uint col = group.x * TILE; // along axis 3
+    // A row of the tile is one element longer than it has to be: columns then lie in different banks.
+    for (uint j = at.y; j < TILE; j += 8) {
+        if (row + at.x < p.n2 && col + j < p.n3) {
+            tile[j * (TILE + 1) + at.x] = x[ulong(row + at.x) * p.x2 + ulong(col + j) * p.x3];
+        }
+    }
+    threadgroup_barrier(mem_flags::mem_threadgroup);
+    for (uint i = at.y; i < TILE; i += 8) {
+        if (row + i < p.n2 && col + at.x < p.n3) {
+            out[ulong(row + i) * p.y2 + ulong(col + at.x) * p.y3] = cast_to<To, From>(tile[at.x * (TILE + 1) + i]);
+        }
+    }
+}
+
+#define TURN(From, To, FROM, TO)                                                                                 \
+    [[max_total_threads_per_threadgroup(256)]] kernel void turn_##FROM##_##TO(                                   \
+        constant CopyParams& p [[buffer(0)]], device const From* x [[buffer(1)]], device To* out [[buffer(2)]],  \
+        uint3 group [[threadgroup_position_in_grid]], uint2 at [[thread_position_in_threadgroup]]                \
+    ) {                                                                                                          \
+        threadgroup From tile[32 * 33];                                                                          \
+        turn_tile<From, To>(p, x, out, tile, group, at);                                                         \
+    }
+
+#define COPY(From, To, FROM, TO)                                                                                 \
+    kernel void copy_##FROM##_##TO(                                                                              \
+        constant CopyParams& p [[buffer(0)]], device const From* x [[buffer(1)]], device To* out [[buffer(2)]],  \
+        uint tid [[thread_position_in_grid]]                                                                     \
+    ) {                                                                                                          \
+        copy_four<From, To>(p, x, out, tid);                                                                     \
+    }                                                                                                            \
+    TURN(From, To, FROM, TO)
+
+#define FILL(T, NAME)                                                                                            \
+    kernel void fill_##NAME(                                                                                     \
+        constant FillParams& p [[buffer(0)]], device T* out [[buffer(1)]], uint tid [[thread_position_in_grid]]  \
+    ) {                                                                                                          \
+        const Walk at = walk(uint4(p.n0, p.n1, p.n2, p.n3), tid);                                                \
+        if (at.count == 0) return;                                                                               \
+        store_strided(out + place(at, uint4(p.y0, p.y1, p.y2, p.y3)), p.y3, at.count, float4(p.value));          \
+    }
+
+COPY(float, float, f32, f32)
+COPY(float, half, f32, f16)
+COPY(float, bfloat, f32, bf16)
+COPY(half, float, f16, f32)
+COPY(half, half, f16, f16)
+COPY(half, bfloat, f16, bf16)
+COPY(bfloat, float, bf16, f32)
+COPY(bfloat, half, bf16, f16)
+COPY(bfloat, bfloat, bf16, bf16)
+FILL(float, f32)
+FILL(half, f16)
+FILL(bfloat, bf16)
+
+// Integers go bit by bit.
+kernel void copy_u32_u32(
+    constant CopyParams& p [[buffer(0)]], device const uint* x [[buffer(1)]], device uint* out [[buffer(2)]],
+    uint tid [[thread_position_in_grid]]
+) {
+    const Walk at = walk(uint4(p.n0, p.n1, p.n2, p.n3), tid);
+    x += place(at, uint4(p.x0, p.x1, p.x2, p.x3));
+    out += place(at, uint4(p.y0, p.y1, p.y2, p.y3));
+    for (uint k = 0; k < at.count; k++) out[ulong(k) * p.y3] = x[ulong(k) * p.x3];
+}
+TURN(uint, uint, u32, u32)

@@ -1,0 +1,230 @@
+//! Copies between strided tensors, with a cast, and a number in every place.
+
+use metallic_core::DType;
+
+use super::axes::{AXES, Axes};
+use super::typed::{PerFloat, VECTORS};
+use super::{Arg, Constants, Family, Kernel, Launch, reads, writes};
+use crate::error::GpuError;
+use crate::gpu::Limits;
+use crate::params::kernel_params;
+use crate::threadgroup;
+
+kernel_params! {
+    /// Shape, strides of the input, strides of the output.
+    CopyParams {
+        n0: u32, n1: u32, n2: u32, n3: u32,
+        x0: u32, x1: u32, x2: u32, x3: u32,
+        y0: u32, y1: u32, y2: u32, y3: u32,
+    }
+}
+
+kernel_params! {
+    /// Shape, strides of the output, the number.
+    FillParams { n0: u32, n1: u32, n2: u32, n3: u32, y0: u32, y1: u32, y2: u32, y3: u32, value: f32 }
+}
+
+const WIDE: &[Arg] = &[reads("x", 4), writes("out", 4)];
+const NARROWING: &[Arg] = &[reads("x", 4), writes("out", 2)];
+const WIDENING: &[Arg] = &[reads("x", 2), writes("out", 4)];
+const NARROW: &[Arg] = &[reads("x", 2), writes("out", 2)];
+
+/// Kernels by type of input and output: the plain copy and the one that turns.
+const KERNELS: [(DType, DType, &[Arg], [&str; 2]); 10] = [
+    (DType::F32, DType::F32, WIDE, ["copy_f32_f32", "turn_f32_f32"]),
+    (DType::F32, DType::F16, NARROWING, ["copy_f32_f16", "turn_f32_f16"]),
+    (DType::F32, DType::BF16, NARROWING, ["copy_f32_bf16", "turn_f32_bf16"]),
+    (DType::F16, DType::F32, WIDENING, ["copy_f16_f32", "turn_f16_f32"]),
+    (DType::F16, DType::F16, NARROW, ["copy_f16_f16", "turn_f16_f16"]),
+    (DType::F16, DType::BF16, NARROW, ["copy_f16_bf16", "turn_f16_bf16"]),
+    (DType::BF16, DType::F32, WIDENING, ["copy_bf16_f32", "turn_bf16_f32"]),
+    (DType::BF16, DType::F16, NARROW, ["copy_bf16_f16", "turn_bf16_f16"]),
+    (DType::BF16, DType::BF16, NARROW, ["copy_bf16_bf16", "turn_bf16_bf16"]),
+    (DType::U32, DType::U32, WIDE, ["copy_u32_u32", "turn_u32_u32"]),
+];
+
+/// The declarations of all copies and fills.
+const DECLARED: [(&str, &[Arg]); 23] = {
+    let mut all: [(&str, &[Arg]); 23] = [("", &[]); 23];
+    let mut i = 0;
+    while i < KERNELS.len() {
+        all[2 * i] = (KERNELS[i].3[0], KERNELS[i].2);
+        all[2 * i + 1] = (KERNELS[i].3[1], KERNELS[i].2);
+        i += 1;
+    }
+    all[20] = ("fill_f32", FILL.args[0]);
+    all[21] = ("fill_f16", FILL.args[1]);
+    all[22] = ("fill_bf16", FILL.args[1]);
+    all
+};
+
+pub(crate) const FAMILY: Family = Family {
+    name: "copy",
+    params: &[CopyParams::MSL, FillParams::MSL],
+    uses: &[VECTORS, AXES],
+    text: include_str!("copy.metal"),
+    kernels: &DECLARED,
+};
+
+const FILL: PerFloat = PerFloat {
+    op: "fill",
+    functions: ["fill_f32", "fill_f16", "fill_bf16"],
+    args: [&[writes("out", 4)], &[writes("out", 2)]],
+};
+
+/// Side of a tile that is turned in threadgroup memory.
+const TILE: u32 = 32;
+/// Rows of threads of a tile.
+const TILE_ROWS: u32 = 8;
+
+/// `(x) -> out`, cast among floats; integers stay what they are.
+pub(crate) fn copy((from, to): (DType, DType), axes: &Axes<2>, limits: &Limits) -> Result<Launch, GpuError> {
+    let same = |dtype| if dtype == DType::I32 { DType::U32 } else { dtype };
+    let integers = same(from) == DType::U32;
+    let found = KERNELS.iter().find(|k| k.0 == same(from) && k.1 == same(to) && !(integers && from != to));
+    let Some((.., args, [plain, turning])) = found else {
+        return Err(GpuError::Unsupported { op: "copy", reason: format!("{from} to {to}") });
+    };
+    let kernel = |function| Kernel { family: &FAMILY, function, constants: Constants::NONE, args };
+    let turned = turned(axes);
+    let axes = turned.as_ref().unwrap_or(axes);
+    let ([n0, n1, n2, n3], [[x0, x1, x2, x3], [y0, y1, y2, y3]]) = (axes.shape, axes.strides);
+    let params = CopyParams { n0, n1, n2, n3, x0, x1, x2, x3, y0, y1, y2, y3 }.params();
+    let launch = |kernel, groups, threads| Launch { kernel, params, groups, threads, threadgroup_bytes: 0 };
+    if turned.is_some() && limits.max_threads >= TILE * TILE_ROWS {
+        let groups = [n3.div_ceil(TILE), n2.div_ceil(TILE), n0 * n1];
+        return Ok(launch(kernel(turning), groups, [TILE, TILE_ROWS, 1]));
+    }
+    let (groups, threads) = threadgroup::linear(axes.threads("copy")?, limits);
+    Ok(launch(kernel(plain), [groups, 1, 1], [threads, 1, 1]))
+}
+
+/// The axes with the input's dense one before the output's, where the two differ and both are long enough for tiles.
+fn turned(axes: &Axes<2>) -> Option<Axes<2>> {
+    let [x, y] = axes.strides;
+    let dense = (0..3).find(|axis| x[*axis] == 1 && axes.shape[*axis] >= 8)?;
+    if y[3] != 1 || x[3] <= 1 || axes.shape[3] < 8 {
+        return None;
+    }
+    let mut axes = *axes;
+    axes.shape.swap(dense, 2);
+    for strides in &mut axes.strides {
+        strides.swap(dense, 2);
+    }
+    axes.shape[0].checked_mul(axes.shape[1])?;
+    Some(axes)
+}
+
+/// `() -> out`: a number in every place.
+pub(crate) fn fill(dtype: DType, value: f32, axes: &Axes<1>, limits: &Limits) -> Result<Launch, GpuError> {
+    let ([n0, n1, n2, n3], [[y0, y1, y2, y3]]) = (axes.shape, axes.strides);
+    let (groups, threads) = threadgroup::linear(axes.threads("fill")?, limits);
+    Ok(Launch {
+        kernel: FILL.of(&FAMILY, dtype, Constants::NONE)?,
+        params: FillParams { n0, n1, n2, n3, y0, y1, y2, y3, value }.params(),
+        groups: [groups, 1, 1],
+        threads: [threads, 1, 1],
+        threadgroup_bytes: 0,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::harness::{Data, as_u32s, run, u32s};
+    use super::super::typed::tests::{FLOATS, bytes, data, floats, room, rounded, waves};
+    use super::*;
+    use crate::threadgroup::tests::LIMITS;
+
+    /// Where the elements of a view lie, in row-major order.
+    fn offsets(shape: &[usize], strides: &[usize]) -> Vec<usize> {
+        let mut all = vec![0];
+        for (len, stride) in shape.iter().zip(strides) {
+            all = all.iter().flat_map(|at| (0..*len).map(move |i| at + i * stride)).collect();
+        }
+        all
+    }
+
+    fn extent(shape: &[usize], strides: &[usize]) -> usize {
+        offsets(shape, strides).into_iter().max().map_or(0, |last| last + 1)
+    }
+
+    fn copies(types: (DType, DType), shape: &[usize], strides: [&[usize]; 2], kernel: &str) {
+        let axes = Axes::new("copy", shape, strides).unwrap();
+        let launch = copy(types, &axes, &LIMITS).unwrap();
+        assert!(launch.kernel.function.starts_with(kernel), "{} for {shape:?}", launch.kernel.function);
+        let [from, to] = strides.map(|s| offsets(shape, s));
+        let x = waves(extent(shape, strides[0]) as u32, 3.0);
+        let room = room(types.1, extent(shape, strides[1]));
+        let Some(found) = run(&launch, &[data(types.0, &x), room]) else { return };
+        let x = rounded(types.1, &rounded(types.0, &x));
+        let found = &found[1];
+        let size = types.1.block_bytes();
+        let mut expected = vec![0xCD; found.len()];
+        for (from, to) in from.into_iter().zip(to) {
+            expected[to * size..(to + 1) * size].copy_from_slice(&bytes(types.1, &x[from..=from]));
+        }
+        assert!(*found == expected, "{types:?} {shape:?} {strides:?}");
+    }
+
+    #[test]
+    fn every_pair_of_types_and_every_order_of_axes() {
+        for from in FLOATS {
+            for to in FLOATS {
+                copies((from, to), &[1025], [&[1], &[1]], "copy");
+                copies((from, to), &[3, 5, 7], [&[35, 7, 1], &[70, 14, 2]], "copy");
+                copies((from, to), &[3, 5, 7], [&[0, 7, 1], &[1, 3, 15]], "copy");
+                copies((from, to), &[33, 65], [&[1, 33], &[65, 1]], "turn");
+                copies((from, to), &[2, 9, 3, 40], [&[1, 240, 80, 2], &[1080, 120, 40, 1]], "copy");
+                copies((from, to), &[2, 9, 3, 40], [&[1080, 1, 9, 27], &[1080, 120, 40, 1]], "turn");
+            }
+        }
+        copies((DType::F32, DType::F32), &[], [&[], &[]], "copy");
+        copies((DType::F32, DType::F32), &[32, 32], [&[1, 32], &[32, 1]], "turn");
+        copies((DType::F32, DType::F32), &[8, 100], [&[1, 9], &[100, 1]], "turn");
+    }
+
+    #[test]
+    fn integers_keep_every_bit() {
+        let x: Vec<u32> = (0..33 * 9).map(|i: u32| i.wrapping_mul(0x9E37_79B9)).collect();
+        for (dtype, strides) in [(DType::U32, [9, 1]), (DType::I32, [1, 33])] {
+            let axes = Axes::new("copy", &[33, 9], [&strides, &[9, 1]]).unwrap();
+            let launch = copy((dtype, dtype), &axes, &LIMITS).unwrap();
+            let Some(found) = run(&launch, &[u32s(&x), Data::Room(x.len() * 4)]) else { return };
+            let expected: Vec<u32> = offsets(&[33, 9], &strides).into_iter().map(|at| x[at]).collect();
+            assert_eq!(as_u32s(&found[1]), expected);
+        }
+        let axes = Axes::new("copy", &[4], [&[1], &[1]]).unwrap();
+        for types in [(DType::U32, DType::F32), (DType::U32, DType::I32), (DType::Q4_0, DType::F32)] {
+            assert!(copy(types, &axes, &LIMITS).is_err(), "{types:?}");
+        }
+    }
+
+    #[test]
+    fn numbers_too_large_or_too_small_for_a_half_round_as_they_should() {
+        let x = [1e30, -1e30, 1e-30, 65519.0, 65520.0, 1.000_488_3, 6e-8, f32::INFINITY, -0.0];
+        let axes = Axes::new("copy", &[9], [&[1], &[1]]).unwrap();
+        for to in FLOATS {
+            let launch = copy((DType::F32, to), &axes, &LIMITS).unwrap();
+            let Some(found) = run(&launch, &[data(DType::F32, &x), room(to, 9)]) else { return };
+            assert_eq!(found[1], bytes(to, &x), "{to}");
+        }
+    }
+
+    #[test]
+    fn a_number_fills_every_place_and_no_other() {
+        for dtype in FLOATS {
+            for strides in [[41, 1], [2, 7]] {
+                let shape = [3, 41];
+                let axes = Axes::new("fill", &shape, [&strides]).unwrap();
+                let launch = fill(dtype, -2.5, &axes, &LIMITS).unwrap();
+                let Some(found) = run(&launch, &[room(dtype, extent(&shape, &strides))]) else { return };
+                let places = offsets(&shape, &strides);
+                let poison = floats(dtype, &vec![0xCD; dtype.block_bytes()])[0];
+                for (at, value) in floats(dtype, &found[0]).into_iter().enumerate() {
+                    let expected = if places.contains(&at) { -2.5 } else { poison };
+                    assert_eq!(value, expected, "{dtype} {at}");
+                }
+            }
+        }
+    }
+}
