@@ -89,7 +89,8 @@ _chroot _clock_gettime _clonefile _close _closedir _confstr _connect _copyfile
 _copyfile_state_alloc _copyfile_state_free _copyfile_state_get _copysign _copysignf _cos _cosf
 _cosh _coshf _dirfd _dispatch_async_f _dispatch_data_create _dispatch_get_global_queue
 _dispatch_queue_create _dispatch_release _dispatch_retain _dispatch_semaphore_create
-_dispatch_semaphore_signal _dispatch_semaphore_wait _dispatch_sync_f _dispatch_time _dlclose
+_dispatch_semaphore_signal _dispatch_semaphore_wait _dispatch_sync_f _dispatch_time _dladdr
+_dlclose
 _dlerror _dlopen _dlsym _dup _dup2 _environ _erf _erff _execv _execve _execvp _exit _exp _exp2
 _exp2f _expf _expm1 _expm1f _fabs _fabsf _faccessat _fchdir _fchmod _fchown _fclonefileat _fclose
 _fcntl _fcopyfile _fdatasync _fdim _fdimf _fdopendir _fflush _fileno _flock _floor _floorf _fma

@@ -27,5 +27,5 @@ pub(crate) fn map(path: &Path) -> Result<Bytes, FormatError> {
     // length is that of the file now; that others leave the file alone is the contract of the crate (see
     // its documentation).
     let map = unsafe { Mmap::map(&file) }.map_err(|reason| FormatError::io(path, "map", reason))?;
-    Ok(Bytes::new(Arc::new(map)))
+    Ok(Bytes::mapped(Arc::new(map)))
 }

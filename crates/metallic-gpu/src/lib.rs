@@ -7,6 +7,8 @@
 mod backend;
 mod cache;
 mod command;
+#[cfg(any(test, target_os = "macos"))]
+mod driver;
 mod encode;
 mod error;
 pub mod fault;
@@ -14,6 +16,8 @@ mod gpu;
 pub mod kernels;
 mod kv;
 mod lower;
+#[cfg(target_os = "macos")]
+pub mod metal;
 mod params;
 mod pipelines;
 mod pool;
@@ -29,6 +33,8 @@ pub use cache::{Cache, CacheMetrics};
 pub use command::{Access, Binding, Command, CommandList, Dispatch, Region};
 pub use error::GpuError;
 pub use gpu::{BufferId, Gpu, Imported, LibraryId, Limits, Pipeline, PipelineId, Storage, Submission};
+#[cfg(target_os = "macos")]
+pub use metal::Metal;
 pub use pipelines::{PipelineMetrics, Pipelines, ReadyPipeline};
 pub use pool::{Allocation, Arena, ClassStats, Pool, PoolStats, PooledBuffer};
 pub use provider::{OpKind, Providers, Quarantined, Selection, Why};

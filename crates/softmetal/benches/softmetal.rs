@@ -7,7 +7,9 @@ use std::{
     time::{Duration, Instant},
 };
 
-use softmetal::{Cache, Compiler, Device, Flavour, Library, Source, Toolchain, as_bytes, as_bytes_mut};
+use softmetal::{
+    Buffer, Cache, Compiler, Device, Flavour, Library, Source, Toolchain, as_bytes, as_bytes_mut,
+};
 
 fn source(name: &str) -> Source {
     Source::from_file(PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/kernels").join(name))
@@ -79,6 +81,27 @@ fn barriers() {
     }
     let ns = looped(plain, "sums", 256, ROUNDS).as_secs_f64() * 1e9 / 256.0 / f64::from(ROUNDS);
     line("simd_sum, 256 threads", ns, "ns/lane", f64::INFINITY);
+}
+
+/// One dispatch after another, as a model's layers are, of a kernel that does next to nothing.
+fn dispatches() {
+    let plain = &library("bench.metal", Flavour::Plain);
+    let device = Device::with_workers(2);
+    let out = Buffer::new(1 << 16).expect("memory");
+    for (groups, target) in [(1, 15.0), (2, f64::INFINITY), (16, f64::INFINITY)] {
+        let n = 200;
+        let time = best(20, || {
+            let start = Instant::now();
+            for _ in 0..n {
+                let dispatch = device.dispatch(plain, "nothing").expect("it is there");
+                let dispatch = dispatch.bind(0, &out, 0..1 << 16).threadgroups([groups, 1, 1], [32, 1, 1]);
+                assert!(dispatch.run().expect("it runs").is_clean());
+            }
+            start.elapsed() / n
+        });
+        let name = format!("a dispatch of {groups} x 32 threads, 2 host threads");
+        line(&name, time.as_secs_f64() * 1e6, "us", target);
+    }
 }
 
 fn matvec(flavour: Flavour) -> Duration {
@@ -189,8 +212,13 @@ fn matvecs() {
 
 /// `cargo bench -p softmetal -- barriers` runs one section.
 fn main() {
-    let sections: [(&str, fn()); 4] =
-        [("barriers", barriers), ("matvec", matvecs), ("scaling", scaling), ("compiling", compiling)];
+    let sections: [(&str, fn()); 5] = [
+        ("barriers", barriers),
+        ("dispatch", dispatches),
+        ("matvec", matvecs),
+        ("scaling", scaling),
+        ("compiling", compiling),
+    ];
     let wanted: Vec<String> = std::env::args().skip(1).filter(|a| !a.starts_with('-')).collect();
     for (name, run) in sections {
         if wanted.is_empty() || wanted.iter().any(|w| w == name) {

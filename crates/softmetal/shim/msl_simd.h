@@ -88,6 +88,15 @@ namespace simd_impl {
 
 // Each group of W lanes apart, in the order of a butterfly.
 template <class T, class OP, int W> MSL_UNCHECKED void reduce(void** in, void** out, uint mask) {
+    if (mask == ~0u) {
+        T v[MSL_SIMD_WIDTH];
+        for (int i = 0; i < MSL_SIMD_WIDTH; i++) v[i] = *(T*)in[i];
+        for (int base = 0; base < MSL_SIMD_WIDTH; base += W)
+            for (int o = W / 2; o > 0; o >>= 1)
+                for (int i = base; i < base + o; i++) v[i] = OP::template f<T>(v[i], v[i + o]);
+        for (int i = 0; i < MSL_SIMD_WIDTH; i++) *(T*)out[i] = v[i & ~(W - 1)];
+        return;
+    }
     for (int base = 0; base < MSL_SIMD_WIDTH; base += W) {
         T v[W];
         bool on[W], any = false;
@@ -121,6 +130,14 @@ template <class T> struct request {
 };
 template <class T> MSL_UNCHECKED void shuffle(void** in, void** out, uint mask) {
     T all[MSL_SIMD_WIDTH];
+    if (mask == ~0u) {
+        for (int i = 0; i < MSL_SIMD_WIDTH; i++) all[i] = ((request<T>*)in[i])->value;
+        for (int i = 0; i < MSL_SIMD_WIDTH; i++) {
+            const uint from = (uint)((request<T>*)in[i])->from;
+            *(T*)out[i] = all[from < MSL_SIMD_WIDTH ? from : i];
+        }
+        return;
+    }
     for (int i = 0; i < MSL_SIMD_WIDTH; i++)
         if (mask >> i & 1) all[i] = ((request<T>*)in[i])->value;
     for (int i = 0; i < MSL_SIMD_WIDTH; i++) {

@@ -50,7 +50,7 @@ pub mod toolchain;
 pub use cache::Cache;
 pub use check::{CheckOptions, Kind, Report};
 pub use compiler::{Compiler, Flavour, Source};
-pub use device::{Device, Dispatch, Outcome};
+pub use device::{Device, Dispatch, Outcome, Pipeline};
 pub use diagnostic::{Diagnostic, Location, Severity};
 pub use error::{Error, Result};
 pub use library::{Argument, ArgumentKind, BuiltIn, FunctionConstant, Interface, Kernel, Library};

@@ -45,7 +45,11 @@ impl Library {
 
     /// The kernel of a host name.
     pub fn kernel(&self, name: &str) -> Result<&Kernel> {
-        self.kernels().iter().find(|kernel| kernel.name == name).ok_or_else(|| {
+        self.index_of(name).map(|index| &self.kernels()[index])
+    }
+
+    pub(crate) fn index_of(&self, name: &str) -> Result<usize> {
+        self.kernels().iter().position(|kernel| kernel.name == name).ok_or_else(|| {
             let names: Vec<&str> = self.kernels().iter().map(|kernel| kernel.name.as_str()).collect();
             Error::NoKernel {
                 name: name.to_owned(),

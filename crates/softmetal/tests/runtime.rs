@@ -2,11 +2,12 @@
 
 use std::{
     path::PathBuf,
+    thread,
     time::{Duration, Instant},
 };
 
 use softmetal::{
-    Compiler, Device, Dispatch, Error, Flavour, Kind, Library, Source, as_bytes, as_bytes_mut,
+    Compiler, Device, Dispatch, Error, Flavour, Kind, Library, Pipeline, Source, as_bytes, as_bytes_mut,
     device::Problem,
 };
 
@@ -105,6 +106,54 @@ fn function_constants_threadgroup_memory_and_templates_work_together() {
                 assert!((y - right).abs() < 1e-4, "element {i}: {y} instead of {right}");
             }
         }
+    }
+}
+
+const CONSTANTS: &str = "
+constant uint factor [[function_constant(0)]];
+constant bool shifted [[function_constant(1)]];
+constant uint shift = is_function_constant_defined(shifted) && shifted ? factor + 1 : 0;
+kernel void fill(device uint* out [[buffer(0)]], uint i [[thread_position_in_grid]]) { out[i] = i * factor + shift; }";
+
+#[test]
+fn each_dispatch_has_its_own_function_constants_also_when_others_run_beside_it() {
+    for flavour in BOTH {
+        let library = text(CONSTANTS, flavour);
+        let device = Device::with_workers(2);
+        thread::scope(|scope| {
+            for host in 0..3_u32 {
+                let (library, device) = (&library, &device);
+                scope.spawn(move || {
+                    let plain = Pipeline::new(library, "fill").unwrap().constant("factor", host).unwrap();
+                    let shifted = plain.clone().constant(1, true).unwrap();
+                    for round in 0..100_u32 {
+                        let (pipeline, add) = if round % 3 == 0 { (&shifted, host + 1) } else { (&plain, 0) };
+                        let mut out = vec![0_u32; 256];
+                        let dispatch = device.dispatch_of(pipeline).buffer_mut(0, as_bytes_mut(&mut out));
+                        let outcome = dispatch.threads([256, 1, 1], [16, 1, 1]).run().unwrap();
+                        assert!(outcome.is_clean(), "{}", outcome.reports[0]);
+                        assert!(out.iter().zip(0..).all(|(&x, i)| x == i * host + add), "{out:?}");
+                    }
+                });
+            }
+        });
+        // A constant set for one dispatch leaves those of the next alone.
+        let pipeline = Pipeline::new(&library, "fill").unwrap().constant("factor", 7_u32).unwrap();
+        for (set, first) in [(Some(9_u32), 9), (None, 7)] {
+            let mut out = vec![0_u32; 2];
+            let dispatch = device.dispatch_of(&pipeline).buffer_mut(0, as_bytes_mut(&mut out));
+            let dispatch = dispatch.threads([2, 1, 1], [2, 1, 1]);
+            let dispatch = match set {
+                Some(value) => dispatch.constant("factor", value),
+                None => dispatch,
+            };
+            dispatch.run().unwrap();
+            assert_eq!(out[1], first);
+        }
+        assert!(matches!(
+            pipeline.constant("factor", true),
+            Err(Error::Dispatch { problem: Problem::ConstantSize { found: 1, needed: 4, .. }, .. })
+        ));
     }
 }
 
@@ -224,9 +273,10 @@ fn misaligned_host_memory_offsets_and_aliases_are_seen_as_bound() {
 fn crash(
     body: &str,
     kernel: &str,
+    flavour: Flavour,
     set: impl for<'a> Fn(Dispatch<'a>) -> Dispatch<'a>,
 ) -> (Kind, u32, Duration) {
-    let library = text(body, Flavour::Plain);
+    let library = text(body, flavour);
     let device = Device::with_workers(2);
     let start = Instant::now();
     let dispatch = device.dispatch(&library, kernel).unwrap().threads([64, 1, 1], [32, 1, 1]);
@@ -242,20 +292,39 @@ fn a_null_pointer_ends_the_dispatch_and_not_the_process() {
             out[i] = 1;
         }",
         "null",
+        Flavour::Plain,
         |d| d,
     );
     assert_eq!((kind, line), (Kind::Crash, 4));
 }
 
 #[test]
-fn endless_recursion_is_reported_as_stack_overflow() {
-    let (kind, ..) = crash(
-        "static int deep(int n, thread int* up) { int here[64]; for (int k = 0; k < 64; k++) here[k] = n + up[k & 3]; return deep(n + here[n & 63], here) + here[n & 31]; }
-        kernel void recurse(device int* out [[buffer(0)]], uint i [[thread_position_in_grid]]) { int x[4] = { 1, 2, 3, 4 }; out[i] = deep(i, x); }",
-        "recurse",
-        |d| d.value(0, vec![0_u8; 1024]),
-    );
-    assert_eq!(kind, Kind::StackOverflow);
+fn endless_recursion_is_reported_as_stack_overflow_in_both_flavours() {
+    for flavour in BOTH {
+        let (kind, line, _) = crash(
+            "static int deep(int n, thread int* up) {
+                int here[64]; for (int k = 0; k < 64; k++) here[k] = n + up[k & 3];
+                return deep(n + here[n & 63], here) + here[n & 31];
+            }
+            kernel void recurse(device int* out [[buffer(0)]], uint i [[thread_position_in_grid]]) { int x[4] = { 1, 2, 3, 4 }; out[i] = deep(i, x); }",
+            "recurse",
+            flavour,
+            |d| d.value(0, vec![0_u8; 1024]),
+        );
+        assert_eq!(kind, Kind::StackOverflow);
+        assert!((3..=5).contains(&line), "{flavour:?}: line {line}");
+    }
+}
+
+#[test]
+fn a_time_limit_may_be_as_long_as_it_likes() {
+    let library = text(CONSTANTS, Flavour::Plain);
+    let mut out = vec![9_u32; 32];
+    let device = Device::new();
+    let dispatch = device.dispatch(&library, "fill").unwrap().buffer_mut(0, as_bytes_mut(&mut out));
+    let outcome = dispatch.threads([32, 1, 1], [32, 1, 1]).time_limit(Duration::MAX).run().unwrap();
+    assert!(outcome.is_clean());
+    assert_eq!(out, [0; 32]);
 }
 
 #[test]

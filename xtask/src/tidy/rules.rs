@@ -19,6 +19,7 @@ const UNSAFE_FENCES: &[&str] = &[
     "crates/metallic-cpu/src/simd.rs",
     "crates/metallic-formats/src/map.rs",
     "crates/metallic-formats/src/mmap",
+    "crates/metallic-gpu/src/metal/",
     "crates/softmetal/src/runtime/",
 ];
 /// Crates whose code may panic: a failure there is a test's failure or ends a program of ours.

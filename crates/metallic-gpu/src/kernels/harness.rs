@@ -46,11 +46,18 @@ pub(crate) fn as_u32s(bytes: &[u8]) -> Vec<u32> {
 /// Runs a launch in order, under random schedules and checked; all must agree bit by bit. Returns what each argument
 /// holds afterwards. `None` where there is no clang, which is said aloud.
 pub(crate) fn run(launch: &Launch, args: &[Data]) -> Option<Vec<Vec<u8>>> {
+<<<<<<< ours
     run_comparing(launch, args, &(0..args.len()).collect::<Vec<_>>())
 }
 
 /// The same for a kernel that leaves scratch in any order: these arguments are compared and returned.
 pub(crate) fn run_comparing(launch: &Launch, args: &[Data], which: &[usize]) -> Option<Vec<Vec<u8>>> {
+=======
+    #[cfg(target_os = "macos")]
+    if let Some(metal) = metal() {
+        return Some(run_on(metal, launch, args));
+    }
+>>>>>>> theirs
     let mut first: Option<Vec<Vec<u8>>> = None;
     let runs = (0..=SEEDS).map(|seed| (seed, false)).chain([(0, true)]);
     for (seed, checked) in runs {
@@ -71,14 +78,14 @@ pub(crate) fn run_comparing(launch: &Launch, args: &[Data], which: &[usize]) -> 
 
 /// A device that keeps what it compiled: tests run a family many times.
 struct Bench {
-    soft: Soft,
+    gpu: Box<dyn Gpu>,
     libraries: Mutex<HashMap<&'static str, LibraryId>>,
 }
 
 impl Bench {
     fn library(&self, family: &Family) -> LibraryId {
         let mut made = self.libraries.lock().unwrap_or_else(PoisonError::into_inner);
-        let make = || self.soft.library(family.name, &family.source()).expect("compiles");
+        let make = || self.gpu.library(family.name, &family.source()).expect("compiles");
         *made.entry(family.name).or_insert_with(make)
     }
 }
@@ -87,7 +94,7 @@ fn device(seed: u64, checked: bool) -> Option<&'static Bench> {
     static DEVICES: [OnceLock<Option<Bench>>; 2 * (SEEDS as usize + 1)] = [const { OnceLock::new() }; 12];
     let slot = &DEVICES[usize::from(checked) * (SEEDS as usize + 1) + seed as usize];
     let made = slot.get_or_init(|| match Soft::new(SoftOptions { threads: 2, checked, seed }) {
-        Ok(soft) => Some(Bench { soft, libraries: Mutex::default() }),
+        Ok(soft) => Some(Bench { gpu: Box::new(soft), libraries: Mutex::default() }),
         Err(error) => {
             eprintln!("NOT TESTED: {error}");
             None
@@ -96,9 +103,20 @@ fn device(seed: u64, checked: bool) -> Option<&'static Bench> {
     made.as_ref()
 }
 
+/// The GPU of a Mac, where `METALLIC_TEST_DEVICE=metal` asks for it: every test of a kernel then runs there.
+#[cfg(target_os = "macos")]
+fn metal() -> Option<&'static Bench> {
+    static METAL: OnceLock<Option<Bench>> = OnceLock::new();
+    let asked = || std::env::var_os("METALLIC_TEST_DEVICE").is_some_and(|device| device == "metal");
+    let open = || crate::metal::open(None).unwrap_or_else(|error| panic!("{error}"));
+    let made =
+        METAL.get_or_init(|| asked().then(|| Bench { gpu: Box::new(open()), libraries: Mutex::default() }));
+    made.as_ref()
+}
+
 /// Every argument lies in one buffer at an odd place, so that a kernel that forgets an offset is seen.
 fn run_on(bench: &Bench, launch: &Launch, args: &[Data]) -> Vec<Vec<u8>> {
-    let gpu: &dyn Gpu = &bench.soft;
+    let gpu = &*bench.gpu;
     launch.check(gpu.limits()).expect("the launch fits");
     let kernel = &launch.kernel;
     assert!(kernel.family.declares(kernel.function, kernel.args), "`{}` is not declared", kernel.function);

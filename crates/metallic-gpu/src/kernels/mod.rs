@@ -24,7 +24,13 @@ mod rows;
 pub(crate) mod sample;
 pub(crate) mod sdpa;
 pub(crate) mod softmax;
+<<<<<<< ours
 pub(crate) mod strided;
+=======
+// Planned by drivers of hardware alone.
+#[cfg_attr(not(any(test, target_os = "macos")), allow(dead_code))]
+pub(crate) mod transfer;
+>>>>>>> theirs
 mod typed;
 
 use std::hash::Hash;
@@ -290,5 +296,9 @@ pub const FAMILIES: &[&Family] = &[
     &sample::FAMILY,
     &sdpa::FAMILY,
     &softmax::FAMILY,
+<<<<<<< ours
     &strided::FAMILY,
+=======
+    &transfer::FAMILY,
+>>>>>>> theirs
 ];

@@ -3,6 +3,7 @@
 mod bind;
 mod memory;
 mod non_finite;
+mod pipeline;
 mod problem;
 
 use std::{
@@ -14,6 +15,7 @@ use std::{
 pub use bind::Scalar;
 use bind::{Bindings, Source};
 use memory::Memory;
+pub use pipeline::{ConstantId, Pipeline};
 pub use problem::Problem;
 use serde::Serialize;
 
@@ -22,7 +24,7 @@ use crate::{
     diagnostic::Severity,
     error::{Error, Result},
     library::{ArgumentKind, Kernel, Library},
-    runtime::{self, Buffer, Job, StackPool, Stats},
+    runtime::{self, Buffer, Constants, Crew, Job, Stats},
 };
 
 /// The most threads a threadgroup may have.
@@ -34,7 +36,7 @@ const TIME_LIMIT: Duration = Duration::from_secs(60);
 #[derive(Debug)]
 pub struct Device {
     workers: usize,
-    stacks: StackPool,
+    crew: Crew,
 }
 
 impl Default for Device {
@@ -51,49 +53,36 @@ impl Device {
 
     /// A device of `workers` host threads.
     pub fn with_workers(workers: usize) -> Self {
-        Self { workers: workers.max(1), stacks: StackPool::default() }
+        Self { workers: workers.max(1), crew: Crew::default() }
     }
 
     /// Begins a dispatch of a kernel. A library of the checked flavour is checked as it runs.
     pub fn dispatch<'a>(&'a self, library: &'a Library, kernel: &str) -> Result<Dispatch<'a>> {
-        library.kernel(kernel)?;
-        let index = library.kernels().iter().position(|k| k.name == kernel).unwrap_or(0);
-        Ok(Dispatch {
+        Ok(self.begin(library, library.index_of(kernel)?, Constants::default()))
+    }
+
+    /// Begins a dispatch of a kernel that was chosen before.
+    pub fn dispatch_of<'a>(&'a self, pipeline: &'a Pipeline) -> Dispatch<'a> {
+        self.begin(&pipeline.library, pipeline.kernel, pipeline.constants.clone())
+    }
+
+    fn begin<'a>(&'a self, library: &'a Library, kernel: usize, chosen: Constants) -> Dispatch<'a> {
+        Dispatch {
             device: self,
             library,
-            kernel: index,
+            kernel,
             bindings: Bindings::default(),
             threads: [1; 3],
             threadgroup: [1; 3],
             overflow: false,
+            chosen,
             constants: Vec::new(),
             seed: 0,
             workers: None,
             time_limit: TIME_LIMIT,
             stack_size: STACK,
             options: CheckOptions::default(),
-        })
-    }
-}
-
-/// A function constant, by index or by name.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum ConstantId {
-    /// `[[function_constant(index)]]`.
-    Index(u32),
-    /// The name in the source.
-    Name(String),
-}
-
-impl From<u32> for ConstantId {
-    fn from(index: u32) -> Self {
-        Self::Index(index)
-    }
-}
-
-impl From<&str> for ConstantId {
-    fn from(name: &str) -> Self {
-        Self::Name(name.to_owned())
+        }
     }
 }
 
@@ -132,6 +121,8 @@ pub struct Dispatch<'a> {
     threads: [u32; 3],
     threadgroup: [u32; 3],
     overflow: bool,
+    /// Constants of the pipeline, and those set for this dispatch alone.
+    chosen: Constants,
     constants: Vec<(ConstantId, Vec<u8>)>,
     seed: u64,
     workers: Option<usize>,
@@ -237,7 +228,8 @@ impl<'a> Dispatch<'a> {
     pub fn run(mut self) -> Result<Outcome> {
         let image = self.library.image().clone();
         let groups = self.check_sizes()?;
-        let constants = self.resolve_constants()?;
+        let constants = pipeline::resolve(&self.chosen, &self.constants, self.library.constants())
+            .map_err(|p| self.problem(p))?;
         let kernel = &self.library.kernels()[self.kernel];
         let unfit = self.bindings.verify(kernel, self.library.name()).map_err(|p| self.problem(p))?;
         if !unfit.is_empty() {
@@ -274,7 +266,7 @@ impl<'a> Dispatch<'a> {
             checker
         });
         let start = Instant::now();
-        let finished = runtime::run(&job, checker.as_mut(), &self.device.stacks);
+        let finished = runtime::run(&job, checker.as_mut(), &self.device.crew);
         let elapsed = start.elapsed();
         let mut found = checker.as_mut().map(Checker::take_findings).unwrap_or_default();
         if let Some(checker) = &checker
@@ -315,30 +307,6 @@ impl<'a> Dispatch<'a> {
             return Err(self.problem(Problem::TooManyThreadgroups { groups }));
         }
         Ok(groups)
-    }
-
-    fn resolve_constants(&self) -> Result<Vec<(u32, Vec<u8>)>> {
-        let known = self.library.constants();
-        let find = |id: &ConstantId| {
-            known.iter().find(|c| match id {
-                ConstantId::Index(i) => c.index == *i,
-                ConstantId::Name(n) => c.name == *n,
-            })
-        };
-        self.constants
-            .iter()
-            .map(|(id, bytes)| {
-                let Some(constant) = find(id) else {
-                    let known = known.iter().map(|c| format!("{} ({})", c.name, c.index)).collect();
-                    return Err(self.problem(Problem::NoConstant { id: id.clone(), known }));
-                };
-                if bytes.len() != constant.size as usize {
-                    let (name, needed) = (constant.name.clone(), constant.size as usize);
-                    return Err(self.problem(Problem::ConstantSize { name, found: bytes.len(), needed }));
-                }
-                Ok((constant.index, bytes.clone()))
-            })
-            .collect()
     }
 }
 

@@ -2,12 +2,7 @@
 
 use std::ffi::{CStr, c_char, c_int, c_void};
 
-use super::{
-    abi,
-    group::Worker,
-    thread::{Call, State},
-    trap,
-};
+use super::{abi, thread::Call, trap, worker::Worker};
 use crate::check::{FaultKind, Verdict};
 
 /// Handed to every kernel library.
@@ -24,11 +19,11 @@ pub(crate) static TABLE: abi::Runtime = abi::Runtime {
 };
 
 extern "C" fn barrier(flags: c_int, file: *const c_char, line: c_int, pc: *const c_void) {
-    Worker::with(|w| w.wait(State::Barrier, flags, Call { file, line, pc: pc as usize }));
+    Worker::with(|w| w.wait(flags, Call { file, line, pc: pc as usize }));
 }
 
 extern "C" fn simdgroup_barrier(flags: c_int, file: *const c_char, line: c_int, pc: *const c_void) {
-    Worker::with(|w| w.wait(State::SimdBarrier, flags, Call { file, line, pc: pc as usize }));
+    Worker::with(|w| w.wait_in_simdgroup(flags, Call { file, line, pc: pc as usize }));
 }
 
 extern "C" fn simd(
@@ -51,10 +46,10 @@ extern "C" fn threadgroup_variable(key: *const c_void, size: usize, align: usize
     let zeroed = size >> 63 != 0;
     let size = size & (usize::MAX >> 1);
     let slot = Worker::with(|w| {
+        w.need_stack(0);
         w.variable(key as usize, size, align, zeroed).unwrap_or_else(|| {
             w.report_threadgroup_memory(size);
-            w.stop_thread();
-            0
+            w.stop_thread()
         })
     });
     trap::in_kernel(true);
@@ -69,10 +64,12 @@ extern "C" fn fence(flags: c_int, _order: c_int, scope: c_int) {
 
 extern "C" fn access(address: *const c_void, size: usize, flags: u32, pc: *const c_void) {
     trap::in_kernel(false);
-    let verdict =
-        Worker::with(|w| w.check(|c, who| c.access(who, address as usize, size, flags, pc as usize)));
+    let verdict = Worker::with(|w| {
+        w.need_stack(pc as usize);
+        w.check(|c, who| c.access(who, address as usize, size, flags, pc as usize))
+    });
     if let Some(Some(Verdict::Stop)) = verdict {
-        stop();
+        Worker::with(|w| w.stop_thread());
     }
     trap::in_kernel(verdict.is_some());
 }
@@ -98,14 +95,12 @@ extern "C" fn fault(fault: *const abi::Fault, pc: *const c_void) {
         5 => FaultKind::InvalidValue(fault.a),
         _ => FaultKind::Unreachable,
     };
-    let verdict = Worker::with(|w| w.check(|c, who| c.fault(who, kind, type_text, pc as usize)));
+    let verdict = Worker::with(|w| {
+        w.need_stack(pc as usize);
+        w.check(|c, who| c.fault(who, kind, type_text, pc as usize))
+    });
     if let Some(Some(Verdict::Stop)) = verdict {
-        stop();
+        Worker::with(|w| w.stop_thread());
     }
     trap::in_kernel(verdict.is_some());
-}
-
-/// Ends the running thread.
-fn stop() {
-    Worker::with(Worker::stop_thread);
 }

@@ -1,58 +1,47 @@
-//! The fibers of one host thread. None is dropped while it is suspended: its frames are a kernel's.
+//! The stacks of one host thread, and which of them are free.
 
-use std::ops::Range;
+use std::{cell::RefCell, io, ops::Range};
 
-use corosensei::Coroutine;
+use super::memory::FiberStack;
 
-use super::{
-    memory::{self, FiberStack},
-    trap::{Exit, Running},
-};
-
-pub(super) type Fiber = Coroutine<(), (), Exit, FiberStack>;
-
-/// What belongs to fibers alone; callbacks never see it.
+/// Stacks by number. A fiber takes one when it begins and gives it back when it ends.
+#[derive(Debug, Default)]
 pub(super) struct Fibers {
-    pub(super) slots: Vec<Option<Slot>>,
-    pub(super) stacks: Vec<FiberStack>,
-    pub(super) made: usize,
-    pub(super) size: usize,
-}
-
-pub(super) struct Slot {
-    pub(super) fiber: Fiber,
-    pub(super) running: Running,
-    pub(super) stack: Range<usize>,
+    stacks: RefCell<Vec<FiberStack>>,
+    free: RefCell<Vec<u32>>,
 }
 
 impl Fibers {
-    /// Brings a fiber's record into the cache.
-    #[inline]
-    pub(super) fn fetch(&self, slot: usize) {
-        memory::prefetch(&raw const self.slots[slot] as usize);
+    /// A free stack of at least `size` bytes, the one that was used last if there is one: its number and its top.
+    pub(super) fn take(&self, size: usize) -> io::Result<(u32, usize)> {
+        let mut stacks = self.stacks.borrow_mut();
+        if let Some(n) = self.free.borrow_mut().pop() {
+            return Ok((n, stacks[n as usize].top()));
+        }
+        let stack = FiberStack::new(size, stacks.len() + 1)?;
+        let top = stack.top();
+        stacks.push(stack);
+        Ok(((stacks.len() - 1) as u32, top))
     }
 
-    /// Takes the stack of a fiber that ended, or that must not go on.
-    pub(super) fn recycle(&mut self, slot: usize) {
-        if let Some(Slot { mut fiber, .. }) = self.slots[slot].take() {
-            if !fiber.done() {
-                // SAFETY: its frames are those of a kernel and of `run_threads`: nothing in them needs dropping, and unwinding
-                // through code built without exceptions is not possible.
-                unsafe { fiber.force_reset() };
-            }
-            self.stacks.push(fiber.into_stack());
+    /// Gives a stack back.
+    pub(super) fn give(&self, n: u32) {
+        self.free.borrow_mut().push(n);
+    }
+
+    /// Takes all stacks back, also those of fibers that did not end: frames of kernels need no clearing.
+    pub(super) fn reclaim(&self) {
+        let count = self.stacks.borrow().len();
+        let mut free = self.free.borrow_mut();
+        if free.len() < count {
+            free.clear();
+            free.extend((0..count as u32).rev());
         }
     }
 
-    pub(super) fn clear(&mut self) {
-        for slot in 0..self.slots.len() {
-            self.recycle(slot);
-        }
-    }
-}
-
-impl Drop for Fibers {
-    fn drop(&mut self) {
-        self.clear();
+    /// The usable part of a stack; nothing if there is no such stack.
+    pub(super) fn range(&self, n: u32) -> Range<usize> {
+        let stacks = self.stacks.try_borrow();
+        stacks.ok().and_then(|s| s.get(n as usize).map(FiberStack::range)).unwrap_or(0..0)
     }
 }

@@ -1,12 +1,10 @@
 //! Memory from the operating system: fiber stacks and buffers with guards around them.
 
-use std::{io, num::NonZeroUsize, ops::Range, ptr};
-
-use corosensei::stack::{Stack, StackPointer};
+use std::{io, ops::Range, ptr};
 
 const PAGE: usize = 4096;
 /// A frame larger than this could jump over the guard; kernels are built with stack probes, which touch every page.
-const GUARD: usize = 16 * PAGE;
+pub(super) const GUARD: usize = 16 * PAGE;
 
 /// A private mapping.
 #[derive(Debug)]
@@ -95,22 +93,11 @@ impl FiberStack {
     pub(crate) fn range(&self) -> Range<usize> {
         self.mapping.start + GUARD..self.mapping.start + self.mapping.len
     }
-}
 
-// SAFETY: `base` and `limit` bound this value's own mapping, whose start is a page boundary; `stagger` is a multiple of 16
-// far below the size; the lowest pages are the guard.
-unsafe impl Stack for FiberStack {
-    fn base(&self) -> StackPointer {
-        pointer(self.mapping.start + self.mapping.len - self.stagger)
+    /// Where it begins to grow downwards.
+    pub(crate) fn top(&self) -> usize {
+        self.mapping.start + self.mapping.len - self.stagger
     }
-
-    fn limit(&self) -> StackPointer {
-        pointer(self.mapping.start)
-    }
-}
-
-fn pointer(address: usize) -> StackPointer {
-    NonZeroUsize::new(address).unwrap_or(NonZeroUsize::MIN)
 }
 
 /// A buffer with unmapped space on both sides, so that an access past either end belongs to no other buffer.

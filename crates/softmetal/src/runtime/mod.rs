@@ -9,13 +9,16 @@ mod arena;
 mod buffer;
 pub mod bytes;
 mod callbacks;
+mod crew;
 mod fibers;
-mod group;
 mod image;
 pub(crate) mod memory;
+mod schedule;
+mod switch;
 mod sync;
 mod thread;
 pub(crate) mod trap;
+mod worker;
 
 use std::{
     ffi::c_void,
@@ -29,9 +32,9 @@ use std::{
 pub(crate) use arena::LIMIT as THREADGROUP_MEMORY;
 pub use buffer::Buffer;
 pub(crate) use buffer::Hold;
-use group::Done;
+pub(crate) use crew::Crew;
+pub(crate) use image::Constants;
 pub use image::Image;
-use memory::FiberStack;
 use serde::Serialize;
 use trap::Watch;
 
@@ -66,6 +69,9 @@ impl Stats {
     }
 }
 
+/// Longer than anybody waits.
+const FOR_EVER: Duration = Duration::from_secs(1 << 32);
+
 /// A dispatch that was found valid.
 pub(crate) struct Job<'a> {
     pub(crate) image: &'a Image,
@@ -77,7 +83,7 @@ pub(crate) struct Job<'a> {
     pub(crate) groups: [u32; 3],
     pub(crate) buffers: [*mut c_void; abi::MAX_BUFFERS],
     pub(crate) threadgroup_memory: [u32; abi::MAX_THREADGROUP_ARGS],
-    pub(crate) constants: Vec<(u32, Vec<u8>)>,
+    pub(crate) constants: Constants,
     /// Zero: in order.
     pub(crate) seed: u64,
     pub(crate) workers: usize,
@@ -89,64 +95,44 @@ pub(crate) struct Job<'a> {
 // for the whole dispatch by the caller.
 unsafe impl Sync for Job<'_> {}
 
-/// Stacks that survive from dispatch to dispatch.
-#[derive(Debug, Default)]
-pub(crate) struct StackPool(Mutex<Vec<Vec<FiberStack>>>);
-
-impl StackPool {
-    fn take(&self) -> Vec<FiberStack> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).pop().unwrap_or_default()
-    }
-
-    fn put(&self, stacks: Vec<FiberStack>) {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).push(stacks);
-    }
-}
-
 /// What came of a job, besides what it wrote.
+#[derive(Default)]
 pub(crate) struct Finished {
     pub(crate) stats: Stats,
     pub(crate) events: Vec<(Event, Who)>,
 }
 
 /// Runs all threadgroups of a job. With a checker it takes one host thread, so that reports do not depend on timing.
-pub(crate) fn run(job: &Job<'_>, checker: Option<&mut Checker>, pool: &StackPool) -> Finished {
+pub(crate) fn run(job: &Job<'_>, checker: Option<&mut Checker>, crew: &Crew) -> Finished {
     let total = job.groups.iter().map(|&g| u64::from(g)).product::<u64>();
     let (stop, next) = (AtomicBool::new(false), AtomicU64::new(0));
     let order = Order::new(job.seed, total);
-    let deadline = Instant::now() + job.time_limit;
+    let now = Instant::now();
+    let deadline = now.checked_add(job.time_limit).unwrap_or(now + FOR_EVER);
+    let finished = Mutex::new((Finished::default(), false));
     let work = |checker: Option<&mut Checker>| {
         trap::install();
         let watch = Watch::new(deadline, &stop);
-        let done = group::work(job, checker, pool.take(), &stop, || {
+        let mut space = crew.space();
+        let done = schedule::work(job, checker, &mut space, &stop, || {
             let n = next.fetch_add(1, Ordering::Relaxed);
             (n < total).then(|| order.at(n))
         });
-        (done, watch.stopped() && Instant::now() >= deadline)
-    };
-    let mut finished = Finished { stats: Stats::default(), events: Vec::new() };
-    let mut late = false;
-    let mut take = |(done, over): (Done, bool)| {
-        finished.stats.add(done.stats);
-        finished.events.extend(done.events);
-        pool.put(done.stacks);
-        late |= over;
+        crew.keep(space);
+        let over = watch.stopped() && Instant::now() >= deadline;
+        drop(watch);
+        let mut finished = finished.lock().unwrap_or_else(PoisonError::into_inner);
+        finished.0.stats.add(done.stats);
+        finished.0.events.extend(done.events);
+        finished.1 |= over;
     };
     let workers = job.workers.clamp(1, usize::try_from(total).unwrap_or(usize::MAX));
     if checker.is_some() || workers == 1 {
-        take(work(checker));
+        work(checker);
     } else {
-        std::thread::scope(|scope| {
-            let others: Vec<_> = (1..workers).map(|_| scope.spawn(|| work(None))).collect();
-            take(work(None));
-            for other in others {
-                match other.join() {
-                    Ok(done) => take(done),
-                    Err(panic) => std::panic::resume_unwind(panic),
-                }
-            }
-        });
+        crew.run(workers, &|| work(None));
     }
+    let (mut finished, late) = finished.into_inner().unwrap_or_else(PoisonError::into_inner);
     // A kernel that was between two threads at the deadline left no trap.
     if late && !finished.events.iter().any(|(e, _)| matches!(e, Event::Trap { .. })) {
         finished.events.push((Event::TimeLimit, Who::default()));
@@ -166,7 +152,7 @@ impl Order {
         if seed == 0 || total < 2 {
             return Self { total, step: 1, start: 0 };
         }
-        let r = group::mix(seed, u64::MAX);
+        let r = schedule::mix(seed, u64::MAX);
         let mut step = 1 + (r >> 32) % (total - 1);
         while gcd(step, total) != 1 {
             step += 1;

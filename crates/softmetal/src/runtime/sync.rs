@@ -4,8 +4,8 @@ use std::ptr;
 
 use super::{
     abi,
-    group::{CURRENT, Worker},
     thread::{State, Thread},
+    worker::{CURRENT, Worker},
 };
 use crate::check::{Event, Who};
 
@@ -32,51 +32,50 @@ impl Worker<'_> {
         }
     }
 
-    /// Resolves one collective of simdgroup `s`: lanes that wait at the same place form a group. False if no lane waits for one.
-    pub(super) fn resolve(&self, s: usize, lanes: usize) -> bool {
-        let first = s * abi::SIMD_WIDTH;
-        let threads = &self.threads[first..first + lanes];
-        let (mut simd, mut barrier, mut live) = (None, None, 0_u32);
+    /// Resolves one collective of the current simdgroup: lanes that wait at the same place form a group. False if no lane waits
+    /// for one.
+    pub(super) fn resolve(&self) -> bool {
+        let first = self.first.get();
+        let threads = &self.threads[first..first + self.lanes.get()];
+        let (mut input, mut output) =
+            ([ptr::null_mut(); abi::SIMD_WIDTH], [ptr::null_mut(); abi::SIMD_WIDTH]);
+        let (mut leader, mut barrier, mut mask, mut live) = (None, None, 0_u32, 0_u32);
         for (lane, t) in threads.iter().enumerate() {
             match t.state.get() {
-                State::Simd => simd = simd.or(Some(lane)),
+                State::Simd => {
+                    let leader = *leader.get_or_insert(t);
+                    if t.same_collective(leader) {
+                        input[lane] = t.input.get();
+                        output[lane] = t.output.get();
+                        mask |= 1 << lane;
+                        t.state.set(State::Ready);
+                    }
+                }
                 State::SimdBarrier => barrier = barrier.or(Some(lane)),
                 State::Done => continue,
                 _ => {}
             }
             live |= 1 << lane;
         }
-        if let Some(leader) = simd {
-            self.collective(threads, leader, live);
+        if let Some(leader) = leader {
+            if let Some(run) = leader.run.get() {
+                // What it does to the lanes' stacks is no access of any thread.
+                CURRENT.set(ptr::null());
+                // SAFETY: `run` reads and writes only the lanes in `mask`, whose pointers are on the stacks of fibers that wait.
+                unsafe { run(input.as_mut_ptr(), output.as_mut_ptr(), mask) };
+                CURRENT.set(ptr::from_ref(self).cast());
+            }
+            self.count(|s| {
+                s.collectives += 1;
+                s.divergent_collectives += u64::from(mask != live);
+            });
         } else if let Some(leader) = barrier {
-            self.release_simdgroup(s, threads, leader, live);
+            self.release_simdgroup(first / abi::SIMD_WIDTH, threads, leader, live);
         } else {
+            self.pending.set(false);
             return false;
         }
         true
-    }
-
-    fn collective(&self, threads: &[Thread], leader: usize, live: u32) {
-        let (mut input, mut output, mut mask) = ([ptr::null_mut(); 32], [ptr::null_mut(); 32], 0_u32);
-        for (lane, t) in threads.iter().enumerate().skip(leader) {
-            if t.state.get() == State::Simd && t.same_collective(&threads[leader]) {
-                input[lane] = t.input.get();
-                output[lane] = t.output.get();
-                mask |= 1 << lane;
-                t.state.set(State::Ready);
-            }
-        }
-        if let Some(run) = threads[leader].run.get() {
-            // What it does to the lanes' stacks is no access of any thread.
-            CURRENT.set(ptr::null());
-            // SAFETY: `run` reads and writes only the lanes in `mask`, whose pointers are on the stacks of fibers that wait.
-            unsafe { run(input.as_mut_ptr(), output.as_mut_ptr(), mask) };
-            CURRENT.set(ptr::from_ref(self).cast());
-        }
-        self.count(|s| {
-            s.collectives += 1;
-            s.divergent_collectives += u64::from(mask != live);
-        });
     }
 
     fn release_simdgroup(&self, s: usize, threads: &[Thread], leader: usize, live: u32) {

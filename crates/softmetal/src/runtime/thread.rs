@@ -6,9 +6,7 @@ use std::{
     ptr,
 };
 
-use corosensei::Yielder;
-
-use super::abi;
+use super::{abi, switch::Context};
 use crate::check::Site;
 
 /// Where a GPU thread stands.
@@ -20,8 +18,6 @@ pub(crate) enum State {
     SimdBarrier,
     Barrier,
     Done,
-    /// Ended by the checker; its fiber is still to be cleared.
-    Stopped,
 }
 
 /// A call in the source, and the address it returns to.
@@ -34,8 +30,9 @@ pub(crate) struct Call {
 
 /// One GPU thread; a cache line, since every barrier touches each of them.
 #[repr(align(64))]
+#[derive(Debug)]
 pub(super) struct Thread {
-    pub(super) yielder: Cell<*const Yielder<(), ()>>,
+    pub(super) context: Context,
     pub(super) file: Cell<*const c_char>,
     pub(super) pc: Cell<usize>,
     pub(super) line: Cell<i32>,
@@ -43,7 +40,7 @@ pub(super) struct Thread {
     pub(super) run: Cell<Option<abi::SimdFn>>,
     pub(super) input: Cell<*mut c_void>,
     pub(super) output: Cell<*mut c_void>,
-    /// The fiber it runs on: a finished thread hands its fiber to the next unstarted one.
+    /// The stack it runs on: a finished thread hands its stack to the next unstarted one.
     pub(super) fiber: Cell<u32>,
     pub(super) state: Cell<State>,
 }
@@ -51,7 +48,7 @@ pub(super) struct Thread {
 impl Thread {
     pub(super) fn new() -> Self {
         Self {
-            yielder: Cell::new(ptr::null()),
+            context: Context::default(),
             file: Cell::new(ptr::null()),
             pc: Cell::new(0),
             line: Cell::new(0),
@@ -70,6 +67,7 @@ impl Thread {
         self.line.get() == other.line.get() && self.file.get() == other.file.get()
     }
 
+    #[inline]
     pub(super) fn same_collective(&self, other: &Self) -> bool {
         self.beside(other) && self.run.get().map(|f| f as usize) == other.run.get().map(|f| f as usize)
     }

@@ -4,24 +4,16 @@ use std::{
     cell::Cell,
     ffi::{c_int, c_void},
     mem::MaybeUninit,
+    ops::Range,
     ptr,
     sync::{
         Condvar, Mutex, MutexGuard, Once, OnceLock, PoisonError,
-        atomic::{AtomicBool, Ordering},
+        atomic::{AtomicBool, Ordering, compiler_fence},
     },
     time::{Duration, Instant},
 };
 
-use corosensei::trap::CoroutineTrapHandler;
-
-/// How a fiber ended.
-#[derive(Debug, Clone, Copy)]
-pub(crate) enum Exit {
-    /// All its threads returned.
-    Finished,
-    /// A signal ended it.
-    Trapped(Trap),
-}
+use super::worker::Worker;
 
 /// What a kernel was doing when it was ended.
 #[derive(Debug, Clone, Copy)]
@@ -42,31 +34,20 @@ pub(crate) enum Cause {
     Timeout,
 }
 
-/// The fiber that runs on this host thread.
-#[derive(Clone, Copy)]
-pub(crate) struct Running {
-    pub(crate) handler: CoroutineTrapHandler<Exit>,
-    /// End of the guard below the stack.
-    pub(crate) guard_end: usize,
-}
-
 thread_local! {
-    static RUNNING: Cell<*const Running> = const { Cell::new(ptr::null()) };
     /// Set only while code of the kernel itself runs: elsewhere locks and borrows may be held.
     static IN_KERNEL: Cell<bool> = const { Cell::new(false) };
+    static READY: Cell<bool> = const { Cell::new(false) };
     static STOP: Cell<*const AtomicBool> = const { Cell::new(ptr::null()) };
 }
 
 /// Says whether kernel code is about to run on this host thread.
 #[inline]
 pub(crate) fn in_kernel(yes: bool) {
+    // The handler sees what this thread has written, in the order the compiler chose.
+    compiler_fence(Ordering::SeqCst);
     IN_KERNEL.set(yes);
-}
-
-/// Names the fiber that is about to be resumed; null when it has come back.
-#[inline]
-pub(crate) fn running(fiber: *const Running) {
-    RUNNING.set(fiber);
+    compiler_fence(Ordering::SeqCst);
 }
 
 const FAULTS: [c_int; 5] = [libc::SIGSEGV, libc::SIGBUS, libc::SIGFPE, libc::SIGILL, libc::SIGTRAP];
@@ -78,6 +59,9 @@ static PREVIOUS: OnceLock<Vec<(c_int, libc::sigaction)>> = OnceLock::new();
 /// Installs the handlers, once per process, and gives this host thread a signal stack if it has none.
 pub(crate) fn install() {
     static ONCE: Once = Once::new();
+    if READY.replace(true) {
+        return;
+    }
     ONCE.call_once(|| {
         let mut previous = Vec::new();
         for signal in FAULTS.into_iter().chain([PREEMPT]) {
@@ -114,22 +98,19 @@ fn signal_stack() {
 }
 
 unsafe extern "C" fn handle(signal: c_int, info: *mut libc::siginfo_t, context: *mut c_void) {
-    // SAFETY: the kernel passes a valid record and context; `running` names a live fiber of this thread or nothing.
+    // SAFETY: the system passes a valid record and context; while `IN_KERNEL` is set, a fiber of the current worker runs.
     unsafe {
         let context = &mut *context.cast::<libc::ucontext_t>();
-        let running = RUNNING.get();
-        if !running.is_null() && IN_KERNEL.get() {
-            let running = *running;
+        if IN_KERNEL.get() {
+            let stop = STOP.get();
+            if signal == PREEMPT && (stop.is_null() || !(*stop).load(Ordering::Relaxed)) {
+                return;
+            }
             let (pc, sp) = position(context);
-            if running.handler.stack_ptr_in_bounds(sp) {
-                let stop = STOP.get();
-                if signal == PREEMPT && (stop.is_null() || !(*stop).load(Ordering::Relaxed)) {
-                    return;
-                }
-                let cause = cause_of(signal, info, &running);
+            let trap = |guard| Trap { cause: cause_of(signal, info, &guard), pc };
+            if let Some(Some((pc, sp))) = Worker::with(|w| w.interrupted(sp, trap)) {
                 IN_KERNEL.set(false);
-                let registers = running.handler.setup_trap_handler(move || Exit::Trapped(Trap { cause, pc }));
-                redirect(context, registers);
+                redirect(context, pc, sp);
                 return;
             }
         }
@@ -141,16 +122,14 @@ unsafe extern "C" fn handle(signal: c_int, info: *mut libc::siginfo_t, context: 
 
 /// # Safety
 /// `info` is the record of `signal`.
-unsafe fn cause_of(signal: c_int, info: *mut libc::siginfo_t, running: &Running) -> Cause {
+unsafe fn cause_of(signal: c_int, info: *mut libc::siginfo_t, guard: &Range<usize>) -> Cause {
     // SAFETY: memory faults carry an address.
     let address = unsafe { (*info).si_addr() } as usize;
     match signal {
         PREEMPT => Cause::Timeout,
         libc::SIGFPE => Cause::Arithmetic,
         libc::SIGILL | libc::SIGTRAP => Cause::Instruction,
-        _ if running.handler.stack_ptr_in_bounds(address) && address < running.guard_end => {
-            Cause::StackOverflow
-        }
+        _ if guard.contains(&address) => Cause::StackOverflow,
         _ => Cause::Memory(address),
     }
 }
@@ -192,13 +171,10 @@ fn position(context: &libc::ucontext_t) -> (usize, usize) {
 }
 
 #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
-fn redirect(context: &mut libc::ucontext_t, to: corosensei::trap::TrapHandlerRegs) {
+fn redirect(context: &mut libc::ucontext_t, pc: usize, sp: usize) {
     let r = &mut context.uc_mcontext.gregs;
-    r[libc::REG_RIP as usize] = to.rip as i64;
-    r[libc::REG_RSP as usize] = to.rsp as i64;
-    r[libc::REG_RBP as usize] = to.rbp as i64;
-    r[libc::REG_RDI as usize] = to.rdi as i64;
-    r[libc::REG_RSI as usize] = to.rsi as i64;
+    r[libc::REG_RIP as usize] = pc as i64;
+    r[libc::REG_RSP as usize] = sp as i64;
 }
 
 #[cfg(all(target_os = "linux", target_arch = "aarch64"))]
@@ -207,14 +183,10 @@ fn position(context: &libc::ucontext_t) -> (usize, usize) {
 }
 
 #[cfg(all(target_os = "linux", target_arch = "aarch64"))]
-fn redirect(context: &mut libc::ucontext_t, to: corosensei::trap::TrapHandlerRegs) {
+fn redirect(context: &mut libc::ucontext_t, pc: usize, sp: usize) {
     let m = &mut context.uc_mcontext;
-    m.pc = to.pc;
-    m.sp = to.sp;
-    m.regs[0] = to.x0;
-    m.regs[1] = to.x1;
-    m.regs[29] = to.x29;
-    m.regs[30] = to.lr;
+    m.pc = pc as u64;
+    m.sp = sp as u64;
 }
 
 #[cfg(all(target_os = "macos", target_arch = "x86_64"))]
@@ -225,14 +197,11 @@ fn position(context: &libc::ucontext_t) -> (usize, usize) {
 }
 
 #[cfg(all(target_os = "macos", target_arch = "x86_64"))]
-fn redirect(context: &mut libc::ucontext_t, to: corosensei::trap::TrapHandlerRegs) {
+fn redirect(context: &mut libc::ucontext_t, pc: usize, sp: usize) {
     // SAFETY: the system passes the registers of the interrupted code, and takes them back from there.
     let r = unsafe { &mut (*context.uc_mcontext).__ss };
-    r.__rip = to.rip;
-    r.__rsp = to.rsp;
-    r.__rbp = to.rbp;
-    r.__rdi = to.rdi;
-    r.__rsi = to.rsi;
+    r.__rip = pc as u64;
+    r.__rsp = sp as u64;
 }
 
 #[cfg(all(target_os = "macos", target_arch = "aarch64"))]
@@ -243,15 +212,11 @@ fn position(context: &libc::ucontext_t) -> (usize, usize) {
 }
 
 #[cfg(all(target_os = "macos", target_arch = "aarch64"))]
-fn redirect(context: &mut libc::ucontext_t, to: corosensei::trap::TrapHandlerRegs) {
+fn redirect(context: &mut libc::ucontext_t, pc: usize, sp: usize) {
     // SAFETY: the system passes the registers of the interrupted code, and takes them back from there.
     let r = unsafe { &mut (*context.uc_mcontext).__ss };
-    r.__pc = to.pc;
-    r.__sp = to.sp;
-    r.__x[0] = to.x0;
-    r.__x[1] = to.x1;
-    r.__fp = to.x29;
-    r.__lr = to.lr;
+    r.__pc = pc as u64;
+    r.__sp = sp as u64;
 }
 
 /// While it lives, the watchdog stops this host thread's kernels at the deadline.

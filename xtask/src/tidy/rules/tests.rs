@@ -80,6 +80,8 @@ fn unsafe_stays_behind_its_fences() {
     assert_eq!(found(LIB, text), ["1 unsafe-fence"]);
     assert_eq!(found("crates/metallic-cpu/src/simd/avx2.rs", text), NONE);
     assert_eq!(found("crates/metallic-formats/src/mmap.rs", text), NONE);
+    assert_eq!(found("crates/metallic-gpu/src/metal/buffer.rs", text), NONE);
+    assert_eq!(found("crates/metallic-gpu/src/driver/import.rs", text), ["1 unsafe-fence"]);
     assert_eq!(found("crates/metallic-formats/src/gguf.rs", text), ["1 unsafe-fence"]);
     assert_eq!(found(LIB, "#![forbid(unsafe_code)] // no unsafe here\n"), NONE);
 }

@@ -1,0 +1,109 @@
+//! What went wrong on the GPU, as errors.
+
+use std::time::Duration;
+
+use crate::command::{Command, CommandList};
+use crate::error::GpuError;
+
+/// A command buffer that failed, as the system reports it.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Fault {
+    /// `MTLCommandBufferError`, or `None` where the error is of another domain.
+    pub(crate) code: Option<isize>,
+    /// What the system says.
+    pub(crate) text: String,
+    /// Since the work was handed over.
+    pub(crate) after: Duration,
+}
+
+/// What a submission is, for its errors.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct About {
+    /// The operations.
+    pub(crate) label: String,
+    /// Bytes of all buffers it uses.
+    pub(crate) bytes: usize,
+    /// Bytes that may be in use in all.
+    pub(crate) budget: Option<u64>,
+}
+
+/// The error of a submission.
+pub(crate) fn error(fault: &Fault, about: &About) -> GpuError {
+    let execution = |what: &str| GpuError::Execution {
+        label: about.label.clone(),
+        reason: if fault.text.is_empty() { what.to_owned() } else { format!("{what}: {}", fault.text) },
+    };
+    match fault.code {
+        Some(2) => GpuError::Timeout { after: fault.after },
+        Some(3) => execution("the GPU reached for memory that is not there"),
+        Some(4) => execution("the system denies this process the GPU after earlier faults"),
+        Some(7) => execution("the process may not use the GPU now"),
+        Some(8) => GpuError::OutOfMemory {
+            what: "the buffers of a submission",
+            needed: about.bytes,
+            budget: about.budget,
+        },
+        Some(9) => execution("a buffer was gone"),
+        Some(11) => execution("the GPU was removed"),
+        Some(12) => execution("a kernel ran out of stack"),
+        Some(code) => execution(&format!("the GPU stopped with code {code}")),
+        None => execution("the GPU stopped"),
+    }
+}
+
+/// Operations of a list, for messages: `embed … lm_head (34 commands)`.
+pub(crate) fn label(list: &CommandList) -> String {
+    let name = |command: &Command| match command {
+        Command::Dispatch(dispatch) => dispatch.label,
+        Command::Copy { .. } => "copy",
+        Command::Fill { .. } => "fill",
+    };
+    match list.commands() {
+        [] => "nothing".to_owned(),
+        [only] => name(only).to_owned(),
+        [first, .., last] => format!("{} … {} ({} commands)", name(first), name(last), list.len()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::command::Region;
+    use crate::gpu::BufferId;
+
+    #[test]
+    fn each_code_of_the_system_is_an_error_of_ours() {
+        let about = About { label: "a … b (3 commands)".to_owned(), bytes: 77, budget: Some(99) };
+        let with = |code| {
+            let fault = Fault { code, text: "said the system".to_owned(), after: Duration::from_secs(5) };
+            error(&fault, &about)
+        };
+        assert_eq!(with(Some(2)), GpuError::Timeout { after: Duration::from_secs(5) });
+        assert!(matches!(with(Some(8)), GpuError::OutOfMemory { needed: 77, budget: Some(99), .. }));
+        for (code, part) in [
+            (Some(1), "code 1: said the system"),
+            (Some(3), "memory that is not there"),
+            (Some(4), "denies"),
+            (Some(7), "may not"),
+            (Some(9), "gone"),
+            (Some(10), "code 10"),
+            (Some(11), "removed"),
+            (Some(12), "stack"),
+            (None, "the GPU stopped: said the system"),
+        ] {
+            let text = with(code).to_string();
+            assert!(text.contains(part) && text.contains("a … b (3 commands)"), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_list_is_named_by_its_first_and_last_operation() {
+        let region = Region::whole(BufferId(1), 8);
+        let mut list = CommandList::new();
+        assert_eq!(label(&list), "nothing");
+        list.push(Command::Fill { to: region, value: 0 });
+        assert_eq!(label(&list), "fill");
+        list.push(Command::Copy { from: region, to: Region::whole(BufferId(2), 8) });
+        assert_eq!(label(&list), "fill … copy (2 commands)");
+    }
+}

@@ -1,0 +1,128 @@
+//! Whether the GPU can read the host's own pages, and which.
+
+use std::ops::Range;
+
+use crate::error::GpuError;
+
+/// Kernels ask no more of where a weight begins.
+const ALIGN: usize = 4;
+
+/// How bytes of the host become a buffer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Import {
+    /// The GPU reads `len` bytes of the mapping from `start` on, both whole pages; the bytes begin at `offset` in them.
+    Share { start: usize, len: usize, offset: usize },
+    /// The bytes are copied into a buffer of their own.
+    Copy,
+}
+
+/// A mapped file in this process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Mapping {
+    pub(crate) address: usize,
+    pub(crate) len: usize,
+}
+
+/// Plans the import of `bytes` of a mapping: all of it as one buffer, which later imports share, or the pages around
+/// the bytes where all of it is too long for a buffer.
+pub(crate) fn plan(
+    mapping: Option<Mapping>,
+    bytes: &Range<usize>,
+    page: usize,
+    max_buffer: usize,
+) -> Result<Import, GpuError> {
+    let copy = if bytes.len() <= max_buffer { Ok(Import::Copy) } else { Err(too_long(bytes, max_buffer)) };
+    let Some(Mapping { address, len }) = mapping else { return copy };
+    let page = page.max(1);
+    if bytes.is_empty()
+        || bytes.end > len
+        || !address.is_multiple_of(page)
+        || !bytes.start.is_multiple_of(ALIGN)
+    {
+        return copy;
+    }
+    if let Some(whole) = len.checked_next_multiple_of(page).filter(|n| *n <= max_buffer) {
+        return Ok(Import::Share { start: 0, len: whole, offset: bytes.start });
+    }
+    let start = bytes.start / page * page;
+    match bytes.end.checked_next_multiple_of(page).map(|end| end - start) {
+        Some(len) if len <= max_buffer => Ok(Import::Share { start, len, offset: bytes.start - start }),
+        // A page too many for sharing.
+        _ => copy,
+    }
+}
+
+fn too_long(bytes: &Range<usize>, max_buffer: usize) -> GpuError {
+    GpuError::OutOfMemory { what: "one buffer", needed: bytes.len(), budget: Some(max_buffer as u64) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PAGE: usize = 16384;
+
+    fn mapping(len: usize) -> Mapping {
+        Mapping { address: 7 * PAGE, len }
+    }
+
+    #[test]
+    fn all_tensors_of_a_mapped_file_share_one_buffer() {
+        let file = Some(mapping(3 * PAGE + 100));
+        for bytes in [32..64, PAGE + 4..2 * PAGE, 3 * PAGE..3 * PAGE + 100] {
+            let found = plan(file, &bytes, PAGE, 1 << 30).unwrap();
+            assert_eq!(found, Import::Share { start: 0, len: 4 * PAGE, offset: bytes.start });
+        }
+    }
+
+    #[test]
+    fn a_file_longer_than_a_buffer_is_shared_by_pages() {
+        let file = Some(mapping(10 * PAGE));
+        let found = plan(file, &(2 * PAGE + 32..4 * PAGE + 1), PAGE, 3 * PAGE).unwrap();
+        assert_eq!(found, Import::Share { start: 2 * PAGE, len: 3 * PAGE, offset: 32 });
+        let last = plan(file, &(9 * PAGE + 8..10 * PAGE), PAGE, 3 * PAGE).unwrap();
+        assert_eq!(last, Import::Share { start: 9 * PAGE, len: PAGE, offset: 8 });
+    }
+
+    #[test]
+    fn shared_pages_hold_the_bytes_and_end_with_the_last_page_of_the_file() {
+        for len in [1, PAGE - 1, PAGE, PAGE + 1, 5 * PAGE + 17] {
+            for max in [PAGE, 2 * PAGE, 8 * PAGE] {
+                for start in (0..len).step_by(4 * 997) {
+                    for end in [start + 1, (start + PAGE).min(len), len] {
+                        let Ok(Import::Share { start: first, len: shared, offset }) =
+                            plan(Some(mapping(len)), &(start..end), PAGE, max)
+                        else {
+                            continue;
+                        };
+                        assert_eq!((first % PAGE, shared % PAGE), (0, 0));
+                        assert_eq!(first + offset, start);
+                        assert!(offset + (end - start) <= shared && shared <= max);
+                        assert!(first + shared <= len.next_multiple_of(PAGE));
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn what_cannot_be_shared_is_copied() {
+        let odd = Some(Mapping { address: 7 * PAGE + 16, len: 4 * PAGE });
+        for (mapping, bytes, why) in [
+            (None, 0..64, "memory of a vector shares its pages with others"),
+            (odd, 0..64, "the mapping does not begin a page"),
+            (Some(mapping(PAGE)), 2..66, "kernels need four-byte alignment"),
+            (Some(mapping(PAGE)), 8..8, "nothing is there"),
+            (Some(mapping(PAGE)), 0..2 * PAGE, "the file is shorter than the tensor says"),
+            (Some(mapping(9 * PAGE)), 4..2 * PAGE + 4, "with its pages it is longer than a buffer"),
+        ] {
+            assert_eq!(plan(mapping, &bytes, PAGE, 2 * PAGE).unwrap(), Import::Copy, "{why}");
+        }
+    }
+
+    #[test]
+    fn a_tensor_longer_than_a_buffer_is_refused() {
+        let error = plan(Some(mapping(9 * PAGE)), &(0..3 * PAGE), PAGE, 2 * PAGE).unwrap_err();
+        assert!(matches!(error, GpuError::OutOfMemory { needed, .. } if needed == 3 * PAGE), "{error}");
+    }
+}

@@ -1,0 +1,56 @@
+//! Memory before it is asked for.
+
+use crate::error::GpuError;
+use crate::gpu::Limits;
+
+/// Bytes to allocate for a buffer of so many: a device makes no empty ones.
+pub(crate) fn rounded(bytes: usize) -> usize {
+    bytes.max(16)
+}
+
+/// Whether so many bytes more may be had, with `held` in use. Past the budget the system takes memory from the GPU
+/// while it works, and results are lost.
+pub(crate) fn check(what: &'static str, needed: usize, held: u64, limits: &Limits) -> Result<(), GpuError> {
+    if needed > limits.max_buffer {
+        return Err(GpuError::OutOfMemory {
+            what: "one buffer",
+            needed,
+            budget: Some(limits.max_buffer as u64),
+        });
+    }
+    match limits.budget {
+        Some(budget) if held.saturating_add(needed as u64) > budget => {
+            Err(GpuError::OutOfMemory { what, needed, budget: Some(budget) })
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Bytes in use: what the system counts for the process, or what the driver itself knows of, if that is more. Whether
+/// the system counts shared pages of a file is not written anywhere.
+pub(crate) fn held(counted_by_system: u64, counted_here: u64) -> u64 {
+    counted_by_system.max(counted_here)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::threadgroup::tests::LIMITS;
+
+    #[test]
+    fn the_budget_is_kept_before_memory_is_asked_for() {
+        let limits = Limits { budget: Some(1000), max_buffer: 600, ..LIMITS };
+        assert_eq!(check("weights", 600, 400, &limits), Ok(()));
+        let error = check("weights", 600, 401, &limits).unwrap_err();
+        assert_eq!(error.to_string(), "no room for 600 bytes of weights: 1000 bytes are allowed in all");
+        let error = check("weights", 601, 0, &limits).unwrap_err();
+        assert!(matches!(error, GpuError::OutOfMemory { budget: Some(600), .. }), "{error}");
+        assert!(check("weights", 1, u64::MAX, &limits).is_err());
+        assert_eq!(check("weights", 600, u64::MAX, &Limits { budget: None, ..limits }), Ok(()));
+    }
+
+    #[test]
+    fn the_larger_count_holds() {
+        assert_eq!((held(5, 3), held(3, 5)), (5, 5));
+    }
+}

@@ -1,0 +1,11 @@
+//! What the driver of a real GPU would have to decide, decided by pure functions: they are tested on any machine, the
+//! driver that calls them can be run on few.
+
+pub(crate) mod archive;
+pub(crate) mod batch;
+pub(crate) mod check;
+pub(crate) mod choose;
+pub(crate) mod fault;
+pub(crate) mod import;
+pub(crate) mod memory;
+pub(crate) mod steps;

@@ -1,0 +1,343 @@
+//! The driver for Metal, on macOS: it encodes what it is told. What there is to decide stands in `driver`, where it is
+//! tested on any machine; this is the one part of the crate that other machines cannot run.
+//!
+//! Buffers are tracked for hazards by Metal, so encoders and command buffers that share one run in order; inside an
+//! encoder, whose dispatches run together, the barriers of the command list order them. Copies and fills are kernels of
+//! the family `transfer`. A command buffer refers to its objects without retaining them: the handler that Metal calls
+//! when it is done owns them until then.
+//!
+//! Metal reports what can fail through null and `NSError`, never through exceptions; what would break its rules is
+//! refused before it is encoded.
+#![allow(unsafe_code)]
+
+mod archive;
+mod buffer;
+mod device;
+mod library;
+mod residency;
+mod submit;
+#[cfg(test)]
+mod tests;
+
+use std::collections::HashMap;
+use std::fmt;
+use std::path::PathBuf;
+use std::sync::atomic::AtomicU64;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use metallic_core::{Bytes, DeviceInfo};
+use objc2::rc::{Retained, autoreleasepool};
+use objc2::runtime::ProtocolObject;
+use objc2_foundation::{NSProcessInfo, ns_string};
+use objc2_metal::{MTLCommandQueue, MTLDevice as _};
+
+use self::archive::Archivist;
+use self::buffer::{Buffer, Memory};
+pub use self::device::{MetalDevice, devices};
+use self::library::{Library, Ready};
+use self::residency::Residency;
+use self::submit::{Encoder, Kept};
+use crate::command::CommandList;
+use crate::driver::fault::About;
+use crate::driver::import::{self, Import, Mapping};
+use crate::driver::{archive as places, batch, check, fault, steps};
+use crate::error::GpuError;
+use crate::gpu::{BufferId, Gpu, Imported, LibraryId, Limits, Pipeline, PipelineId, Storage, Submission};
+use crate::kernels::{Constants, Kernel};
+
+/// Opens a GPU of this machine: by index, by name or by a part of its name; the system's choice where nothing is said.
+pub fn open(which: Option<&str>) -> Result<Metal, GpuError> {
+    Metal::open(which)
+}
+
+/// A GPU that Metal drives.
+pub struct Metal {
+    info: DeviceInfo,
+    /// Name and build of the system, which machine code depends on.
+    system: String,
+    /// Bytes of a page of memory.
+    page: usize,
+    memory: Memory,
+    queue: Retained<ProtocolObject<dyn MTLCommandQueue>>,
+    /// Where machine code of kernels is kept.
+    folder: Option<PathBuf>,
+    archivist: Archivist,
+    state: Mutex<State>,
+    /// The kernels of copies and fills, by name, and their library.
+    transfers: Mutex<(Option<LibraryId>, HashMap<&'static str, PipelineId>)>,
+    /// Whether dispatches are named, for captures.
+    named: bool,
+}
+
+#[derive(Default)]
+struct State {
+    next: u32,
+    buffers: HashMap<BufferId, Entry>,
+    /// Buffers over pages of the host, by first byte and length.
+    shared: HashMap<(usize, usize), BufferId>,
+    libraries: HashMap<LibraryId, Arc<Library>>,
+    pipelines: HashMap<PipelineId, Arc<Ready>>,
+}
+
+struct Entry {
+    buffer: Arc<Buffer>,
+    /// Imports that share it.
+    uses: usize,
+    pages: Option<(usize, usize)>,
+}
+
+impl State {
+    fn id(&mut self) -> u32 {
+        self.next += 1;
+        self.next
+    }
+
+    fn insert(&mut self, buffer: Buffer, pages: Option<(usize, usize)>) -> BufferId {
+        let id = BufferId(self.id());
+        self.buffers.insert(id, Entry { buffer: Arc::new(buffer), uses: 1, pages });
+        if let Some(pages) = pages {
+            self.shared.insert(pages, id);
+        }
+        id
+    }
+
+    /// One use more of a buffer over these pages.
+    fn share(&mut self, pages: (usize, usize)) -> Option<BufferId> {
+        let id = *self.shared.get(&pages)?;
+        self.buffers.get_mut(&id)?.uses += 1;
+        Some(id)
+    }
+
+    /// One use less; the buffer, when that was the last.
+    fn release(&mut self, id: BufferId) -> Option<Arc<Buffer>> {
+        let entry = self.buffers.get_mut(&id)?;
+        entry.uses -= 1;
+        if entry.uses > 0 {
+            return None;
+        }
+        let entry = self.buffers.remove(&id)?;
+        if let Some(pages) = entry.pages {
+            self.shared.remove(&pages);
+        }
+        Some(entry.buffer)
+    }
+}
+
+impl fmt::Debug for Metal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Metal")
+            .field("info", &self.info)
+            .field("limits", self.limits())
+            .finish_non_exhaustive()
+    }
+}
+
+impl Metal {
+    /// Opens a GPU of this machine, see [`open`].
+    pub fn open(which: Option<&str>) -> Result<Metal, GpuError> {
+        autoreleasepool(|_| {
+            let device = device::find(which)?;
+            let info = device::info(&device);
+            let queue = device.newCommandQueue();
+            let queue =
+                queue.ok_or_else(|| GpuError::Missing(format!("no command queue of `{}`", info.name)))?;
+            queue.setLabel(Some(ns_string!("metallic")));
+            let memory = Memory {
+                limits: device::limits(&device),
+                residency: Residency::new(&device, &queue).map(Arc::new),
+                held: Arc::new(AtomicU64::new(0)),
+                device: device.clone(),
+            };
+            Ok(Metal {
+                info,
+                system: NSProcessInfo::processInfo().operatingSystemVersionString().to_string(),
+                page: page_size(),
+                memory,
+                queue,
+                folder: places::folder(|name| std::env::var_os(name)),
+                archivist: Archivist::new(device),
+                state: Mutex::default(),
+                transfers: Mutex::default(),
+                named: std::env::var_os("MTL_CAPTURE_ENABLED").is_some(),
+            })
+        })
+    }
+
+    /// Bytes in use on the device.
+    pub fn allocated(&self) -> u64 {
+        self.memory.held()
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn buffer(&self, id: BufferId) -> Result<Arc<Buffer>, GpuError> {
+        let found = self.state().buffers.get(&id).map(|entry| entry.buffer.clone());
+        found.ok_or_else(|| GpuError::Execution {
+            label: format!("buffer {}", id.0),
+            reason: "it was given back".to_owned(),
+        })
+    }
+
+    /// The pipeline of a copy or a fill, made when it is first needed.
+    fn transfer(&self, kernel: &Kernel) -> Result<PipelineId, GpuError> {
+        let mut made = self.transfers.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(id) = made.1.get(kernel.function) {
+            return Ok(*id);
+        }
+        let library = match made.0 {
+            Some(library) => library,
+            None => self.library(kernel.family.name, &kernel.family.source())?,
+        };
+        made.0 = Some(library);
+        let id = self.pipeline(library, kernel.function, &kernel.constants)?.id;
+        made.1.insert(kernel.function, id);
+        Ok(id)
+    }
+
+    /// Checks every step against what it names, and takes hold of that.
+    fn keep(&self, runs: &[Vec<steps::Step<'_>>]) -> Result<Kept, GpuError> {
+        let state = self.state();
+        let mut kept = Kept::default();
+        for step in runs.iter().flatten() {
+            let dispatch = &*step.dispatch;
+            let pipeline = state.pipelines.get(&dispatch.pipeline);
+            check::launch(dispatch, pipeline.map(|p| &p.facts), self.limits())?;
+            kept.pipelines.extend(pipeline.cloned());
+            for (index, binding) in dispatch.bindings() {
+                let entry = state.buffers.get(&binding.region.buffer());
+                check::binding(dispatch, index, binding, entry.map(|e| &e.buffer.facts))?;
+                kept.buffers.extend(entry.map(|e| e.buffer.clone()));
+            }
+        }
+        Ok(kept)
+    }
+}
+
+fn page_size() -> usize {
+    // SAFETY: it reads a number of the system.
+    let bytes = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
+    // Without one nothing lies on a page, and everything is copied.
+    usize::try_from(bytes).ok().filter(|bytes| *bytes > 0).unwrap_or(usize::MAX)
+}
+
+impl Gpu for Metal {
+    fn info(&self) -> &DeviceInfo {
+        &self.info
+    }
+
+    fn limits(&self) -> &Limits {
+        &self.memory.limits
+    }
+
+    fn allocate(&self, bytes: usize, storage: Storage) -> Result<BufferId, GpuError> {
+        let buffer = autoreleasepool(|_| self.memory.allocate(bytes, storage))?;
+        Ok(self.state().insert(buffer, None))
+    }
+
+    fn import(&self, bytes: &Bytes) -> Result<Imported, GpuError> {
+        let mapping = bytes.mapping();
+        let facts = mapping.as_ref().map(|(all, _)| Mapping { address: all.as_ptr().addr(), len: all.len() });
+        let start = mapping.as_ref().map_or(0, |(_, start)| *start);
+        let plan = import::plan(facts, &(start..start + bytes.len()), self.page, self.limits().max_buffer)?;
+        autoreleasepool(|_| {
+            if let (Import::Share { start, len, offset }, Some((all, _))) = (plan, &mapping) {
+                let pages = (all.as_ptr().addr() + start, len);
+                // Held to the end: two threads that import one file share one buffer.
+                let mut state = self.state();
+                let buffer = match state.share(pages) {
+                    Some(id) => id,
+                    None => state.insert(self.memory.share(all, start, len)?, Some(pages)),
+                };
+                return Ok(Imported { buffer, offset, copied: 0 });
+            }
+            let copy = self.memory.allocate(bytes.len(), Storage::Shared)?;
+            copy.write(BufferId(0), 0, bytes)?;
+            let buffer = self.state().insert(copy, None);
+            Ok(Imported { buffer, offset: 0, copied: bytes.len() })
+        })
+    }
+
+    fn free(&self, buffer: BufferId) {
+        autoreleasepool(|_| {
+            let last = self.state().release(buffer);
+            // Not under the lock.
+            drop(last);
+        });
+    }
+
+    fn write(&self, buffer: BufferId, offset: usize, bytes: &[u8]) -> Result<(), GpuError> {
+        self.buffer(buffer)?.write(buffer, offset, bytes)
+    }
+
+    fn read(&self, buffer: BufferId, offset: usize, out: &mut [u8]) -> Result<(), GpuError> {
+        self.buffer(buffer)?.read(buffer, offset, out)
+    }
+
+    fn library(&self, name: &str, source: &str) -> Result<LibraryId, GpuError> {
+        let folder = self.folder.as_deref();
+        let file = folder.map(|f| places::file(f, name, source, &self.info.name, &self.system));
+        let library = autoreleasepool(|_| Library::compile(&self.memory.device, name, source, file))?;
+        let mut state = self.state();
+        let id = LibraryId(state.id());
+        state.libraries.insert(id, Arc::new(library));
+        Ok(id)
+    }
+
+    fn pipeline(
+        &self,
+        library: LibraryId,
+        function: &str,
+        constants: &Constants,
+    ) -> Result<Pipeline, GpuError> {
+        let found = self.state().libraries.get(&library).cloned();
+        let library = found.ok_or_else(|| GpuError::Compile {
+            kernel: function.to_owned(),
+            message: "its library was given back".to_owned(),
+        })?;
+        // Not under the lock: compiling takes its time.
+        let (ready, job) = autoreleasepool(|_| library.pipeline(&self.memory.device, function, constants))?;
+        if let Some(job) = job {
+            self.archivist.add(job);
+        }
+        let max_threads = ready.facts.max_threads;
+        let mut state = self.state();
+        let id = PipelineId(state.id());
+        state.pipelines.insert(id, Arc::new(ready));
+        Ok(Pipeline { id, max_threads })
+    }
+
+    fn drop_pipeline(&self, pipeline: PipelineId) {
+        autoreleasepool(|_| {
+            let last = self.state().pipelines.remove(&pipeline);
+            drop(last);
+        });
+    }
+
+    fn drop_library(&self, library: LibraryId) {
+        autoreleasepool(|_| {
+            let last = self.state().libraries.remove(&library);
+            drop(last);
+        });
+    }
+
+    fn submit(&self, commands: &CommandList) -> Result<Box<dyn Submission>, GpuError> {
+        autoreleasepool(|_| {
+            let ready = |kernel: &Kernel| self.transfer(kernel);
+            let runs = steps::runs(commands, self.limits(), &batch::BOUND, &ready)?;
+            let kept = self.keep(&runs)?;
+            if let Some(residency) = &self.memory.residency {
+                residency.settle();
+            }
+            let about = About {
+                label: fault::label(commands),
+                bytes: usize::try_from(self.memory.held()).unwrap_or(usize::MAX),
+                budget: self.limits().budget,
+            };
+            let encoder = Encoder { queue: &self.queue, named: self.named };
+            let running = encoder.submit(&runs, kept, about)?;
+            Ok(Box::new(running) as Box<dyn Submission>)
+        })
+    }
+}

@@ -1,0 +1,226 @@
+//! Steps to command buffers, and what becomes of them.
+
+use std::ptr::NonNull;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use block2::RcBlock;
+use objc2::rc::{Retained, autoreleasepool};
+use objc2::runtime::ProtocolObject;
+use objc2_foundation::NSString;
+use objc2_metal::{
+    MTLBarrierScope, MTLCommandBuffer, MTLCommandBufferStatus, MTLCommandEncoder as _, MTLCommandQueue,
+    MTLComputeCommandEncoder, MTLDispatchType, MTLSize,
+};
+
+use super::buffer::Buffer;
+use super::library::Ready;
+use crate::command::Dispatch;
+use crate::driver::batch;
+use crate::driver::check;
+use crate::driver::fault::{self, About, Fault};
+use crate::driver::steps::Step;
+use crate::error::GpuError;
+use crate::gpu::Submission;
+
+/// Everything a submission uses, in the order of its steps and their bindings. Alive until the GPU is done.
+#[derive(Default)]
+pub(super) struct Kept {
+    /// One for each step.
+    pub(super) pipelines: Vec<Arc<Ready>>,
+    /// One for each binding of each step.
+    pub(super) buffers: Vec<Arc<Buffer>>,
+}
+
+/// How steps become command buffers.
+pub(super) struct Encoder<'q> {
+    pub(super) queue: &'q ProtocolObject<dyn MTLCommandQueue>,
+    /// Whether each dispatch is named, for captures.
+    pub(super) named: bool,
+}
+
+impl Encoder<'_> {
+    /// Encodes and hands over each run as soon as it is ready, so that the GPU begins with the first.
+    pub(super) fn submit(
+        &self,
+        runs: &[Vec<Step<'_>>],
+        kept: Kept,
+        about: About,
+    ) -> Result<Running, GpuError> {
+        let label = NSString::from_str(&about.label);
+        let running = Running { progress: Arc::new(Progress::new(runs.len(), about)) };
+        let kept = Arc::new(kept);
+        let (mut pipelines, mut buffers) = (kept.pipelines.iter(), kept.buffers.iter());
+        for (index, run) in runs.iter().enumerate() {
+            let command_buffer = self.encode(run, &label, &mut pipelines, &mut buffers)?;
+            let block = handler(running.progress.clone(), kept.clone(), index);
+            // SAFETY: the pointer is to a living block, which Metal copies; its closure may run on any thread, see
+            // `handler`.
+            unsafe { command_buffer.addCompletedHandler(RcBlock::as_ptr(&block)) };
+            command_buffer.commit();
+        }
+        Ok(running)
+    }
+
+    fn encode<'k>(
+        &self,
+        run: &[Step<'_>],
+        label: &NSString,
+        pipelines: &mut impl Iterator<Item = &'k Arc<Ready>>,
+        buffers: &mut impl Iterator<Item = &'k Arc<Buffer>>,
+    ) -> Result<Retained<ProtocolObject<dyn MTLCommandBuffer>>, GpuError> {
+        let none = |what: &str| GpuError::Execution {
+            label: label.to_string(),
+            reason: format!("the system has no {what} to give"),
+        };
+        // Unretained: `Kept` holds everything until the handler has run.
+        let made = self.queue.commandBufferWithUnretainedReferences();
+        let command_buffer = made.ok_or_else(|| none("command buffer"))?;
+        command_buffer.setLabel(Some(label));
+        let made = command_buffer.computeCommandEncoderWithDispatchType(MTLDispatchType::Concurrent);
+        let encoder = made.ok_or_else(|| none("compute encoder"))?;
+        // Nothing may return between here and `endEncoding`: an encoder that goes without it ends the process.
+        for (step, pipeline) in run.iter().zip(pipelines) {
+            if step.barrier {
+                encoder.memoryBarrierWithScope(MTLBarrierScope::Buffers);
+            }
+            if self.named {
+                encoder.pushDebugGroup(&NSString::from_str(step.dispatch.label));
+            }
+            dispatch(&encoder, &step.dispatch, pipeline, buffers);
+            if self.named {
+                encoder.popDebugGroup();
+            }
+        }
+        encoder.endEncoding();
+        Ok(command_buffer)
+    }
+}
+
+fn dispatch<'k>(
+    encoder: &ProtocolObject<dyn MTLComputeCommandEncoder>,
+    dispatch: &Dispatch,
+    pipeline: &Ready,
+    buffers: &mut impl Iterator<Item = &'k Arc<Buffer>>,
+) {
+    encoder.setComputePipelineState(&pipeline.raw);
+    let params = dispatch.params.as_bytes();
+    if !params.is_empty() {
+        // SAFETY: the pointer is to that many bytes, which Metal copies; there are at most `MAX_PARAMS`, of 4096
+        // that it takes.
+        unsafe { encoder.setBytes_length_atIndex(NonNull::from(params).cast(), params.len(), 0) };
+    }
+    for ((index, binding), buffer) in dispatch.bindings().zip(buffers) {
+        // SAFETY: the region lies inside the buffer (`check::binding`) and the kernel's argument at that index is
+        // a buffer (declared, and held to the MSL by a test); `Kept` holds the buffer until the GPU is done.
+        unsafe {
+            encoder.setBuffer_offset_atIndex(Some(&buffer.raw), binding.region.offset(), index as usize);
+        }
+    }
+    if dispatch.threadgroup_bytes > 0 {
+        let bytes = check::threadgroup_memory(dispatch.threadgroup_bytes) as usize;
+        // SAFETY: a multiple of 16 that the device has (`check::launch`).
+        unsafe { encoder.setThreadgroupMemoryLength_atIndex(bytes, 0) };
+    }
+    encoder.dispatchThreadgroups_threadsPerThreadgroup(size(dispatch.groups), size(dispatch.threads));
+}
+
+fn size([width, height, depth]: [u32; 3]) -> MTLSize {
+    MTLSize { width: width as usize, height: height as usize, depth: depth as usize }
+}
+
+type Handler = RcBlock<dyn Fn(NonNull<ProtocolObject<dyn MTLCommandBuffer>>)>;
+
+/// Called by Metal on a thread of its own when a command buffer is done.
+fn handler(progress: Arc<Progress>, kept: Arc<Kept>, index: usize) -> Handler {
+    let done = move |command_buffer: NonNull<ProtocolObject<dyn MTLCommandBuffer>>| {
+        // SAFETY: Metal hands over a command buffer that lives for the call.
+        let command_buffer = unsafe { command_buffer.as_ref() };
+        let _until_now = &kept;
+        autoreleasepool(|_| progress.finish(index, outcome(command_buffer)));
+    };
+    RcBlock::new(sendable(done))
+}
+
+/// The compiler checks what Metal takes for granted.
+fn sendable<T: Send + Sync>(closure: T) -> T {
+    closure
+}
+
+/// GPU time as (begin, end), or what the system says went wrong.
+type Outcome = Result<(f64, f64), (Option<isize>, String)>;
+
+fn outcome(command_buffer: &ProtocolObject<dyn MTLCommandBuffer>) -> Outcome {
+    let error = command_buffer.error();
+    if error.is_none() && command_buffer.status() == MTLCommandBufferStatus::Completed {
+        return Ok((command_buffer.GPUStartTime(), command_buffer.GPUEndTime()));
+    }
+    let Some(error) = error else { return Err((None, String::new())) };
+    let ours = error.domain().to_string() == "MTLCommandBufferErrorDomain";
+    Err((ours.then(|| error.code()), error.localizedDescription().to_string()))
+}
+
+struct Progress {
+    status: Mutex<Status>,
+    done: Condvar,
+    begun: Instant,
+    about: About,
+}
+
+struct Status {
+    /// Command buffers on their way.
+    pending: usize,
+    spans: Vec<(f64, f64)>,
+    /// The first one that failed. Those behind it fail because of it.
+    fault: Option<(usize, Fault)>,
+}
+
+impl Progress {
+    fn new(pending: usize, about: About) -> Progress {
+        let status = Mutex::new(Status { pending, spans: Vec::with_capacity(pending), fault: None });
+        Progress { status, done: Condvar::new(), begun: Instant::now(), about }
+    }
+
+    fn status(&self) -> MutexGuard<'_, Status> {
+        self.status.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn finish(&self, index: usize, outcome: Outcome) {
+        let mut status = self.status();
+        match outcome {
+            Ok(span) => status.spans.push(span),
+            Err((code, text)) if status.fault.as_ref().is_none_or(|(first, _)| index < *first) => {
+                status.fault = Some((index, Fault { code, text, after: self.begun.elapsed() }));
+            }
+            Err(_) => {}
+        }
+        status.pending = status.pending.saturating_sub(1);
+        if status.pending == 0 {
+            self.done.notify_all();
+        }
+    }
+}
+
+/// Work on its way. Letting go of it leaves the work running, and what it uses alive.
+pub(super) struct Running {
+    progress: Arc<Progress>,
+}
+
+impl Submission for Running {
+    fn poll(&mut self) -> bool {
+        self.progress.status().pending == 0
+    }
+
+    fn wait(&mut self, bound: Duration) -> Result<Option<Duration>, GpuError> {
+        let status = self.progress.status();
+        let waited = self.progress.done.wait_timeout_while(status, bound, |status| status.pending > 0);
+        let (status, _) = waited.unwrap_or_else(PoisonError::into_inner);
+        if status.pending > 0 {
+            return Err(GpuError::Timeout { after: bound });
+        }
+        match &status.fault {
+            Some((_, fault)) => Err(fault::error(fault, &self.progress.about)),
+            None => Ok(batch::busy(status.spans.clone())),
+        }
+    }
+}

@@ -1,0 +1,273 @@
+//! One host thread at work, as the callbacks of kernels see it.
+
+use std::{
+    cell::{Cell, RefCell},
+    ffi::c_void,
+    ptr,
+    sync::atomic::AtomicBool,
+};
+
+use super::{
+    Job, Stats, abi,
+    arena::Arena,
+    fibers::Fibers,
+    schedule::Simdgroup,
+    switch::Context,
+    thread::{Call, State, Thread},
+    trap::{self, Cause, Trap},
+};
+use crate::check::{Checker, Event, Who};
+
+/// What a host thread needs for any dispatch, kept from one to the next.
+pub(crate) struct Space {
+    pub(super) threads: Vec<Thread>,
+    pub(super) fibers: Fibers,
+    pub(super) arena: RefCell<Arena>,
+    /// Room for the simdgroups of a threadgroup and the order they run in.
+    pub(super) simdgroups: Cell<Vec<Simdgroup>>,
+    pub(super) order: Cell<Vec<usize>>,
+}
+
+// SAFETY: between dispatches nothing looks at the addresses in it, and no fiber is suspended.
+unsafe impl Send for Space {}
+
+impl Space {
+    pub(super) fn new() -> Self {
+        Self {
+            threads: Vec::new(),
+            fibers: Fibers::default(),
+            arena: RefCell::new(Arena::new()),
+            simdgroups: Cell::default(),
+            order: Cell::default(),
+        }
+    }
+
+    /// Makes room for threadgroups of `most` threads.
+    pub(super) fn fit(&mut self, most: usize) {
+        if self.threads.len() < most {
+            self.threads.resize_with(most, Thread::new);
+        }
+    }
+}
+
+/// The state of one host thread during a dispatch. Callbacks reach it through a thread-local while a fiber runs, so all that
+/// changes is in cells.
+pub(crate) struct Worker<'a> {
+    pub(super) job: &'a Job<'a>,
+    pub(super) threads: &'a [Thread],
+    pub(super) space: &'a Space,
+    pub(super) entry: abi::Entry,
+    /// Set when the dispatch must end.
+    pub(super) stop: &'a AtomicBool,
+    /// The code that goes on when no thread of the simdgroup can.
+    pub(super) scheduler: Context,
+    /// Why the running thread was ended, should it have been.
+    pub(super) trap: Cell<Option<Trap>>,
+    pub(super) current: Cell<usize>,
+    /// Threads of the current threadgroup, per axis and in all.
+    pub(super) size: Cell<[u32; 3]>,
+    pub(super) total: Cell<usize>,
+    pub(super) live: Cell<usize>,
+    pub(super) group: Cell<[u32; 3]>,
+    /// The current simdgroup: its first thread, the order of its lanes, and how many of them have had their turn.
+    pub(super) first: Cell<usize>,
+    pub(super) order: Cell<[u8; abi::SIMD_WIDTH]>,
+    pub(super) lanes: Cell<usize>,
+    pub(super) turn: Cell<usize>,
+    /// The threadgroup barrier that lanes wait at has opened.
+    pub(super) released: Cell<bool>,
+    /// Some lane waits for a collective.
+    pub(super) pending: Cell<bool>,
+    /// The schedule is not random.
+    pub(super) in_order: bool,
+    pub(super) tgmem: RefCell<[*mut c_void; abi::MAX_THREADGROUP_ARGS]>,
+    pub(super) checker: RefCell<Option<&'a mut Checker>>,
+    /// Found without instrumentation too.
+    pub(super) events: RefCell<Vec<(Event, Who)>>,
+    pub(super) checked: bool,
+    /// Checked only: the running thread needs room above this address of its stack to call the checker.
+    pub(super) floor: Cell<usize>,
+    /// Threads at the threadgroup barrier: how many, the first to come, and one that waits at another.
+    pub(super) waiting: Cell<usize>,
+    pub(super) barrier: Cell<usize>,
+    pub(super) elsewhere: Cell<Option<usize>>,
+    /// Threads of this threadgroup that the checker ended.
+    pub(super) stopped: Cell<usize>,
+    pub(super) stats: Cell<Stats>,
+}
+
+thread_local! {
+    pub(super) static CURRENT: Cell<*const Worker<'static>> = const { Cell::new(ptr::null()) };
+}
+
+impl<'a> Worker<'a> {
+    /// `space` has room for the threadgroups of `job`.
+    pub(super) fn new(
+        job: &'a Job<'a>,
+        checker: Option<&'a mut Checker>,
+        space: &'a Space,
+        stop: &'a AtomicBool,
+    ) -> Self {
+        Self {
+            job,
+            threads: &space.threads,
+            space,
+            entry: job.image.entry(job.kernel),
+            stop,
+            scheduler: Context::default(),
+            trap: Cell::new(None),
+            current: Cell::new(0),
+            size: Cell::new([0; 3]),
+            total: Cell::new(0),
+            live: Cell::new(0),
+            group: Cell::new([0; 3]),
+            first: Cell::new(0),
+            order: Cell::new([0; abi::SIMD_WIDTH]),
+            lanes: Cell::new(0),
+            turn: Cell::new(0),
+            released: Cell::new(false),
+            pending: Cell::new(false),
+            in_order: job.seed == 0,
+            tgmem: RefCell::new([ptr::null_mut(); abi::MAX_THREADGROUP_ARGS]),
+            checked: checker.is_some(),
+            checker: RefCell::new(checker),
+            floor: Cell::new(0),
+            waiting: Cell::new(0),
+            barrier: Cell::new(0),
+            elsewhere: Cell::new(None),
+            events: RefCell::default(),
+            stopped: Cell::new(0),
+            stats: Cell::default(),
+        }
+    }
+
+    /// Runs `f` on the worker whose fiber is running on this host thread; nothing if none is.
+    #[inline]
+    pub(crate) fn with<R>(f: impl FnOnce(&Worker<'static>) -> R) -> Option<R> {
+        let p = CURRENT.get();
+        // SAFETY: set by `run_group` while threads of that worker run, on this host thread.
+        unsafe { p.as_ref() }.map(f)
+    }
+
+    pub(super) fn me(&self) -> &Thread {
+        &self.threads[self.current.get()]
+    }
+
+    pub(crate) fn lane(&self) -> u32 {
+        (self.current.get() % abi::SIMD_WIDTH) as u32
+    }
+
+    pub(super) fn who(&self) -> Who {
+        Who { thread: self.current.get() as u32, group: self.group.get() }
+    }
+
+    pub(super) fn count(&self, f: impl FnOnce(&mut Stats)) {
+        let mut stats = self.stats.get();
+        f(&mut stats);
+        self.stats.set(stats);
+    }
+
+    /// Lets others run until the threadgroup barrier opens.
+    #[inline]
+    pub(crate) fn wait(&self, flags: i32, call: Call) {
+        let me = self.me();
+        me.flags.set(flags);
+        self.park(me, State::Barrier, call);
+    }
+
+    /// Lets others run until the simdgroup barrier opens.
+    #[inline]
+    pub(crate) fn wait_in_simdgroup(&self, flags: i32, call: Call) {
+        let me = self.me();
+        me.flags.set(flags);
+        self.park(me, State::SimdBarrier, call);
+    }
+
+    /// Lets others run until the collective has run.
+    #[inline]
+    pub(crate) fn collect(&self, run: abi::SimdFn, input: *mut c_void, output: *mut c_void, call: Call) {
+        let me = self.me();
+        me.run.set(Some(run));
+        me.input.set(input);
+        me.output.set(output);
+        self.park(me, State::Simd, call);
+    }
+
+    #[inline(always)]
+    fn park(&self, me: &Thread, state: State, call: Call) {
+        trap::in_kernel(false);
+        me.file.set(call.file);
+        me.line.set(call.line);
+        me.pc.set(call.pc);
+        me.state.set(state);
+        if state == State::Barrier {
+            self.arrived(me);
+        } else {
+            self.pending.set(true);
+        }
+        self.hand_over(me);
+        trap::in_kernel(true);
+    }
+
+    /// Ends the running thread.
+    pub(crate) fn stop_thread(&self) -> ! {
+        trap::in_kernel(false);
+        self.stopped.set(self.stopped.get() + 1);
+        self.count(|s| s.stopped += 1);
+        let me = self.me();
+        self.ended(me);
+        self.space.fibers.give(me.fiber.get());
+        self.hand_over(me);
+        unreachable!("a thread that was ended does not go on");
+    }
+
+    /// Ends the dispatch if the running thread has too little stack left to call the checker on it. `pc`: where it would go on.
+    #[inline]
+    pub(crate) fn need_stack(&self, pc: usize) {
+        let here = 0_u8;
+        if (&raw const here as usize) < self.floor.get() {
+            // The call itself, not what comes after it.
+            self.trap.set(Some(Trap { cause: Cause::StackOverflow, pc: pc.saturating_sub(1) }));
+            // SAFETY: the scheduler waits while a fiber runs.
+            unsafe { self.me().context.switch(&self.scheduler) };
+        }
+    }
+
+    /// Consults the checker about the running thread; nothing in the plain flavour.
+    #[inline]
+    pub(crate) fn check<R>(&self, f: impl FnOnce(&mut Checker, Who) -> R) -> Option<R> {
+        self.checker.borrow_mut().as_deref_mut().map(|c| f(c, self.who()))
+    }
+
+    pub(crate) fn variable(&self, key: usize, size: usize, align: usize, zeroed: bool) -> Option<usize> {
+        let (address, new) = self.space.arena.borrow_mut().variable(key, size, align, zeroed)?;
+        if new && let Some(c) = self.checker.borrow_mut().as_deref_mut() {
+            c.threadgroup_memory(address..address + size, None, zeroed);
+        }
+        Some(address)
+    }
+
+    pub(crate) fn report_threadgroup_memory(&self, size: usize) {
+        let used = self.space.arena.borrow().used();
+        self.events.borrow_mut().push((Event::ThreadgroupMemory { size, used }, self.who()));
+    }
+
+    /// What ends the thread that runs, if the stack pointer is on its stack: for signal handlers.
+    ///
+    /// # Safety
+    /// A fiber of this worker runs kernel code on this host thread.
+    pub(super) unsafe fn interrupted(
+        &self,
+        sp: usize,
+        cause: impl FnOnce(std::ops::Range<usize>) -> Trap,
+    ) -> Option<(usize, usize)> {
+        let stack = self.space.fibers.range(self.me().fiber.get());
+        let guard = stack.start.checked_sub(super::memory::GUARD)?..stack.start;
+        if !guard.contains(&sp) && !stack.contains(&sp) {
+            return None;
+        }
+        self.trap.set(Some(cause(guard)));
+        // SAFETY: the scheduler waits while a fiber runs.
+        Some(unsafe { self.scheduler.resumes_at() })
+    }
+}
