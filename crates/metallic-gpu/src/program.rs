@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use metallic_core::{
-    BackendError, Graph, KvLayout, Program, ProgramMemory, RunStats, Schedule, SequenceSpan, Sizes, Step,
-    run_ahead_on_host,
+    BackendError, DType, Graph, KvLayout, Program, ProgramMemory, RunStats, Schedule, SequenceSpan, Sizes,
+    Step, run_ahead_on_host,
 };
 
 use crate::backend::Shared;
@@ -13,7 +13,7 @@ use crate::command::{Command, CommandList, Region};
 use crate::encode::{ALIGN, Encoder, F32, Place, Planned, bind};
 use crate::error::GpuError;
 use crate::gpu::Storage;
-use crate::kernels::{Slot, Stage, TILE_TOKENS};
+use crate::kernels::{Slot, Stage, TILE_TOKENS, sample};
 use crate::kv::KvCache;
 use crate::lower::aliases;
 use crate::pool::Allocation;
@@ -156,8 +156,7 @@ impl GpuProgram {
     /// The best token of each row of logits.
     fn pick(&self, logits: Region, to: Region, rows: usize) -> Result<Command, GpuError> {
         let cols = logits.len() / F32 / rows.max(1);
-        let launch: crate::kernels::Launch =
-            Err(GpuError::Unsupported { op: "argmax", reason: format!("{cols}") })?;
+        let launch = sample::argmax(DType::F32, (rows as u32, cols as u32), self.shared.gpu.limits())?;
         let stage = Stage::new(launch, [Slot::Input(0), Slot::Output]);
         let dispatch = bind(&self.shared, "argmax", &stage, |slot| {
             Ok(if slot == Slot::Input(0) { logits } else { to })
@@ -275,7 +274,7 @@ impl Program for GpuProgram {
         chosen: &mut Vec<u32>,
     ) -> Result<RunStats, BackendError> {
         step.validate(self.graph.vocab(), self.cache.blocks())?;
-        if steps < usize::MAX || !self.can_chain(step, steps) {
+        if steps == 0 || !self.can_chain(step, steps) {
             return run_ahead_on_host(self, step, steps, chosen);
         }
         self.fill_ahead(step, steps);

@@ -24,13 +24,10 @@ mod rows;
 pub(crate) mod sample;
 pub(crate) mod sdpa;
 pub(crate) mod softmax;
-<<<<<<< ours
 pub(crate) mod strided;
-=======
 // Planned by drivers of hardware alone.
 #[cfg_attr(not(any(test, target_os = "macos")), allow(dead_code))]
 pub(crate) mod transfer;
->>>>>>> theirs
 mod typed;
 
 use std::hash::Hash;
@@ -296,9 +293,6 @@ pub const FAMILIES: &[&Family] = &[
     &sample::FAMILY,
     &sdpa::FAMILY,
     &softmax::FAMILY,
-<<<<<<< ours
     &strided::FAMILY,
-=======
     &transfer::FAMILY,
->>>>>>> theirs
 ];
