@@ -10,6 +10,11 @@ use crate::simd::Team;
 /// Elements of a task.
 pub(crate) const PART: usize = 8192;
 
+/// Rows of a turned view that are read together: a cache line of `f32`.
+const TURNED_ROWS: usize = 16;
+/// Rows longer than this are not read together: a task would be too large.
+const WIDEST: usize = 1 << 16;
+
 /// A view to read from.
 #[derive(Clone, Copy)]
 pub(crate) struct Source<'a> {
@@ -39,8 +44,51 @@ impl<'a> Source<'a> {
         self.view.is_contiguous().then_some(self.bytes)
     }
 
+    /// Elements that make a good task: where columns lie together, enough rows that a cache line is read for all it holds.
+    pub(crate) fn part(&self) -> usize {
+        let cols = self.view.cols();
+        if self.is_turned() && cols <= WIDEST { (PART / cols).max(TURNED_ROWS) * cols } else { PART }
+    }
+
+    /// Whether neighbours lie along the last axis but one.
+    fn is_turned(&self) -> bool {
+        matches!(self.view.strides(), [.., 1, stride] if *stride > 1)
+    }
+
     /// Elements `start ..` in row-major order, as numbers.
     pub(crate) fn read(&self, start: usize, out: &mut [f32]) {
+        let cols = self.view.cols().max(1);
+        if self.is_turned() && start.is_multiple_of(cols) && out.len() >= 2 * cols {
+            let whole = out.len() / cols * cols;
+            self.read_turned(start / cols, &mut out[..whole]);
+            self.read_runs(start + whole, &mut out[whole..]);
+        } else {
+            self.read_runs(start, out);
+        }
+    }
+
+    /// Whole rows of a turned view: neighbours of a column are read together and spread over the rows.
+    fn read_turned(&self, first_row: usize, out: &mut [f32]) {
+        let cols = self.view.cols();
+        let (height, stride) = (self.view.shape()[self.view.rank() - 2], self.view.col_stride());
+        let mut column = [0.0; TURNED_ROWS];
+        let (mut row, mut rest) = (first_row, out);
+        while !rest.is_empty() {
+            // Rows of one matrix, and no more than fit into the buffer.
+            let count = (height - row % height).min(rest.len() / cols).min(TURNED_ROWS);
+            let (rows, after) = rest.split_at_mut(count * cols);
+            let from = self.view.row_offset(row) - self.view.offset();
+            for col in 0..cols {
+                self.neighbours(from + col * stride, &mut column[..count]);
+                for (row, value) in rows.chunks_exact_mut(cols).zip(&column) {
+                    row[col] = *value;
+                }
+            }
+            (row, rest) = (row + count, after);
+        }
+    }
+
+    fn read_runs(&self, start: usize, out: &mut [f32]) {
         each_run(&self.view, start, out.len(), |from, stride, range| {
             self.run(from - self.view.offset(), stride, &mut out[range]);
         });

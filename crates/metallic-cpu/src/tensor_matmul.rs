@@ -13,8 +13,10 @@ use crate::tensor_data::{Sink, Source};
 const FEW_ROWS: usize = 5;
 /// Elements of the right side that are packed at a time: a few MiB beside the operands, whatever their size.
 const PACKED: usize = 1 << 21;
-/// Columns of the right side that a task takes.
+/// Columns of the right side that a task packs.
 const COLUMNS: usize = 64;
+/// The most columns that a task of few rows takes.
+const MOST_COLUMNS: usize = 1024;
 
 /// One matrix product of a batch.
 struct Product<'a> {
@@ -76,8 +78,10 @@ impl Product<'_> {
         // `[columns, m]`: a task has its own columns.
         let mut turned = vec![0.0; n * m];
         let [along_n, along_k] = [self.b.view().strides()[0], self.b.view().strides()[1]];
-        self.team.for_chunks(&mut turned, COLUMNS * m, |i, out| {
-            let from = i * COLUMNS;
+        // A few tasks for each thread; wide ones, so that rows are read in long runs.
+        let columns = (n / (4 * self.team.threads())).clamp(COLUMNS, MOST_COLUMNS);
+        self.team.for_chunks(&mut turned, columns * m, |i, out| {
+            let from = i * columns;
             let count = out.len() / m;
             if along_n == 1 && along_k != 1 {
                 self.sum_of_rows(from, count, out);

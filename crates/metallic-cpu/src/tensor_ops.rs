@@ -9,7 +9,7 @@ use crate::tensor_data::{PART, Sink, Source};
 
 /// `out = f(x)`, where `f` works in place on a run of elements.
 pub(crate) fn map(team: &Team, x: &Source<'_>, out: Sink<'_>, f: impl Fn(&mut [f32]) + Sync) {
-    out.produce(team, PART, |start, values| {
+    out.produce(team, x.part(), |start, values| {
         x.read(start, values);
         f(values);
     });
@@ -22,7 +22,7 @@ pub(crate) fn zip(
     out: Sink<'_>,
     f: impl Fn(&mut [f32], &[f32]) + Sync,
 ) {
-    out.produce(team, PART, |start, values| {
+    out.produce(team, a.part().max(b.part()), |start, values| {
         a.read(start, values);
         let mut other = vec![0.0; values.len()];
         b.read(start, &mut other);

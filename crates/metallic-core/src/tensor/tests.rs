@@ -106,6 +106,116 @@ fn sizes_beyond_the_address_space_are_refused() {
 }
 
 #[test]
+fn views_without_elements_take_any_stride_and_any_view() {
+    let far = View::strided(DType::F32, 5, &[0, 10], &[1, usize::MAX]).unwrap();
+    let part = far.slice(1, 5..7).unwrap().transpose(0, 1).unwrap();
+    assert_eq!((part.shape(), part.offsets().count(), part.byte_range()), (&[2, 0][..], 0, 0..0));
+    assert!(part.is_contiguous() && !part.repeats());
+    assert_eq!(view(&[0, 3]).row_offset(2), 0);
+    for shape in [[0, usize::MAX, 2], [usize::MAX, 0, 2]] {
+        assert!(matches!(View::contiguous(DType::F32, &shape), Err(TensorError::TooLarge { .. })));
+    }
+}
+
+/// Follows a view's changes on a list of its elements.
+struct Model {
+    shape: Vec<usize>,
+    elements: Vec<usize>,
+}
+
+impl Model {
+    fn at(&self, index: &[usize]) -> usize {
+        self.elements[index.iter().zip(&self.shape).fold(0, |at, (i, len)| at * len + i)]
+    }
+
+    /// The list of a new shape whose elements are found by their indices in the old one.
+    fn remade(&self, shape: Vec<usize>, old: impl Fn(&[usize]) -> Vec<usize>) -> Model {
+        let mut elements = Vec::new();
+        for flat in 0..shape.iter().product() {
+            let mut rest = flat;
+            let mut index: Vec<usize> = shape.iter().rev().map(|len| (rest % len, rest /= len).0).collect();
+            index.reverse();
+            elements.push(self.at(&old(&index)));
+        }
+        Model { shape, elements }
+    }
+}
+
+#[test]
+fn chains_of_views_name_the_elements_that_lists_do() {
+    let mut word = 1u32;
+    let mut random = |below: usize| {
+        word = philox([word, 0, 0, 0], [7, 7])[0];
+        word as usize % below
+    };
+    let mut refused = 0;
+    for _ in 0..500 {
+        let shape = [2 + random(4), 1 + random(5), 2 + random(4)];
+        let mut view = view(&shape);
+        let mut model = Model { shape: shape.to_vec(), elements: (0..view.elements()).collect() };
+        for _ in 0..5 {
+            let (axis, other) = (random(view.rank()), random(view.rank()));
+            let len = view.shape()[axis];
+            let mut shape = model.shape.clone();
+            match random(5) {
+                0 => {
+                    let start = random(len);
+                    let end = start + 1 + random(len - start);
+                    view = view.slice(axis, start..end).unwrap();
+                    shape[axis] = end - start;
+                    model = model.remade(shape, |index| {
+                        index
+                            .iter()
+                            .enumerate()
+                            .map(|(i, at)| if i == axis { at + start } else { *at })
+                            .collect()
+                    });
+                }
+                1 => {
+                    view = view.transpose(axis, other).unwrap();
+                    shape.swap(axis, other);
+                    model = model.remade(shape, |index| {
+                        let mut index = index.to_vec();
+                        index.swap(axis, other);
+                        index
+                    });
+                }
+                2 => {
+                    view = view.step(axis, 2).unwrap();
+                    shape[axis] = len.div_ceil(2);
+                    model = model.remade(shape, |index| {
+                        index.iter().enumerate().map(|(i, at)| if i == axis { at * 2 } else { *at }).collect()
+                    });
+                }
+                3 if len == 1 => {
+                    shape[axis] = 3;
+                    view = view.broadcast(&shape).unwrap();
+                    model = model.remade(shape, |index| {
+                        index.iter().enumerate().map(|(i, at)| if i == axis { 0 } else { *at }).collect()
+                    });
+                }
+                _ => {
+                    let shape = [view.elements() / len, len];
+                    let Ok(reshaped) = view.reshape(&shape) else {
+                        refused += 1;
+                        continue;
+                    };
+                    view = reshaped;
+                    model.shape = shape.to_vec();
+                }
+            }
+            assert_eq!(view.shape(), model.shape);
+            assert!(view.offsets().eq(model.elements.iter().copied()), "{view}");
+            let mut elements = model.elements.clone();
+            elements.sort_unstable();
+            elements.dedup();
+            assert_eq!(view.repeats(), elements.len() < model.elements.len(), "{view}");
+        }
+    }
+    assert!(refused > 20, "{refused}");
+}
+
+#[test]
 fn a_view_of_blocks_cuts_none() {
     let v = View::contiguous(DType::Q4_0, &[3, 64]).unwrap();
     assert_eq!(v.byte_range(), 0..3 * 2 * 18);

@@ -71,9 +71,10 @@ impl View {
 
     /// Holds the invariants: everything can be counted, no block is cut.
     fn checked(self) -> Result<View, TensorError> {
-        let elements = self.shape.iter().try_fold(1usize, |n, len| n.checked_mul(*len));
-        let elements = elements.ok_or_else(|| too_large(self.dtype, self.shape()))?;
-        if elements == 0 {
+        // Also without elements: any product of axes may be taken.
+        let countable = self.shape.iter().try_fold(1usize, |n, len| n.checked_mul((*len).max(1)));
+        countable.ok_or_else(|| too_large(self.dtype, self.shape()))?;
+        if self.is_empty() {
             return Ok(self);
         }
         let last = self
@@ -170,7 +171,8 @@ impl View {
             })
     }
 
-    /// Whether two indices name the same element, as broadcasting makes them do.
+    /// Whether two indices name the same element, as broadcasting makes them do. Also said of views whose axes merely lie
+    /// across one another, which slicing and turning a tensor never make.
     pub fn repeats(&self) -> bool {
         if self.is_empty() {
             return false;
@@ -203,8 +205,9 @@ impl View {
         let mut rest = row;
         let mut at = self.offset;
         for axis in (0..outer).rev() {
-            at += rest % self.shape[axis] * self.strides[axis];
-            rest /= self.shape[axis];
+            let len = self.shape[axis].max(1);
+            at += rest % len * self.strides[axis];
+            rest /= len;
         }
         at
     }
@@ -234,11 +237,10 @@ impl View {
             let shape = shape_text(self.shape());
             return Err(TensorError::Slice { range: format!("{range:?}"), axis, shape });
         }
-        if range.is_empty() {
-            self.shape[axis] = 0;
-            return self.checked();
+        // Without elements there is no place to begin at, and strides may be anything.
+        if !range.is_empty() && !self.is_empty() {
+            self.offset += range.start * self.strides[axis];
         }
-        self.offset += range.start * self.strides[axis];
         self.shape[axis] = range.len();
         self.checked()
     }
