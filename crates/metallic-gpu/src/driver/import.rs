@@ -23,8 +23,8 @@ pub(crate) struct Mapping {
     pub(crate) len: usize,
 }
 
-/// Plans the import of `bytes` of a mapping: all of it as one buffer, which later imports share, or the pages around
-/// the bytes where all of it is too long for a buffer.
+/// Plans the import of `bytes` of a mapping: the pages around them. Neighbours may share a page. One buffer for the
+/// whole file would be fewer, but the GPU's hold on it is all or nothing, and what is not used would count.
 pub(crate) fn plan(
     mapping: Option<Mapping>,
     bytes: &Range<usize>,
@@ -40,9 +40,6 @@ pub(crate) fn plan(
         || !bytes.start.is_multiple_of(ALIGN)
     {
         return copy;
-    }
-    if let Some(whole) = len.checked_next_multiple_of(page).filter(|n| *n <= max_buffer) {
-        return Ok(Import::Share { start: 0, len: whole, offset: bytes.start });
     }
     let start = bytes.start / page * page;
     match bytes.end.checked_next_multiple_of(page).map(|end| end - start) {
@@ -67,21 +64,17 @@ mod tests {
     }
 
     #[test]
-    fn all_tensors_of_a_mapped_file_share_one_buffer() {
-        let file = Some(mapping(3 * PAGE + 100));
-        for bytes in [32..64, PAGE + 4..2 * PAGE, 3 * PAGE..3 * PAGE + 100] {
-            let found = plan(file, &bytes, PAGE, 1 << 30).unwrap();
-            assert_eq!(found, Import::Share { start: 0, len: 4 * PAGE, offset: bytes.start });
+    fn tensors_of_a_mapped_file_are_read_where_they_lie() {
+        let file = Some(mapping(10 * PAGE + 100));
+        for (bytes, start, pages, offset) in [
+            (32..64, 0, 1, 32),
+            (PAGE..3 * PAGE, 1, 2, 0),
+            (2 * PAGE + 32..4 * PAGE + 1, 2, 3, 32),
+            (10 * PAGE + 4..10 * PAGE + 100, 10, 1, 4),
+        ] {
+            let found = plan(file, &bytes, PAGE, 3 * PAGE).unwrap();
+            assert_eq!(found, Import::Share { start: start * PAGE, len: pages * PAGE, offset });
         }
-    }
-
-    #[test]
-    fn a_file_longer_than_a_buffer_is_shared_by_pages() {
-        let file = Some(mapping(10 * PAGE));
-        let found = plan(file, &(2 * PAGE + 32..4 * PAGE + 1), PAGE, 3 * PAGE).unwrap();
-        assert_eq!(found, Import::Share { start: 2 * PAGE, len: 3 * PAGE, offset: 32 });
-        let last = plan(file, &(9 * PAGE + 8..10 * PAGE), PAGE, 3 * PAGE).unwrap();
-        assert_eq!(last, Import::Share { start: 9 * PAGE, len: PAGE, offset: 8 });
     }
 
     #[test]

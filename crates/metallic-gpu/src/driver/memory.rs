@@ -26,6 +26,11 @@ pub(crate) fn check(what: &'static str, needed: usize, held: u64, limits: &Limit
     }
 }
 
+/// The budget, from what the system recommends; none where it recommends nothing, as in some virtual machines.
+pub(crate) fn budget(recommended: u64) -> Option<u64> {
+    (recommended > 0).then_some(recommended)
+}
+
 /// Bytes in use: what the system counts for the process, or what the driver itself knows of, if that is more. Whether
 /// the system counts shared pages of a file is not written anywhere.
 pub(crate) fn held(counted_by_system: u64, counted_here: u64) -> u64 {
@@ -47,6 +52,11 @@ mod tests {
         assert!(matches!(error, GpuError::OutOfMemory { budget: Some(600), .. }), "{error}");
         assert!(check("weights", 1, u64::MAX, &limits).is_err());
         assert_eq!(check("weights", 600, u64::MAX, &Limits { budget: None, ..limits }), Ok(()));
+    }
+
+    #[test]
+    fn a_system_that_recommends_nothing_sets_no_budget() {
+        assert_eq!((budget(0), budget(7)), (None, Some(7)));
     }
 
     #[test]

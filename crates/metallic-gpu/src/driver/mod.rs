@@ -8,4 +8,5 @@ pub(crate) mod choose;
 pub(crate) mod fault;
 pub(crate) mod import;
 pub(crate) mod memory;
+pub(crate) mod residency;
 pub(crate) mod steps;

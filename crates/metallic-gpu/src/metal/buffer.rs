@@ -80,10 +80,8 @@ impl Memory {
         // A private buffer has no contents: the pointer would be null, which its type excludes.
         let contents = facts.host.then(|| RwLock::new(raw.contents().cast()));
         self.held.fetch_add(bytes as u64, Ordering::Relaxed);
-        if let Some(residency) = &self.residency {
-            residency.add(&raw);
-        }
-        Buffer { raw, facts, contents, bytes, memory: self.clone() }
+        let set = self.residency.as_ref().map(|residency| residency.add(&raw, bytes));
+        Buffer { raw, facts, contents, bytes, set, memory: self.clone() }
     }
 
     fn no_room(&self, needed: usize) -> GpuError {
@@ -99,6 +97,8 @@ pub(super) struct Buffer {
     /// host's own reads and writes; that the GPU is done with the bytes is for the caller to know.
     contents: Option<RwLock<NonNull<u8>>>,
     bytes: usize,
+    /// Its residency set.
+    set: Option<usize>,
     memory: Memory,
 }
 
@@ -135,8 +135,8 @@ impl Buffer {
 impl Drop for Buffer {
     fn drop(&mut self) {
         autoreleasepool(|_| {
-            if let Some(residency) = &self.memory.residency {
-                residency.remove(&self.raw);
+            if let (Some(residency), Some(set)) = (&self.memory.residency, self.set) {
+                residency.remove(&self.raw, self.bytes, set);
             }
         });
         self.memory.held.fetch_sub(self.bytes as u64, Ordering::Relaxed);

@@ -5,7 +5,7 @@ use objc2::rc::{Retained, autoreleasepool};
 use objc2::runtime::ProtocolObject;
 use objc2_metal::{MTLCopyAllDevices, MTLCreateSystemDefaultDevice, MTLDevice, MTLGPUFamily};
 
-use crate::driver::choose;
+use crate::driver::{choose, memory};
 use crate::error::GpuError;
 use crate::gpu::Limits;
 
@@ -81,7 +81,7 @@ pub(super) fn info(device: &RawDevice) -> DeviceInfo {
         kind: "metal",
         name: device.name().to_string(),
         units: 0,
-        memory_bytes: Some(device.recommendedMaxWorkingSetSize()),
+        memory_bytes: memory::budget(device.recommendedMaxWorkingSetSize()),
     }
 }
 
@@ -93,6 +93,6 @@ pub(super) fn limits(device: &RawDevice) -> Limits {
         busy_simdgroups: choose::busy_simdgroups(&device.name().to_string()),
         threadgroup_memory: narrow(device.maxThreadgroupMemoryLength()),
         max_buffer: device.maxBufferLength(),
-        budget: Some(device.recommendedMaxWorkingSetSize()),
+        budget: memory::budget(device.recommendedMaxWorkingSetSize()),
     }
 }

@@ -142,9 +142,10 @@ impl Metal {
             let queue =
                 queue.ok_or_else(|| GpuError::Missing(format!("no command queue of `{}`", info.name)))?;
             queue.setLabel(Some(ns_string!("metallic")));
+            let limits = device::limits(&device);
             let memory = Memory {
-                limits: device::limits(&device),
-                residency: Residency::new(&device, &queue).map(Arc::new),
+                limits,
+                residency: Residency::new(&device, &queue, limits.budget).map(Arc::new),
                 held: Arc::new(AtomicU64::new(0)),
                 device: device.clone(),
             };
