@@ -4,6 +4,7 @@
 //! stride of 0. What lies between the elements of an input is NaN, so that reading it shows; what lies between the
 //! elements of an output must stay as it was.
 
+mod chance;
 mod layout;
 mod table;
 #[cfg(test)]
@@ -17,6 +18,7 @@ use metallic_core::reference::Reference;
 use metallic_core::tensor::{Operand, TensorDevice, TensorError, TensorMemory, TensorOp, View};
 use metallic_core::{Backend, BackendError, Binary, DType, Unary};
 
+pub use chance::random;
 pub use layout::{Data, Layout};
 pub use table::all;
 

@@ -6,28 +6,29 @@ use metallic_core::{Binary, DType, Rope, RopePairs, Unary};
 use super::{Data, Layout, Placement, TensorCase, Tolerance};
 use crate::random::Random;
 
-const FLOATS: [DType; 3] = [DType::F32, DType::F16, DType::BF16];
+pub(super) const FLOATS: [DType; 3] = [DType::F32, DType::F16, DType::BF16];
 const UNARY: [Unary; 5] = [Unary::Silu, Unary::Gelu, Unary::GeluTanh, Unary::Relu, Unary::Sigmoid];
 const BINARY: [Binary; 4] = [Binary::Add, Binary::Sub, Binary::Mul, Binary::Div];
 
 /// A function of a few operations in `f32`.
-const FUNCTION: Tolerance =
+pub(super) const FUNCTION: Tolerance =
     Tolerance { absolute: 2e-6, relative: 3e-6, reason: "exponentials in f32, each off by a few units" };
 /// A division that a device may make of a reciprocal.
-const QUOTIENT: Tolerance =
+pub(super) const QUOTIENT: Tolerance =
     Tolerance { absolute: 0.0, relative: 3e-7, reason: "a quotient by a reciprocal is off by two units" };
 /// Sums over a row, in `f32` or better.
-const ROWS: Tolerance = Tolerance { absolute: 1e-6, relative: 1e-5, reason: "a sum over a row, in f32" };
+pub(super) const ROWS: Tolerance =
+    Tolerance { absolute: 1e-6, relative: 1e-5, reason: "a sum over a row, in f32" };
 
 /// Builds a case: collects inputs, then says what comes out.
-struct Maker {
-    random: Random,
-    name: String,
-    inputs: Vec<Data>,
+pub(super) struct Maker {
+    pub(super) random: Random,
+    pub(super) name: String,
+    pub(super) inputs: Vec<Data>,
 }
 
 impl Maker {
-    fn new(name: impl Into<String>) -> Maker {
+    pub(super) fn new(name: impl Into<String>) -> Maker {
         let name = name.into();
         let seed = name.bytes().fold(11u64, |seed, b| seed.wrapping_mul(31).wrapping_add(u64::from(b)));
         Maker { random: Random::new(seed), name, inputs: Vec::new() }
@@ -65,7 +66,7 @@ impl Maker {
     }
 
     /// The case, with results at these views.
-    fn into(self, op: TensorOp, outputs: Vec<View>, tolerance: Tolerance) -> TensorCase {
+    pub(super) fn into(self, op: TensorOp, outputs: Vec<View>, tolerance: Tolerance) -> TensorCase {
         let stored = outputs.first().map_or(DType::F32, View::dtype);
         let tolerance = if tolerance.relative == 0.0 && tolerance.absolute == 0.0 {
             tolerance
@@ -430,20 +431,19 @@ fn attention(dtype: DType, heads: Heads, sdpa: Sdpa, sinks: bool, layout: Layout
     if sinks {
         made = made.by(DType::F32, &[h], Layout::Stepped, |i| i as f32 * 0.5 - 1.0);
     }
-    let softmaxed =
-        Tolerance { absolute: 3e-5, relative: 1e-4, reason: "a softmax of sums of products, in f32" };
+    let out = if layout == Layout::Plain { Layout::Plain } else { Layout::Sliced };
+    made.case(TensorOp::Sdpa(sdpa), out, softmaxed(dtype))
+}
+
+/// A softmax of sums of products.
+pub(super) fn softmaxed(dtype: DType) -> Tolerance {
     // Probabilities held in the type of the values are off by half a unit each.
     let held = match dtype {
         DType::F16 => 1e-3,
         DType::BF16 => 8e-3,
         _ => 0.0,
     };
-    let tolerance = Tolerance { absolute: softmaxed.absolute + held, ..softmaxed };
-    made.case(
-        TensorOp::Sdpa(sdpa),
-        if layout == Layout::Plain { Layout::Plain } else { Layout::Sliced },
-        tolerance,
-    )
+    Tolerance { absolute: 3e-5 + held, relative: 1e-4, reason: "a softmax of sums of products" }
 }
 
 fn attentions() -> Vec<TensorCase> {
