@@ -20,11 +20,19 @@ enum Mistake {
 struct Wrong {
     reference: Reference,
     mistake: Mistake,
+    info: DeviceInfo,
+}
+
+impl Wrong {
+    fn new(mistake: Mistake) -> Wrong {
+        let reference = Reference::new();
+        Wrong { mistake, info: reference.info().clone(), reference }
+    }
 }
 
 impl Backend for Wrong {
     fn info(&self) -> &DeviceInfo {
-        self.reference.info()
+        &self.info
     }
 
     fn compile(&self, graph: &Graph, kv: KvLayout) -> Result<Box<dyn Program>, BackendError> {
@@ -89,11 +97,19 @@ fn every_case_finds_every_mistake() {
     let cases = all();
     assert!(cases.len() > 700, "{}", cases.len());
     for mistake in [Mistake::Nothing, Mistake::LastElement, Mistake::Beyond, Mistake::Elsewhere] {
-        let wrong = Wrong { reference: Reference::new(), mistake };
+        let wrong = Wrong::new(mistake);
         for case in cases.iter().filter(|case| !case.outputs.iter().all(View::is_empty)) {
             assert!(check(&wrong, case).is_err(), "{} passes with {mistake:?}", case.name);
         }
     }
+}
+
+#[test]
+fn a_backend_that_hands_out_the_references_tensors_is_found() {
+    let mut wrong = Wrong::new(Mistake::Elsewhere);
+    wrong.info.kind = "gpu";
+    let error = check(&wrong, &all()[0]).unwrap_err();
+    assert_eq!(error, "the tensors of gpu are those of the reference");
 }
 
 #[test]
