@@ -122,6 +122,7 @@ MSL_OPERATORS(2) MSL_OPERATORS(3) MSL_OPERATORS(4)
 
 // A copy moves the whole vector at once, as a GPU does. PTX: so that loads are ld.v2 and ld.v4. Checked: so that the checker sees
 // one access of 8 or 16 bytes and its alignment. Three components move one by one: their padding may be unwritten.
+// MSL_TRIVIAL_COPY: the source has a union, which C++ lets hold only what is copied byte by byte.
 template <class T, int N> struct native { typedef T type __attribute__((ext_vector_type(N))); };
 template <int N> struct native<bool, N> { typedef uchar type __attribute__((ext_vector_type(N))); };
 template <int N> struct native<bfloat, N> { typedef ushort type __attribute__((ext_vector_type(N))); };
@@ -129,7 +130,7 @@ template <int N> struct native<bfloat, N> { typedef ushort type __attribute__((e
 #define MSL_MOVE2 MSL_MOVE_NATIVE(2)
 #define MSL_MOVE3 e[0] = o.e[0], e[1] = o.e[1], e[2] = o.e[2];
 #define MSL_MOVE4 MSL_MOVE_NATIVE(4)
-#if defined(MSL_CHECK) || defined(MSL_NATIVE_COPY)
+#if defined(MSL_NATIVE_COPY) || (defined(MSL_CHECK) && !defined(MSL_TRIVIAL_COPY))
 #define MSL_COPY(N) \
     MSL_FN constexpr vec(const vec& o) { \
         if (__builtin_is_constant_evaluated()) \

@@ -171,8 +171,17 @@ impl Compiler {
             Target::Ptx { .. } => vec!["-D__NVPTX__=1".to_owned()],
             Target::Cpu | Target::Reflection => Vec::new(),
         };
+        rewrite_text(self.preprocessed(source, extra)?, target, &self.selection)
+    }
+
+    /// The text of a source with all it includes.
+    fn preprocessed(&self, source: &Source, mut extra: Vec<String>) -> Result<Text> {
         let text = self.text(source, &self.preprocess(source, &extra)?);
-        rewrite_text(text, target, &self.selection)
+        if self.flavour == Flavour::Plain || !text.user_says("union") {
+            return Ok(text);
+        }
+        extra.push("-DMSL_TRIVIAL_COPY=1".into());
+        Ok(self.text(source, &self.preprocess(source, &extra)?))
     }
 
     /// Preprocessed text that knows which parts are the user's.
@@ -188,7 +197,7 @@ impl Compiler {
         if let Some(built) = self.cache.find(&key) {
             return Ok(built);
         }
-        let text = self.text(source, &self.preprocess(source, &[])?);
+        let text = self.preprocessed(source, Vec::new())?;
         let name = source.name.display().to_string();
         let dependencies: Vec<String> =
             text.user_files().filter(|file| *file != name).map(str::to_owned).collect();

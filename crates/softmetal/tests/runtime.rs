@@ -157,6 +157,51 @@ fn each_dispatch_has_its_own_function_constants_also_when_others_run_beside_it()
     }
 }
 
+#[test]
+fn unions_that_hold_vectors_are_filled_copied_and_read_as_bits() {
+    let source = "
+union both { float4 v; uint u[4]; half4 h; float2x2 m; };
+struct holder { union { uint2 pair; ushort parts[4]; }; both b; };
+kernel void bits(device uint* out [[buffer(0)]], constant both& c [[buffer(1)]], uint i [[thread_position_in_grid]]) {
+    threadgroup both t[4];
+    t[i] = c;
+    both b = t[i], from = { float4(1) };
+    b.v.w += i;
+    holder h = {};
+    h.pair = uint2(0x10002, 3);
+    h.b = b;
+    holder copy = h;
+    out[i] = copy.b.u[3] + copy.parts[1] + from.u[0];
+}";
+    for flavour in BOTH {
+        let library = text(source, flavour);
+        let (mut out, device) = (vec![0_u32; 4], Device::new());
+        let dispatch = device.dispatch(&library, "bits").unwrap().buffer_mut(0, as_bytes_mut(&mut out));
+        let dispatch = dispatch.value(1, as_bytes(&[0.0_f32, 0.0, 0.0, 2.0])).threads([4, 1, 1], [4, 1, 1]);
+        let outcome = dispatch.run().unwrap();
+        assert!(outcome.is_clean(), "{}", outcome.reports[0]);
+        let right: Vec<u32> =
+            (0..4_u8).map(|i| (2.0 + f32::from(i)).to_bits() + 1 + 1_f32.to_bits()).collect();
+        assert_eq!(out, right);
+    }
+}
+
+#[test]
+fn a_kernel_may_have_the_name_of_a_library_function() {
+    let library = text(
+        "kernel void step(device float* out [[buffer(0)]], uint i [[thread_position_in_grid]]) { out[i] = step(1.0, float(i)); }
+        namespace own { kernel void dot(device float* out [[buffer(0)]]) { out[0] = metal::dot(float2(1, 2), float2(3, 4)); } }",
+        Flavour::Plain,
+    );
+    let mut out = vec![9_f32; 2];
+    let device = Device::new();
+    for (kernel, threads, right) in [("step", 2, [0.0, 1.0]), ("dot", 1, [11.0, 1.0])] {
+        let dispatch = device.dispatch(&library, kernel).unwrap().buffer_mut(0, as_bytes_mut(&mut out));
+        dispatch.threads([threads, 1, 1], [threads, 1, 1]).run().unwrap();
+        assert_eq!(out, right);
+    }
+}
+
 const ORDER: &str = "
 kernel void order(device atomic_uint* next [[buffer(0)]], device uint* place [[buffer(1)]], uint i [[thread_position_in_grid]]) {
     place[i] = atomic_fetch_add_explicit(next, 1u, memory_order_relaxed);

@@ -103,9 +103,12 @@ impl Rewriter<'_> {
         };
         if head.template.is_none() {
             let end = self.view.tokens.end(self.view.skip(head.body) - 1);
+            // In full: `using namespace metal` may bring another function of that name.
+            let scope = path.iter().filter(|scope| !scope.is_empty()).map(|scope| format!("{scope}::"));
+            let function = format!("::{}{name}", scope.collect::<String>());
             self.entries.push(Entry {
                 host_name,
-                function: name.clone(),
+                function,
                 base: Base::Function(number),
                 bytes: end..end,
                 anchor: self.view.tokens.start(name_at),

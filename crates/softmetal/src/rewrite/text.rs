@@ -69,6 +69,12 @@ impl Text {
         self.files[1..].iter().map(String::as_str).filter(|file| !self.is_foreign(file))
     }
 
+    /// Whether a word, as a whole, is in the user's files.
+    pub(crate) fn user_says(&self, word: &str) -> bool {
+        let in_word = |c: char| c.is_alphanumeric() || c == '_';
+        self.user_ranges().any(|range| self.source[range].split(|c| !in_word(c)).any(|w| w == word))
+    }
+
     /// Where a byte comes from.
     pub(crate) fn location(&self, at: usize) -> Location {
         let line = self.line_starts.partition_point(|&start| start <= at).saturating_sub(1);
