@@ -2,7 +2,7 @@
 // all of them.
 //
 // A simdgroup has `blocks` times ROWS rows of one matrix, or of the gate and of the matrix it gates. A lane takes every
-// 32nd piece of a row: two octets that share bytes. Every lane's part of every sum goes to threadgroup memory, and one
+// 32nd piece of a row: two octets that share bytes. Every lane's part of every sum goes to threadgroup memory, and a
 // barrier later each lane adds up the parts of one result: the order is the same for any number of tokens and rows.
 // The norm's scale is a factor on the result, so its sum of squares is gathered along the way.
 
@@ -19,7 +19,7 @@ constant constexpr uint ROWS = 4;
 // Floats from one result's parts to the next one's: 32 and what keeps lanes on banks of their own.
 constant constexpr uint PITCH = 36;
 // Squares are of x times this power of two: none overflows below 1e28, and none that an epsilon leaves visible vanishes.
-constant constexpr float UNIT = 0x1p-30f;
+constant constexpr float UNIT = 9.313225746154785e-10f;
 
 struct Vectors {
     device const float* x;
@@ -44,21 +44,27 @@ void dots(
 ) {
     constexpr uint RUN = W::SPLIT / 8;
     device const uchar* at[ROWS];
+#pragma unroll
     for (uint r = 0; r < ROWS; r++) at[r] = w + ulong(min(rows.x + r, rows.y - 1)) * row_bytes<W>(p.cols);
     device const float* x[T];
+#pragma unroll
     for (uint t = 0; t < T; t++) x[t] = v.x + ulong(min(t, v.tokens - 1)) * p.cols;
     float sum[ROWS][T];
     float square[T];
+#pragma unroll
     for (uint t = 0; t < T; t++) {
         square[t] = 0.0f;
+#pragma unroll
         for (uint r = 0; r < ROWS; r++) sum[r][t] = 0.0f;
     }
     const uint pieces = p.cols / 16;
     for (uint piece = lane; piece < pieces; piece += SIMD) {
+#pragma unroll
         for (uint half_piece = 0; half_piece < 2; half_piece++) {
             const uint col = piece / RUN * (2 * W::SPLIT) + piece % RUN * 8 + half_piece * W::SPLIT;
             float4 lo[T], hi[T];
             float total[T];
+#pragma unroll
             for (uint t = 0; t < T; t++) {
                 lo[t] = four(x[t] + col);
                 hi[t] = four(x[t] + col + 4);
@@ -72,8 +78,10 @@ void dots(
                 }
                 total[t] = W::OFFSET == 0 ? 0.0f : across(lo[t] + hi[t]);
             }
+#pragma unroll
             for (uint r = 0; r < ROWS; r++) {
                 const Octet o = W::octet(at[r], col);
+#pragma unroll
                 for (uint t = 0; t < T; t++) {
                     sum[r][t] = fma(o.scale, across(fma(o.hi, hi[t], o.lo * lo[t])), sum[r][t]);
                     if (W::OFFSET != 0) sum[r][t] = fma(o.offset, total[t], sum[r][t]);
@@ -83,17 +91,21 @@ void dots(
     }
     if (W::BLOCK == 1) {
         for (uint col = pieces * 16 + lane; col < p.cols; col += SIMD) {
+#pragma unroll
             for (uint t = 0; t < T; t++) {
                 float value = x[t][col];
                 if (WITH_NORM != 0) {
                     if (v.squares) square[t] += (value * UNIT) * (value * UNIT);
                     value *= v.norm[col];
                 }
+#pragma unroll
                 for (uint r = 0; r < ROWS; r++) sum[r][t] = fma(weight_at<W>(at[r], col), value, sum[r][t]);
             }
         }
     }
+#pragma unroll
     for (uint t = 0; t < T; t++) {
+#pragma unroll
         for (uint r = 0; r < ROWS; r++) parts[(r * T + t) * PITCH + lane] = sum[r][t];
         if (v.squares) squares[t * PITCH + lane] = square[t];
     }
@@ -101,9 +113,10 @@ void dots(
 
 // The sum of all lanes' parts.
 inline float gathered(threadgroup const float* parts) {
-    threadgroup const float4* four = (threadgroup const float4*)parts;
-    float4 sum = four[0];
-    for (uint i = 1; i < 8; i++) sum += four[i];
+    threadgroup const float4* fours = (threadgroup const float4*)parts;
+    float4 sum = fours[0];
+#pragma unroll
+    for (uint i = 1; i < SIMD / 4; i++) sum += fours[i];
     return across(sum);
 }
 
@@ -112,9 +125,37 @@ inline uint results_of_token(constant MatvecParams& p) {
 }
 
 struct Matrices {
-    device const uchar* w[3];
-    device const float* bias[3];
+    device const uchar* w0;
+    device const uchar* w1;
+    device const uchar* w2;
+    device const float* bias0;
+    device const float* bias1;
+    device const float* bias2;
 };
+
+// The rows `at.x .. at.x + at.y` of a matrix of `at.z` rows, whose results are `rows` rows of T tokens each.
+template <uint T>
+void part_dots(
+    constant MatvecParams& p, Vectors v, uint type, device const uchar* w, uint3 at, uint lane, threadgroup float* parts
+) {
+    threadgroup float* squares = parts + p.blocks * ROWS * T * PITCH;
+    for (uint done = 0; done < at.y; done += ROWS) {
+        v.squares = v.squares && done == 0;
+        threadgroup float* to = parts + done * T * PITCH;
+#define DOTS(W) dots<W, T>(p, v, w, uint2(at.x + done, at.z), lane, to, squares)
+        FOR_WEIGHT_TYPE(type, DOTS)
+#undef DOTS
+    }
+    simdgroup_barrier(mem_flags::mem_threadgroup);
+}
+
+// What the norm multiplies the results of a token by.
+template <uint T>
+inline float norm_scale(constant MatvecParams& p, threadgroup const float* parts, uint t) {
+    if (WITH_NORM == 0) return 1.0f;
+    const float mean = gathered(parts + (p.blocks * ROWS * T + t) * PITCH) / float(p.cols);
+    return UNIT * precise::rsqrt(mean + p.eps * (UNIT * UNIT));
+}
 
 template <uint T>
 void matvec(
@@ -132,39 +173,40 @@ void matvec(
     const uint rows = sizes[part], row = tile * tile_rows;
     if (row >= rows) return;
     const uint count = min(tile_rows, rows - row);
-    const uint gate_parts = tile_rows * T * PITCH;
-    threadgroup float* squares = parts + (WITH_GATE != 0 ? 2 : 1) * gate_parts;
-    for (uint side = 0; side < (WITH_GATE != 0 ? 2u : 1u); side++) {
-        const uint type = part + side == 0 ? WEIGHT0 : part + side == 1 ? WEIGHT1 : WEIGHT2;
-        device const uchar* w = m.w[part + side];
-        for (uint done = 0; done < count; done += ROWS) {
-            v.squares = WITH_NORM != 0 && side == 0 && done == 0;
-            threadgroup float* to = parts + side * gate_parts + done * T * PITCH;
-#define DOTS(W) dots<W, T>(p, v, w, uint2(row + done, rows), lane, to, squares)
-            FOR_WEIGHT_TYPE(type, DOTS)
-#undef DOTS
+    const uint3 at = uint3(row, count, rows);
+    // What the gate lets through, [count, T], behind the parts.
+    threadgroup float* gates = parts + (tile_rows + 1) * T * PITCH;
+    v.squares = WITH_NORM != 0;
+    if (WITH_GATE != 0) {
+        part_dots<T>(p, v, WEIGHT0, m.w0, at, lane, parts);
+        for (uint i = lane; i < count * T; i += SIMD) {
+            float y = gathered(parts + i * PITCH) * norm_scale<T>(p, parts, i % T);
+            if (WITH_BIAS != 0) y += m.bias0[row + i / T];
+            gates[i] = activate(GATE, y);
         }
+        simdgroup_barrier(mem_flags::mem_threadgroup);
+        v.squares = false;
+        part = 1;
     }
-    simdgroup_barrier(mem_flags::mem_threadgroup);
+    const uint type = part == 0 ? WEIGHT0 : part == 1 ? WEIGHT1 : WEIGHT2;
+    device const float* bias = part == 0 ? m.bias0 : part == 1 ? m.bias1 : m.bias2;
+    part_dots<T>(p, v, type, part == 0 ? m.w0 : part == 1 ? m.w1 : m.w2, at, lane, parts);
     for (uint i = lane; i < count * T; i += SIMD) {
         const uint r = i / T, t = i % T;
         if (t >= v.tokens) continue;
-        float scale = 1.0f;
-        if (WITH_NORM != 0) {
-            const float mean = gathered(squares + t * PITCH) / float(p.cols);
-            scale = UNIT * precise::rsqrt(mean + p.eps * (UNIT * UNIT));
-        }
-        float y = gathered(parts + i * PITCH) * scale;
-        if (WITH_BIAS != 0) y += m.bias[part][row + r];
-        if (WITH_GATE != 0) {
-            float up = gathered(parts + gate_parts + i * PITCH) * scale;
-            if (WITH_BIAS != 0) up += m.bias[1][row + r];
-            y = activate(GATE, y) * up;
-        }
+        float y = gathered(parts + i * PITCH) * norm_scale<T>(p, parts, t);
+        if (WITH_BIAS != 0) y += bias[row + r];
+        if (WITH_GATE != 0) y *= gates[i];
         const ulong to = ulong(t) * results_of_token(p) + first + row + r;
         if (WITH_RESIDUAL != 0) y += residual[to];
         out[to] = y;
     }
+}
+
+// Floats of threadgroup memory of a simdgroup.
+template <uint T>
+inline uint parts_of_simd(constant MatvecParams& p) {
+    return ((p.blocks * ROWS + 1) * PITCH + (WITH_GATE != 0 ? p.blocks * ROWS : 0)) * T;
 }
 
 #define MATVEC(T)                                                                                               \
@@ -178,12 +220,13 @@ void matvec(
         uint2 group [[threadgroup_position_in_grid]], uint lane [[thread_index_in_simdgroup]],                  \
         uint simd [[simdgroup_index_in_threadgroup]], uint simds [[simdgroups_per_threadgroup]]                 \
     ) {                                                                                                         \
-        const uint token = group.y * T, sides = WITH_GATE != 0 ? 2 : 1;                                         \
+        const uint token = group.y * T;                                                                         \
         const Vectors v = {x + ulong(token) * p.cols, norm, min(uint(T), p.tokens - token), false};             \
-        const Matrices m = {{w0, w1, w2}, {bias0, bias1, bias2}};                                               \
+        const Matrices m = {w0, w1, w2, bias0, bias1, bias2};                                                   \
         const ulong to = ulong(token) * results_of_token(p);                                                    \
-        threadgroup float* own = (threadgroup float*)parts + simd * (p.blocks * ROWS * sides + 1) * T * PITCH;  \
-        matvec<T>(p, v, m, WITH_RESIDUAL != 0 ? residual + to : residual, out + to, own, group.x * simds + simd, lane); \
+        threadgroup float* own = (threadgroup float*)parts + simd * parts_of_simd<T>(p);                        \
+        device const float* added = WITH_RESIDUAL != 0 ? residual + to : residual;                              \
+        matvec<T>(p, v, m, added, out + to, own, group.x * simds + simd, lane);                                 \
     }
 
 MATVEC(1)

@@ -57,17 +57,16 @@ pub(crate) fn stage(projection: &Projection, limits: &Limits) -> Result<Stage, G
     };
     let rows = projection.part_rows();
     let gated = projection.gate.is_some();
-    let sides = if gated { 2 } else { 1 };
-    let per_simd = |blocks: u32| (blocks * ROWS * sides + 1) * slots * PITCH_BYTES;
+    let gates = if gated { 4 } else { 0 };
+    let per_simd = |blocks: u32| ((blocks * ROWS + 1) * PITCH_BYTES + blocks * ROWS * gates) * slots;
+    // A device that wants many simdgroups wants many at a time, which share a core's memory.
+    let room = limits.threadgroup_memory / (limits.busy_simdgroups / 16).clamp(2, 24);
     let tiles = |blocks: u32| -> u32 {
         let parts = if gated { &rows[..1] } else { &rows[..] };
         parts.iter().map(|rows| rows.div_ceil(blocks * ROWS)).sum()
     };
     let mut blocks = 1;
-    while blocks < MAX_BLOCKS
-        && tiles(2 * blocks) >= limits.busy_simdgroups
-        && per_simd(2 * blocks) * 2 <= limits.threadgroup_memory
-    {
+    while blocks < MAX_BLOCKS && tiles(2 * blocks) >= limits.busy_simdgroups && per_simd(2 * blocks) <= room {
         blocks *= 2;
     }
     let most =

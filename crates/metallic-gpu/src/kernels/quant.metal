@@ -4,6 +4,9 @@
 // A format is a struct with BLOCK (elements of a block), BYTES (bytes of a block), SPLIT (distance of two octets that
 // share bytes), OFFSET (whether offsets are anything but 0) and `octet`. Blocks are aligned to 2 bytes, no more.
 
+// The low bits of each byte of a word.
+constant constexpr uint BITS = 0x01010101, CRUMBS = 0x03030303, NIBBLES = 0x0f0f0f0f;
+
 struct Octet {
     float4 lo, hi; // levels
     float scale, offset;
@@ -13,37 +16,36 @@ struct Eight {
     float4 lo, hi;
 };
 
-inline uint2 bytes8(device const uchar* p) {
+METAL_FUNC uint2 bytes8(device const uchar* p) {
     const ushort4 v = ushort4(*(device const packed_ushort4*)p);
     return uint2(uint(v.x) | uint(v.y) << 16, uint(v.z) | uint(v.w) << 16);
 }
 
-inline float half_at(device const uchar* p) {
+METAL_FUNC float half_at(device const uchar* p) {
     return float(*(device const half*)p);
 }
 
-// Bits `shift` and up of each byte of a word.
-inline uint4 each_byte(uint word, uint shift, uint mask) {
-    return (uint4(word) >> (uint4(0, 8, 16, 24) + shift)) & mask;
+// Levels are put together in the bytes of a word, four at a time, and become numbers at the end.
+METAL_FUNC float4 each_byte(uint word) {
+    return float4(as_type<uchar4>(word));
+}
+METAL_FUNC float4 each_signed_byte(uint word) {
+    return float4(as_type<char4>(word));
 }
 
-// The four bits from `first` on, one each.
-inline uint4 each_bit(uint word, uint first) {
-    return (uint4(word) >> (uint4(0, 1, 2, 3) + first)) & 1u;
-}
-
-inline float4 signed_bytes(uint word) {
-    return float4(as_type<int4>(uint4(word) << uint4(24, 16, 8, 0)) >> 24);
+// The lowest four bits of a word, one in each byte: bit k goes to bit 8k.
+METAL_FUNC uint bit_per_byte(uint word) {
+    return (word & 15) * 0x00204081u & 0x01010101u;
 }
 
 struct WeightF32 {
     enum : uint { BLOCK = 1, BYTES = 4, SPLIT = 8, OFFSET = 0 };
-    static Octet octet(device const uchar* row, uint col) {
+    static METAL_FUNC Octet octet(device const uchar* row, uint col) {
         device const uchar* p = row + 4 * ulong(col);
         const uint4 lo = uint4(bytes8(p), bytes8(p + 8)), hi = uint4(bytes8(p + 16), bytes8(p + 24));
         return {as_type<float4>(lo), as_type<float4>(hi), 1.0f, 0.0f};
     }
-    static float one(device const uchar* row, uint col) {
+    static METAL_FUNC float one(device const uchar* row, uint col) {
         device const ushort* p = (device const ushort*)row + 2 * ulong(col);
         return as_type<float>(uint(p[0]) | uint(p[1]) << 16);
     }
@@ -51,20 +53,20 @@ struct WeightF32 {
 
 struct WeightF16 {
     enum : uint { BLOCK = 1, BYTES = 2, SPLIT = 8, OFFSET = 0 };
-    static Octet octet(device const uchar* row, uint col) {
+    static METAL_FUNC Octet octet(device const uchar* row, uint col) {
         device const packed_half4* p = (device const packed_half4*)(row + 2 * ulong(col));
         return {float4(half4(p[0])), float4(half4(p[1])), 1.0f, 0.0f};
     }
-    static float one(device const uchar* row, uint col) { return float(((device const half*)row)[col]); }
+    static METAL_FUNC float one(device const uchar* row, uint col) { return float(((device const half*)row)[col]); }
 };
 
 struct WeightBF16 {
     enum : uint { BLOCK = 1, BYTES = 2, SPLIT = 8, OFFSET = 0 };
-    static Octet octet(device const uchar* row, uint col) {
+    static METAL_FUNC Octet octet(device const uchar* row, uint col) {
         device const packed_ushort4* p = (device const packed_ushort4*)(row + 2 * ulong(col));
         return {as_type<float4>(uint4(ushort4(p[0])) << 16), as_type<float4>(uint4(ushort4(p[1])) << 16), 1.0f, 0.0f};
     }
-    static float one(device const uchar* row, uint col) {
+    static METAL_FUNC float one(device const uchar* row, uint col) {
         return as_type<float>(uint(((device const ushort*)row)[col]) << 16);
     }
 };
@@ -72,42 +74,42 @@ struct WeightBF16 {
 // [d][q: element i in the low, i + 16 in the high half of byte i]: d * (q - 8)
 struct WeightQ4_0 {
     enum : uint { BLOCK = 32, BYTES = 18, SPLIT = 16, OFFSET = 0 };
-    static Octet octet(device const uchar* row, uint col) {
+    static METAL_FUNC Octet octet(device const uchar* row, uint col) {
         device const uchar* block = row + ulong(col / 32) * BYTES;
         const uint2 q = bytes8(block + 2 + (col & 8));
         const uint shift = (col & 16) >> 2;
-        const float4 lo = float4(each_byte(q.x, shift, 15)) - 8.0f;
-        const float4 hi = float4(each_byte(q.y, shift, 15)) - 8.0f;
-        return {lo, hi, half_at(block), 0.0f};
+        const float4 lo = each_byte(q.x >> shift & NIBBLES), hi = each_byte(q.y >> shift & NIBBLES);
+        return {lo - 8.0f, hi - 8.0f, half_at(block), 0.0f};
     }
 };
 
 // [d][m][q as in Q4_0]: d * q + m
 struct WeightQ4_1 {
     enum : uint { BLOCK = 32, BYTES = 20, SPLIT = 16, OFFSET = 1 };
-    static Octet octet(device const uchar* row, uint col) {
+    static METAL_FUNC Octet octet(device const uchar* row, uint col) {
         device const uchar* block = row + ulong(col / 32) * BYTES;
         const uint2 q = bytes8(block + 4 + (col & 8));
         const uint shift = (col & 16) >> 2;
-        const float4 lo = float4(each_byte(q.x, shift, 15)), hi = float4(each_byte(q.y, shift, 15));
+        const float4 lo = each_byte(q.x >> shift & NIBBLES), hi = each_byte(q.y >> shift & NIBBLES);
         return {lo, hi, half_at(block), half_at(block + 2)};
     }
 };
 
 // Levels of five bits: bit i of a word is on top of element i, the other four as in Q4_0.
-inline Eight five_bits(device const uchar* high, uint col) {
+METAL_FUNC Eight five_bits(device const uchar* high, uint col) {
     const ushort2 word = ushort2(*(device const packed_ushort2*)high);
     const uint2 q = bytes8(high + 4 + (col & 8));
     const uint shift = (col & 16) >> 2, top = uint(word.x) | uint(word.y) << 16;
-    const uint4 lo = each_byte(q.x, shift, 15) | each_bit(top, col & 24) << 4;
-    const uint4 hi = each_byte(q.y, shift, 15) | each_bit(top, (col & 24) + 4) << 4;
-    return {float4(lo), float4(hi)};
+    const uint bits = top >> (col & 24);
+    const uint lo = (q.x >> shift & NIBBLES) | bit_per_byte(bits) << 4;
+    const uint hi = (q.y >> shift & NIBBLES) | bit_per_byte(bits >> 4) << 4;
+    return {each_byte(lo), each_byte(hi)};
 }
 
 // [d][fifth bits][low bits]: d * (q - 16)
 struct WeightQ5_0 {
     enum : uint { BLOCK = 32, BYTES = 22, SPLIT = 16, OFFSET = 0 };
-    static Octet octet(device const uchar* row, uint col) {
+    static METAL_FUNC Octet octet(device const uchar* row, uint col) {
         device const uchar* block = row + ulong(col / 32) * BYTES;
         const Eight q = five_bits(block + 2, col);
         return {q.lo - 16.0f, q.hi - 16.0f, half_at(block), 0.0f};
@@ -117,7 +119,7 @@ struct WeightQ5_0 {
 // [d][m][fifth bits][low bits]: d * q + m
 struct WeightQ5_1 {
     enum : uint { BLOCK = 32, BYTES = 24, SPLIT = 16, OFFSET = 1 };
-    static Octet octet(device const uchar* row, uint col) {
+    static METAL_FUNC Octet octet(device const uchar* row, uint col) {
         device const uchar* block = row + ulong(col / 32) * BYTES;
         const Eight q = five_bits(block + 4, col);
         return {q.lo, q.hi, half_at(block), half_at(block + 2)};
@@ -127,29 +129,29 @@ struct WeightQ5_1 {
 // [d][q: signed bytes]: d * q
 struct WeightQ8_0 {
     enum : uint { BLOCK = 32, BYTES = 34, SPLIT = 8, OFFSET = 0 };
-    static Octet octet(device const uchar* row, uint col) {
+    static METAL_FUNC Octet octet(device const uchar* row, uint col) {
         device const uchar* block = row + ulong(col / 32) * BYTES;
         const uint2 q = bytes8(block + 2 + (col & 24));
-        return {signed_bytes(q.x), signed_bytes(q.y), half_at(block), 0.0f};
+        return {each_signed_byte(q.x), each_signed_byte(q.y), half_at(block), 0.0f};
     }
 };
 
 // Two bits each: element 32k + i of a half of 128 is at bits 2k of its byte i.
-inline uint crumbs_at(uint col) {
+METAL_FUNC uint crumbs_at(uint col) {
     return (col & 128) / 4 + (col & 31);
 }
-inline uint crumbs_shift(uint col) {
+METAL_FUNC uint crumbs_shift(uint col) {
     return (col & 96) / 16;
 }
 
 // [16 scales of 4 bits, each with a min of 4 bits][q][d][dmin]: d * scale * q - dmin * min
 struct WeightQ2_K {
     enum : uint { BLOCK = 256, BYTES = 84, SPLIT = 32, OFFSET = 1 };
-    static Octet octet(device const uchar* row, uint col) {
+    static METAL_FUNC Octet octet(device const uchar* row, uint col) {
         device const uchar* block = row + ulong(col / 256) * BYTES;
         const uint2 q = bytes8(block + 16 + crumbs_at(col));
         const uint shift = crumbs_shift(col), scale = block[(col & 255) / 16];
-        const float4 lo = float4(each_byte(q.x, shift, 3)), hi = float4(each_byte(q.y, shift, 3));
+        const float4 lo = each_byte(q.x >> shift & CRUMBS), hi = each_byte(q.y >> shift & CRUMBS);
         return {lo, hi, half_at(block + 80) * float(scale & 15), -(half_at(block + 82) * float(scale >> 4))};
     }
 };
@@ -157,23 +159,23 @@ struct WeightQ2_K {
 // [third bits: bit k of byte i is of element 32k + i][q][16 scales of 6 bits][d]: d * (scale - 32) * (q - 4)
 struct WeightQ3_K {
     enum : uint { BLOCK = 256, BYTES = 110, SPLIT = 32, OFFSET = 0 };
-    static Octet octet(device const uchar* row, uint col) {
+    static METAL_FUNC Octet octet(device const uchar* row, uint col) {
         device const uchar* block = row + ulong(col / 256) * BYTES;
         const uint2 q = bytes8(block + 32 + crumbs_at(col)), top = bytes8(block + (col & 31));
         const uint shift = crumbs_shift(col), bit = (col & 255) / 32, sub = (col & 255) / 16;
-        const uint4 lo = each_byte(q.x, shift, 3) | each_byte(top.x, bit, 1) << 2;
-        const uint4 hi = each_byte(q.y, shift, 3) | each_byte(top.y, bit, 1) << 2;
+        const uint lo = (q.x >> shift & CRUMBS) | (top.x >> bit & BITS) << 2;
+        const uint hi = (q.y >> shift & CRUMBS) | (top.y >> bit & BITS) << 2;
         // Four low bits in nibbles of 8 bytes, two high bits in 4 more.
         const uint low = uint(block[96 + sub % 8]) >> (4 * (sub / 8)) & 15;
         const uint high = uint(block[104 + sub % 4]) >> (2 * (sub / 4)) & 3;
         const float scale = half_at(block + 108) * (float(low | high << 4) - 32.0f);
-        return {float4(lo) - 4.0f, float4(hi) - 4.0f, scale, 0.0f};
+        return {each_byte(lo) - 4.0f, each_byte(hi) - 4.0f, scale, 0.0f};
     }
 };
 
 // Scale and min of sub-block `sub` of 8: the first four in the low six bits of bytes 0..4 and 4..8, the others with four
 // bits in bytes 8..12 and two bits on top of the first ones.
-inline float2 scale_min(device const uchar* scales, uint sub) {
+METAL_FUNC float2 scale_min(device const uchar* scales, uint sub) {
     const uint a = scales[sub & 3], b = scales[4 + (sub & 3)], c = scales[8 + (sub & 3)];
     const uint scale = sub < 4 ? a & 63 : (c & 15) | a >> 6 << 4;
     const uint min = sub < 4 ? b & 63 : c >> 4 | b >> 6 << 4;
@@ -183,12 +185,12 @@ inline float2 scale_min(device const uchar* scales, uint sub) {
 // [d][dmin][8 scales and mins of 6 bits][q: each 64 elements in 32 bytes, the first 32 in the low halves]
 struct WeightQ4_K {
     enum : uint { BLOCK = 256, BYTES = 144, SPLIT = 32, OFFSET = 1 };
-    static Octet octet(device const uchar* row, uint col) {
+    static METAL_FUNC Octet octet(device const uchar* row, uint col) {
         device const uchar* block = row + ulong(col / 256) * BYTES;
         const uint sub = (col & 255) / 32, shift = (sub & 1) * 4;
         const uint2 q = bytes8(block + 16 + sub / 2 * 32 + (col & 31));
         const float2 s = scale_min(block + 4, sub);
-        const float4 lo = float4(each_byte(q.x, shift, 15)), hi = float4(each_byte(q.y, shift, 15));
+        const float4 lo = each_byte(q.x >> shift & NIBBLES), hi = each_byte(q.y >> shift & NIBBLES);
         return {lo, hi, half_at(block) * s.x, -(half_at(block + 2) * s.y)};
     }
 };
@@ -196,14 +198,14 @@ struct WeightQ4_K {
 // [d][dmin][scales][fifth bits: bit k of byte i is of element 32k + i][q], as in Q4_K
 struct WeightQ5_K {
     enum : uint { BLOCK = 256, BYTES = 176, SPLIT = 32, OFFSET = 1 };
-    static Octet octet(device const uchar* row, uint col) {
+    static METAL_FUNC Octet octet(device const uchar* row, uint col) {
         device const uchar* block = row + ulong(col / 256) * BYTES;
         const uint sub = (col & 255) / 32, shift = (sub & 1) * 4;
         const uint2 q = bytes8(block + 48 + sub / 2 * 32 + (col & 31)), top = bytes8(block + 16 + (col & 31));
         const float2 s = scale_min(block + 4, sub);
-        const uint4 lo = each_byte(q.x, shift, 15) | each_byte(top.x, sub, 1) << 4;
-        const uint4 hi = each_byte(q.y, shift, 15) | each_byte(top.y, sub, 1) << 4;
-        return {float4(lo), float4(hi), half_at(block) * s.x, -(half_at(block + 2) * s.y)};
+        const uint lo = (q.x >> shift & NIBBLES) | (top.x >> sub & BITS) << 4;
+        const uint hi = (q.y >> shift & NIBBLES) | (top.y >> sub & BITS) << 4;
+        return {each_byte(lo), each_byte(hi), half_at(block) * s.x, -(half_at(block + 2) * s.y)};
     }
 };
 
@@ -211,14 +213,14 @@ struct WeightQ5_K {
 // low bits, its first 64 elements in the low halves, and 32 bytes of high bits laid out as in Q2_K.
 struct WeightQ6_K {
     enum : uint { BLOCK = 256, BYTES = 210, SPLIT = 64, OFFSET = 0 };
-    static Octet octet(device const uchar* row, uint col) {
+    static METAL_FUNC Octet octet(device const uchar* row, uint col) {
         device const uchar* block = row + ulong(col / 256) * BYTES;
         const uint2 q = bytes8(block + (col & 128) / 2 + (col & 63)), top = bytes8(block + 128 + crumbs_at(col));
         const uint shift = (col & 64) / 16, crumb = crumbs_shift(col);
-        const float4 lo = float4(each_byte(q.x, shift, 15) | each_byte(top.x, crumb, 3) << 4) - 32.0f;
-        const float4 hi = float4(each_byte(q.y, shift, 15) | each_byte(top.y, crumb, 3) << 4) - 32.0f;
+        const uint lo = (q.x >> shift & NIBBLES) | (top.x >> crumb & CRUMBS) << 4;
+        const uint hi = (q.y >> shift & NIBBLES) | (top.y >> crumb & CRUMBS) << 4;
         const float scale = float(as_type<char>(block[192 + (col & 255) / 16]));
-        return {lo, hi, half_at(block + 208) * scale, 0.0f};
+        return {each_byte(lo) - 32.0f, each_byte(hi) - 32.0f, half_at(block + 208) * scale, 0.0f};
     }
 };
 
