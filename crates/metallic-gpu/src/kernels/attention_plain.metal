@@ -31,10 +31,10 @@ kernel void attention_plain_scores(
         if (HEAD_DIM % 8 == 0) {
             float4 sums = float4(0.0f);
             for (uint i = 0; i < HEAD_DIM; i += 8) {
-                float4 a, b;
-                kv_load8(key, i, a, b);
-                sums = fma(a, float4(own[i], own[i + 1], own[i + 2], own[i + 3]), sums);
-                sums = fma(b, float4(own[i + 4], own[i + 5], own[i + 6], own[i + 7]), sums);
+                float4 low, high;
+                kv_load8(key, i, low, high);
+                sums = fma(low, float4(own[i], own[i + 1], own[i + 2], own[i + 3]), sums);
+                sums = fma(high, float4(own[i + 4], own[i + 5], own[i + 6], own[i + 7]), sums);
             }
             sum = (sums.x + sums.y) + (sums.z + sums.w);
         } else {

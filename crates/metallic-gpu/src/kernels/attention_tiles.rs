@@ -53,7 +53,7 @@ pub(crate) fn plan(spec: &AttentionSpec, limits: &Limits) -> Result<Stages, GpuE
     }
     let function = match a.head_dim {
         ..=64 => "attention_tiles_8",
-        ..=128 => "attention_tiles_16",
+        65..=128 => "attention_tiles_16",
         _ => "attention_tiles_32",
     };
     let params = TileParams {
