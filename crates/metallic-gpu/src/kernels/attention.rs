@@ -195,7 +195,8 @@ fn memory(simdgroups: u32, room: u32, head_dim: u32, limits: &Limits) -> Option<
     // What the pass needs is there anyway; half the memory is no loss either, a second threadgroup still fits beside.
     let budget = floats.checked_sub(head)?;
     let round = (pass.max(budget / 2) / one).clamp(1, room);
-    let work = pass.max(round * one);
+    // Metal takes multiples of 16 bytes.
+    let work = pass.max(round * one).next_multiple_of(4);
     (work <= budget).then_some((round, head + work))
 }
 
