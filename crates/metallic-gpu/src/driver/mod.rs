@@ -8,5 +8,7 @@ pub(crate) mod choose;
 pub(crate) mod fault;
 pub(crate) mod import;
 pub(crate) mod memory;
+pub(crate) mod progress;
 pub(crate) mod residency;
 pub(crate) mod steps;
+pub(crate) mod table;

@@ -40,6 +40,7 @@ use self::submit::{Encoder, Kept};
 use crate::command::CommandList;
 use crate::driver::fault::About;
 use crate::driver::import::{self, Import, Mapping};
+use crate::driver::table::{Pages, Table};
 use crate::driver::{archive as places, batch, check, fault, steps};
 use crate::error::GpuError;
 use crate::gpu::{BufferId, Gpu, Imported, LibraryId, Limits, Pipeline, PipelineId, Storage, Submission};
@@ -72,18 +73,9 @@ pub struct Metal {
 #[derive(Default)]
 struct State {
     next: u32,
-    buffers: HashMap<BufferId, Entry>,
-    /// Buffers over pages of the host, by first byte and length.
-    shared: HashMap<(usize, usize), BufferId>,
+    buffers: Table<Buffer>,
     libraries: HashMap<LibraryId, Arc<Library>>,
     pipelines: HashMap<PipelineId, Arc<Ready>>,
-}
-
-struct Entry {
-    buffer: Arc<Buffer>,
-    /// Imports that share it.
-    uses: usize,
-    pages: Option<(usize, usize)>,
 }
 
 impl State {
@@ -92,34 +84,10 @@ impl State {
         self.next
     }
 
-    fn insert(&mut self, buffer: Buffer, pages: Option<(usize, usize)>) -> BufferId {
+    fn insert(&mut self, buffer: Buffer, pages: Option<Pages>) -> BufferId {
         let id = BufferId(self.id());
-        self.buffers.insert(id, Entry { buffer: Arc::new(buffer), uses: 1, pages });
-        if let Some(pages) = pages {
-            self.shared.insert(pages, id);
-        }
+        self.buffers.insert(id, buffer, pages);
         id
-    }
-
-    /// One use more of a buffer over these pages.
-    fn share(&mut self, pages: (usize, usize)) -> Option<BufferId> {
-        let id = *self.shared.get(&pages)?;
-        self.buffers.get_mut(&id)?.uses += 1;
-        Some(id)
-    }
-
-    /// One use less; the buffer, when that was the last.
-    fn release(&mut self, id: BufferId) -> Option<Arc<Buffer>> {
-        let entry = self.buffers.get_mut(&id)?;
-        entry.uses -= 1;
-        if entry.uses > 0 {
-            return None;
-        }
-        let entry = self.buffers.remove(&id)?;
-        if let Some(pages) = entry.pages {
-            self.shared.remove(&pages);
-        }
-        Some(entry.buffer)
     }
 }
 
@@ -174,7 +142,7 @@ impl Metal {
     }
 
     fn buffer(&self, id: BufferId) -> Result<Arc<Buffer>, GpuError> {
-        let found = self.state().buffers.get(&id).map(|entry| entry.buffer.clone());
+        let found = self.state().buffers.get(id).cloned();
         found.ok_or_else(|| GpuError::Execution {
             label: format!("buffer {}", id.0),
             reason: "it was given back".to_owned(),
@@ -207,9 +175,9 @@ impl Metal {
             check::launch(dispatch, pipeline.map(|p| &p.facts), self.limits())?;
             kept.pipelines.extend(pipeline.cloned());
             for (index, binding) in dispatch.bindings() {
-                let entry = state.buffers.get(&binding.region.buffer());
-                check::binding(dispatch, index, binding, entry.map(|e| &e.buffer.facts))?;
-                kept.buffers.extend(entry.map(|e| e.buffer.clone()));
+                let buffer = state.buffers.get(binding.region.buffer());
+                check::binding(dispatch, index, binding, buffer.map(|b| &b.facts))?;
+                kept.buffers.extend(buffer.cloned());
             }
         }
         Ok(kept)
@@ -247,7 +215,7 @@ impl Gpu for Metal {
                 let pages = (all.as_ptr().addr() + start, len);
                 // Held to the end: two threads that import one file share one buffer.
                 let mut state = self.state();
-                let buffer = match state.share(pages) {
+                let buffer = match state.buffers.share(pages) {
                     Some(id) => id,
                     None => state.insert(self.memory.share(all, start, len)?, Some(pages)),
                 };
@@ -262,7 +230,7 @@ impl Gpu for Metal {
 
     fn free(&self, buffer: BufferId) {
         autoreleasepool(|_| {
-            let last = self.state().release(buffer);
+            let last = self.state().buffers.release(buffer);
             // Not under the lock.
             drop(last);
         });

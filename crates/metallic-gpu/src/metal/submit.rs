@@ -1,8 +1,7 @@
 //! Steps to command buffers, and what becomes of them.
 
 use std::ptr::NonNull;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::sync::Arc;
 
 use block2::RcBlock;
 use objc2::rc::{Retained, autoreleasepool};
@@ -16,12 +15,11 @@ use objc2_metal::{
 use super::buffer::Buffer;
 use super::library::Ready;
 use crate::command::Dispatch;
-use crate::driver::batch;
 use crate::driver::check;
-use crate::driver::fault::{self, About, Fault};
+use crate::driver::fault::About;
+use crate::driver::progress::{Outcome, Progress, Running};
 use crate::driver::steps::Step;
 use crate::error::GpuError;
-use crate::gpu::Submission;
 
 /// Everything a submission uses, in the order of its steps and their bindings. Alive until the GPU is done.
 #[derive(Default)]
@@ -48,18 +46,18 @@ impl Encoder<'_> {
         about: About,
     ) -> Result<Running, GpuError> {
         let label = NSString::from_str(&about.label);
-        let running = Running { progress: Arc::new(Progress::new(runs.len(), about)) };
+        let progress = Progress::new(runs.len(), about);
         let kept = Arc::new(kept);
         let (mut pipelines, mut buffers) = (kept.pipelines.iter(), kept.buffers.iter());
         for (index, run) in runs.iter().enumerate() {
             let command_buffer = self.encode(run, &label, &mut pipelines, &mut buffers)?;
-            let block = handler(running.progress.clone(), kept.clone(), index);
+            let block = handler(progress.clone(), kept.clone(), index);
             // SAFETY: the pointer is to a living block, which Metal copies; its closure may run on any thread, see
             // `handler`.
             unsafe { command_buffer.addCompletedHandler(RcBlock::as_ptr(&block)) };
             command_buffer.commit();
         }
-        Ok(running)
+        Ok(Running(progress))
     }
 
     fn encode<'k>(
@@ -147,9 +145,6 @@ fn sendable<T: Send + Sync>(closure: T) -> T {
     closure
 }
 
-/// GPU time as (begin, end), or what the system says went wrong.
-type Outcome = Result<(f64, f64), (Option<isize>, String)>;
-
 fn outcome(command_buffer: &ProtocolObject<dyn MTLCommandBuffer>) -> Outcome {
     let error = command_buffer.error();
     if error.is_none() && command_buffer.status() == MTLCommandBufferStatus::Completed {
@@ -158,69 +153,4 @@ fn outcome(command_buffer: &ProtocolObject<dyn MTLCommandBuffer>) -> Outcome {
     let Some(error) = error else { return Err((None, String::new())) };
     let ours = error.domain().to_string() == "MTLCommandBufferErrorDomain";
     Err((ours.then(|| error.code()), error.localizedDescription().to_string()))
-}
-
-struct Progress {
-    status: Mutex<Status>,
-    done: Condvar,
-    begun: Instant,
-    about: About,
-}
-
-struct Status {
-    /// Command buffers on their way.
-    pending: usize,
-    spans: Vec<(f64, f64)>,
-    /// The first one that failed. Those behind it fail because of it.
-    fault: Option<(usize, Fault)>,
-}
-
-impl Progress {
-    fn new(pending: usize, about: About) -> Progress {
-        let status = Mutex::new(Status { pending, spans: Vec::with_capacity(pending), fault: None });
-        Progress { status, done: Condvar::new(), begun: Instant::now(), about }
-    }
-
-    fn status(&self) -> MutexGuard<'_, Status> {
-        self.status.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn finish(&self, index: usize, outcome: Outcome) {
-        let mut status = self.status();
-        match outcome {
-            Ok(span) => status.spans.push(span),
-            Err((code, text)) if status.fault.as_ref().is_none_or(|(first, _)| index < *first) => {
-                status.fault = Some((index, Fault { code, text, after: self.begun.elapsed() }));
-            }
-            Err(_) => {}
-        }
-        status.pending = status.pending.saturating_sub(1);
-        if status.pending == 0 {
-            self.done.notify_all();
-        }
-    }
-}
-
-/// Work on its way. Letting go of it leaves the work running, and what it uses alive.
-pub(super) struct Running {
-    progress: Arc<Progress>,
-}
-
-impl Submission for Running {
-    fn poll(&mut self) -> bool {
-        self.progress.status().pending == 0
-    }
-
-    fn wait(&mut self, bound: Duration) -> Result<Option<Duration>, GpuError> {
-        let status = self.progress.status();
-        let waited = self.progress.done.wait_timeout_while(status, bound, |status| status.pending > 0);
-        let (status, _) = waited.unwrap_or_else(PoisonError::into_inner);
-        if status.pending > 0 {
-            return Err(GpuError::Timeout { after: bound });
-        }
-        match &status.fault {
-            Some((_, fault)) => Err(fault::error(fault, &self.progress.about)),
-            None => Ok(batch::busy(status.spans.clone())),
-        }
-    }
 }
