@@ -208,7 +208,7 @@ fn query_heads_are_shared_out_evenly() {
 
 #[test]
 fn threadgroup_memory_holds_every_shape_a_kernel_can_have() {
-    for head_dim in 1..=256 {
+    for head_dim in 1..=256u32 {
         for (room, _) in WIDE.into_iter().filter(|k| head_dim.is_multiple_of(8) || k.0 <= 4) {
             for simdgroups in 1..=SIMDGROUPS {
                 let (round, floats) = memory(simdgroups, room, head_dim, &LIMITS).unwrap();
