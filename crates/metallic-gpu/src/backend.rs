@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use metallic_core::tensor::TensorDevice;
 use metallic_core::{Backend, BackendError, DeviceInfo, Graph, KvLayout, Program, rewrite};
 
 use crate::error::GpuError;
@@ -11,6 +12,7 @@ use crate::pipelines::Pipelines;
 use crate::pool::Pool;
 use crate::program::GpuProgram;
 use crate::provider::Providers;
+use crate::tensor::GpuTensors;
 
 /// How a GPU is used.
 #[derive(Clone, Debug)]
@@ -58,6 +60,7 @@ impl Shared {
 /// A GPU that runs graphs.
 pub struct GpuBackend {
     shared: Arc<Shared>,
+    tensors: Arc<GpuTensors>,
 }
 
 impl GpuBackend {
@@ -67,7 +70,8 @@ impl GpuBackend {
         let pool = Pool::new(gpu.clone(), budget);
         let pipelines = Pipelines::new(gpu.clone());
         let providers = options.providers.clone();
-        GpuBackend { shared: Arc::new(Shared { gpu, pool, pipelines, providers, options }) }
+        let shared = Arc::new(Shared { gpu, pool, pipelines, providers, options });
+        GpuBackend { tensors: Arc::new(GpuTensors::new(shared.clone())), shared }
     }
 }
 
@@ -76,9 +80,8 @@ impl Backend for GpuBackend {
         self.shared.gpu.info()
     }
 
-    fn tensors(&self) -> Arc<dyn metallic_core::tensor::TensorDevice> {
-        // Replaced by kernels as they come.
-        metallic_core::reference::Reference::new().tensors()
+    fn tensors(&self) -> Arc<dyn TensorDevice> {
+        self.tensors.clone()
     }
 
     fn compile(&self, graph: &Graph, kv: KvLayout) -> Result<Box<dyn Program>, BackendError> {

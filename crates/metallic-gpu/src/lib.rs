@@ -25,6 +25,7 @@ mod program;
 mod provider;
 pub mod soft;
 mod step;
+mod tensor;
 mod threadgroup;
 mod weights;
 

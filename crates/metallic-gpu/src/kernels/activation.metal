@@ -15,11 +15,12 @@ inline float scaled_erfc(float a) {
     return p * t;
 }
 
-// x / 2 (1 + erf(x / √2)) = max(x, 0) - |x| / 2 erfc(|x| / √2): no digits cancel on either side. Past 20 the rest is 0.
+// x / 2 (1 + erf(x / √2)) is x / 2 erfc(-x / √2) below zero and x - x / 2 erfc(x / √2) above: no digits cancel. Past 20 the
+// rest is 0.
 inline float gelu_erf(float x) {
     const float m = min(fabs(x), 20.0f);
-    const float rest = scaled_erfc(m * 0.707106781f) * precise::exp(-0.5f * m * m);
-    return max(x, 0.0f) - 0.5f * m * rest;
+    const float rest = 0.5f * scaled_erfc(m * 0.707106781f) * precise::exp(-0.5f * m * m);
+    return x < 0.0f ? x * rest : x - m * rest;
 }
 
 inline float activate(uint f, float x) {

@@ -3,7 +3,7 @@
 use metallic_core::DType;
 
 use super::quant::{QUANT, QUANT_TYPES, row_bytes, weight_type};
-use super::typed::{PerFloat, VECTORS};
+use super::typed::{self, PerFloat, VECTORS};
 use super::{Arg, COMMON, Constants, Family, Kernel, Launch, Params, reads, writes};
 use crate::error::GpuError;
 use crate::gpu::Limits;
@@ -11,8 +11,8 @@ use crate::params::kernel_params;
 use crate::threadgroup;
 
 kernel_params! {
-    /// Rows of `cols` elements.
-    GatherParams { cols: u32 }
+    /// Rows of `cols` elements, `pitch` bytes from one to the next in the table.
+    GatherParams { cols: u32, pitch: u32 }
 }
 
 kernel_params! {
@@ -58,7 +58,7 @@ const SLICE: PerFloat = PerFloat {
 /// Rows of a table of any type: `(ids: U32 [n], table [_, cols]) -> out: F32 [n, cols]`. Of the table [`gathered`] bytes are
 /// touched.
 pub(crate) fn embed(dtype: DType, (n, cols): (u32, u32), limits: &Limits) -> Result<Launch, GpuError> {
-    gather((dtype, DType::F32), (n, cols), false, limits)
+    gather((dtype, DType::F32), (n, cols), None, limits)
 }
 
 /// Bytes of a table that gathering `n` rows of `cols` elements reads.
@@ -68,24 +68,33 @@ pub(crate) fn gathered(dtype: DType, (n, cols): (u32, u32)) -> Result<usize, Gpu
 
 /// Rows of activations: `(ids: U32 [n], x: F32 [_, cols]) -> out: F32 [n, cols]`.
 pub(crate) fn select_rows(size: (u32, u32), limits: &Limits) -> Result<Launch, GpuError> {
-    gather((DType::F32, DType::F32), size, false, limits)
+    gather((DType::F32, DType::F32), size, None, limits)
 }
 
-/// All rows of a table in order, as another type: `(unused, table [rows, cols]) -> out [rows, cols]`.
-pub(crate) fn decode(types: (DType, DType), size: (u32, u32), limits: &Limits) -> Result<Launch, GpuError> {
-    gather(types, size, true, limits)
+/// All rows of a table in order, as another type: `(unused, table [rows, cols]) -> out [rows, cols]`. Rows are `pitch` bytes
+/// from one to the next in the table.
+pub(crate) fn decode(
+    types: (DType, DType),
+    size: (u32, u32),
+    pitch: u32,
+    limits: &Limits,
+) -> Result<Launch, GpuError> {
+    gather(types, size, Some(pitch), limits)
 }
 
 fn gather(
     (table, out): (DType, DType),
     (rows, cols): (u32, u32),
-    in_order: bool,
+    in_order: Option<u32>,
     limits: &Limits,
 ) -> Result<Launch, GpuError> {
-    row_bytes("embed", table, cols)?;
-    let constants = Constants::of([weight_type("embed", table)?, u32::from(in_order)]);
+    let pitch = match in_order {
+        Some(pitch) => pitch,
+        None => typed::count("embed", row_bytes("embed", table, cols)?)?,
+    };
+    let constants = Constants::of([weight_type("embed", table)?, u32::from(in_order.is_some())]);
     let kernel = GATHER.of(&FAMILY, out, constants)?;
-    Ok(launch(kernel, GatherParams { cols }.params(), (cols.div_ceil(8), rows), limits))
+    Ok(launch(kernel, GatherParams { cols, pitch }.params(), (cols.div_ceil(8), rows), limits))
 }
 
 /// Columns `start .. start + len`: `(x [rows, in_cols]) -> out [rows, len]`.
@@ -140,7 +149,7 @@ mod tests {
     fn rows_in_order_are_rounded_to_any_float() {
         let table = weights(DType::Q5K, 2 * 256, 2.0, 5);
         for dtype in FLOATS {
-            let launch = decode((DType::Q5K, dtype), (2, 256), &LIMITS).unwrap();
+            let launch = decode((DType::Q5K, dtype), (2, 256), 176, &LIMITS).unwrap();
             let args = [Data::Unused, Data::Bytes(table.clone()), room(dtype, 512)];
             let Some(found) = run(&launch, &args) else { return };
             assert_eq!(floats(dtype, &found[2]), rounded(dtype, &decoded(DType::Q5K, &table)));

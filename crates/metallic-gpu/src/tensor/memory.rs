@@ -1,0 +1,159 @@
+//! Memory of tensors, and the work on it that the device was not given yet.
+
+use std::mem;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use metallic_core::BackendError;
+use metallic_core::tensor::TensorMemory;
+
+use super::work::Work;
+use crate::backend::Shared;
+use crate::command::{CommandList, Region};
+use crate::error::GpuError;
+use crate::gpu::{Storage, Submission};
+use crate::pipelines::ReadyPipeline;
+use crate::pool::PooledBuffer;
+
+/// Operations that wait for a submission at most.
+const MOST_WAITING: usize = 64;
+/// Bytes of scratch that wait with them at most.
+const MOST_SCRATCH: usize = 64 << 20;
+
+/// A buffer that tensors lie in. Work that waits keeps it.
+#[derive(Debug)]
+pub(super) struct Held {
+    buffer: PooledBuffer,
+    /// Why what stands in it is not what was to be computed.
+    failed: Mutex<Option<GpuError>>,
+}
+
+impl Held {
+    pub(super) fn region(&self) -> Region {
+        self.buffer.region()
+    }
+
+    fn failure(&self) -> MutexGuard<'_, Option<GpuError>> {
+        self.failed.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// An error where what was to be computed here never came.
+    pub(super) fn check(&self) -> Result<(), GpuError> {
+        self.failure().clone().map_or(Ok(()), Err)
+    }
+
+    /// Everything in it is about to be written anew.
+    pub(super) fn renew(&self) {
+        *self.failure() = None;
+    }
+}
+
+/// What was asked for and not submitted yet, with everything it needs to stay.
+#[derive(Default)]
+struct Waiting {
+    commands: CommandList,
+    written: Vec<Arc<Held>>,
+    read: Vec<Arc<Held>>,
+    scratch: Vec<PooledBuffer>,
+    pipelines: Vec<Arc<ReadyPipeline>>,
+}
+
+/// The operations of one device, in the order they were given: several go to the device at once.
+pub(super) struct Queue {
+    pub(super) shared: Arc<Shared>,
+    waiting: Mutex<Waiting>,
+}
+
+impl Queue {
+    pub(super) fn new(shared: Arc<Shared>) -> Queue {
+        Queue { shared, waiting: Mutex::default() }
+    }
+
+    /// Memory of this queue's device.
+    pub(super) fn allocate(self: &Arc<Queue>, bytes: usize) -> Result<GpuMemory, GpuError> {
+        let buffer = self.shared.pool.transient("a tensor", bytes, Storage::Shared)?;
+        Ok(GpuMemory { queue: self.clone(), held: Arc::new(Held { buffer, failed: Mutex::default() }) })
+    }
+
+    /// Takes over the commands of an operation. Returns how many submissions were made on the way.
+    pub(super) fn push(&self, work: Work<'_>, read: Vec<Arc<Held>>, written: Vec<Arc<Held>>) -> u64 {
+        let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
+        for command in work.commands {
+            waiting.commands.push(command);
+        }
+        waiting.scratch.extend(work.scratch);
+        waiting.pipelines.extend(work.pipelines);
+        waiting.read.extend(read);
+        waiting.written.extend(written);
+        let scratch: usize = waiting.scratch.iter().map(|buffer| buffer.region().len()).sum();
+        if waiting.commands.len() < MOST_WAITING && scratch < MOST_SCRATCH {
+            return 0;
+        }
+        self.submit(&mut waiting)
+    }
+
+    /// Waits until everything that was asked for is done. A failure stays with the memory it was to write.
+    fn finish(&self) {
+        self.submit(&mut self.waiting.lock().unwrap_or_else(PoisonError::into_inner));
+    }
+
+    fn submit(&self, waiting: &mut Waiting) -> u64 {
+        let batch = mem::take(waiting);
+        if batch.commands.is_empty() {
+            return 0;
+        }
+        let wait = |mut submission: Box<dyn Submission>| submission.wait(self.shared.options.timeout);
+        if let Err(error) = self.shared.gpu.submit(&batch.commands).and_then(wait) {
+            for held in &batch.written {
+                held.failure().get_or_insert_with(|| error.clone());
+            }
+        }
+        1
+    }
+}
+
+/// Memory of a GPU that tensors lie in.
+pub(super) struct GpuMemory {
+    queue: Arc<Queue>,
+    held: Arc<Held>,
+}
+
+impl GpuMemory {
+    pub(super) fn is_of(&self, queue: &Arc<Queue>) -> bool {
+        Arc::ptr_eq(&self.queue, queue)
+    }
+
+    pub(super) fn held(&self) -> &Arc<Held> {
+        &self.held
+    }
+
+    /// Where bytes lie in the buffer, once all work on them is done.
+    fn settled(&self, offset: usize, len: usize) -> Result<Region, BackendError> {
+        let all = self.held.region();
+        let found = all.len();
+        let region = all.slice(offset, len).map_err(|_| BackendError::Range { start: offset, len, found })?;
+        self.queue.finish();
+        Ok(region)
+    }
+}
+
+impl TensorMemory for GpuMemory {
+    fn len(&self) -> usize {
+        self.held.region().len()
+    }
+
+    fn read(&self, offset: usize, out: &mut [u8]) -> Result<(), BackendError> {
+        let region = self.settled(offset, out.len())?;
+        let device = self.queue.shared.kind();
+        self.held.check().map_err(|e| e.on(device))?;
+        self.queue.shared.gpu.read(region.buffer(), region.offset(), out).map_err(|e| e.on(device))
+    }
+
+    fn write(&self, offset: usize, bytes: &[u8]) -> Result<(), BackendError> {
+        let region = self.settled(offset, bytes.len())?;
+        if region.len() == self.len() {
+            self.held.renew();
+        }
+        let device = self.queue.shared.kind();
+        self.queue.shared.gpu.write(region.buffer(), region.offset(), bytes).map_err(|e| e.on(device))
+    }
+}
