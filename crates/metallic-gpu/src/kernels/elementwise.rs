@@ -225,8 +225,8 @@ mod tests {
 
     #[test]
     fn a_number_stands_on_either_side() {
-        let x = waves(33, 3.0);
         type Exact = fn(f64, f64) -> f64;
+        let x = waves(33, 3.0);
         let cases: [(Binary, Exact); 4] = [
             (Binary::Add, |a, b| a + b),
             (Binary::Sub, |a, b| a - b),

@@ -194,8 +194,8 @@ mod tests {
                 best_matches(dtype, &waves(2 * n, 5.0), n);
                 best_matches(dtype, &odd(2 * n), n);
             }
-            best_matches(dtype, &vec![f32::NEG_INFINITY; 300], 300);
-            best_matches(dtype, &vec![f32::NAN; 40], 40);
+            best_matches(dtype, &[f32::NEG_INFINITY; 300], 300);
+            best_matches(dtype, &[f32::NAN; 40], 40);
             best_matches(dtype, &[-0.0, 0.0, -1.0], 3);
         }
     }
@@ -230,7 +230,7 @@ mod tests {
                 top_matches(dtype, &waves(2 * n, 5.0), n, k);
                 top_matches(dtype, &odd(2 * n), n, k);
             }
-            top_matches(dtype, &vec![1.0; 300], 300, 257);
+            top_matches(dtype, &[1.0; 300], 300, 257);
         }
         assert!(top_k(DType::F32, (1, 4), 5, &LIMITS).is_err());
     }

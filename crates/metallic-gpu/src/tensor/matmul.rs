@@ -25,7 +25,7 @@ pub(super) fn plan(work: &mut Work<'_>, a: Tensor, b: Tensor, out: Tensor) -> Re
     let a = work.dense(a, DType::F32)?;
     let target = work.target(out, DType::F32)?;
     let rank = b.view.rank();
-    let rows = b.view.transpose(rank - 2, rank - 1).map_err(|error| work.unsupported(error))?;
+    let rows = b.view.transpose(rank - 2, rank - 1).map_err(|error| work.unsupported(error.to_string()))?;
     let weights = Tensor { view: rows, ..b };
     let k = a.view.cols();
     // A matrix of one row has no distance between rows.
@@ -35,7 +35,10 @@ pub(super) fn plan(work: &mut Work<'_>, a: Tensor, b: Tensor, out: Tensor) -> Re
     } else {
         let decoded = work.scratch_tensor(DType::F32, rows.shape())?;
         decode_rows(work, weights, decoded)?;
-        let view = decoded.view.transpose(rank - 2, rank - 1).map_err(|error| work.unsupported(error))?;
+        let view = decoded
+            .view
+            .transpose(rank - 2, rank - 1)
+            .map_err(|error| work.unsupported(error.to_string()))?;
         floats(work, a, Tensor { view, ..decoded }, target)?;
     }
     work.deliver(target, out)

@@ -59,8 +59,8 @@ impl<'a> Work<'a> {
         self.shared.gpu.limits()
     }
 
-    pub(super) fn unsupported(&self, reason: impl ToString) -> GpuError {
-        GpuError::Unsupported { op: self.op, reason: reason.to_string() }
+    pub(super) fn unsupported(&self, reason: impl Into<String>) -> GpuError {
+        GpuError::Unsupported { op: self.op, reason: reason.into() }
     }
 
     /// A count as kernels take it.
@@ -101,7 +101,7 @@ impl<'a> Work<'a> {
 
     /// A contiguous tensor in memory of this operation alone.
     pub(super) fn scratch_tensor(&mut self, dtype: DType, shape: &[usize]) -> Result<Tensor, GpuError> {
-        let view = View::contiguous(dtype, shape).map_err(|error| self.unsupported(error))?;
+        let view = View::contiguous(dtype, shape).map_err(|error| self.unsupported(error.to_string()))?;
         let region = self.scratch(view.byte_range().len())?;
         Tensor::of(region, &view)
     }
