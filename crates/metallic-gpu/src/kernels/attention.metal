@@ -209,7 +209,7 @@ void attend(
 }
 
 #define ATTENTION(NAME, H, WIDE)                                                                                  \
-    kernel void attention_##NAME(                                                                                 \
+    [[kernel, max_total_threads_per_threadgroup(256)]] void attention_##NAME(                                     \
         constant AttentionParams& p [[buffer(0)]], device const float* q [[buffer(1)]],                           \
         device const uchar* keys [[buffer(2)]], device const uchar* values [[buffer(3)]],                         \
         device const uint2* rows [[buffer(4)]], device const uint* blocks [[buffer(5)]],                          \

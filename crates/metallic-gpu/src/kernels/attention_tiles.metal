@@ -175,7 +175,7 @@ void attend_tile(
 }
 
 #define ATTENTION_TILES(M)                                                                                        \
-    [[kernel, max_total_threads_per_threadgroup(128)]] void attention_tiles_##M(                                                                              \
+    [[kernel, max_total_threads_per_threadgroup(128)]] void attention_tiles_##M(                                  \
         constant TileParams& p [[buffer(0)]], device const float* q [[buffer(1)]],                                \
         device const uchar* keys [[buffer(2)]], device const uchar* values [[buffer(3)]],                         \
         device const uint4* tiles [[buffer(4)]], device const uint* blocks [[buffer(5)]],                         \

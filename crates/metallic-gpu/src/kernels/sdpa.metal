@@ -85,7 +85,7 @@ void sdpa(
 }
 
 #define SDPA(T, NAME)                                                                                             \
-    kernel void sdpa_##NAME(                                                                                      \
+    [[kernel, max_total_threads_per_threadgroup(256)]] void sdpa_##NAME(                                          \
         constant SdpaParams& p [[buffer(0)]], device const T* q [[buffer(1)]], device const T* k [[buffer(2)]],   \
         device const T* v [[buffer(3)]], device const float* sinks [[buffer(4)]], device T* out [[buffer(5)]],    \
         threadgroup float* shared [[threadgroup(0)]], uint2 at [[threadgroup_position_in_grid]],                  \
