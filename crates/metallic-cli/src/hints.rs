@@ -130,6 +130,13 @@ fn of_backend(error: &BackendError) -> Option<&'static str> {
     Some(match error {
         BackendError::OutOfMemory { .. } => MEMORY,
         BackendError::Unsupported { .. } => "try `--device cpu`, or another quantisation of the model",
+        BackendError::Unavailable { .. } => {
+            "`metallic devices` lists what there is; `--device cpu` always works"
+        }
+        BackendError::Compile { .. } => {
+            "try another `--provider`, or `--device cpu`; please report the line above"
+        }
+        BackendError::Timeout { .. } => "try a shorter prompt, or `--device cpu`",
         BackendError::Step(_) => "please report this line together with the command you ran",
         BackendError::Failed { .. } => "try fewer threads (`-t`)",
         _ => return None,

@@ -5,7 +5,6 @@ use std::path::{Path, PathBuf};
 use metallic::{
     Llm, LoadOptions, Model,
     core::{BLOCK_TOKENS, DType, DeviceInfo, Program},
-    device::CpuOptions,
     model::Source,
 };
 
@@ -41,8 +40,9 @@ pub(crate) fn llm(model: &ModelOptions, answer: &AnswerOptions, ui: Ui) -> anyho
     let path = path(&model.model, ui)?;
     let context = answer.ctx.map(usize::from);
     let options = LoadOptions {
-        device: model.device.device.into(),
+        device: model.device.device.clone(),
         threads: model.device.threads(),
+        providers: model.device.provider.clone(),
         kv_type: model.device.kv_type.into(),
         context,
         ..LoadOptions::default()
@@ -73,8 +73,7 @@ pub(crate) fn program(path: &Path, device: &DeviceOptions, profile: bool, ui: Ui
         // Not used here, but a folder that is broken should not seem whole.
         model.tokenizer()?;
     }
-    let options = CpuOptions { threads: device.threads(), profile, ..CpuOptions::default() };
-    let backend = metallic::Device::from(device.device).open_with(options)?;
+    let backend = device.device.open_with(&device.open(profile))?;
     let kv_type = device.kv_type.into();
     let (weights, available) = (model.weight_bytes(), metallic::device::available_memory());
     if let Some(available) = available.filter(|available| weights > *available) {

@@ -30,6 +30,7 @@ fn main() -> ExitCode {
         Command::Run(args) => commands::run::run(&args, ui),
         Command::Chat(args) => commands::chat::run(&args, ui),
         Command::Bench(args) => commands::bench::run(&args, ui),
+        Command::Devices(args) => commands::devices::run(&args),
         Command::Inspect(args) => commands::inspect::run(&args),
         Command::Tool(args) => commands::tool::run(&args, ui),
         Command::Pull(args) => commands::pull::run(&args, ui),

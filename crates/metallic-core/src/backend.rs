@@ -47,6 +47,14 @@ pub enum BackendError {
         /// Bytes asked for.
         needed: usize,
     },
+    /// The device cannot be used on this machine, or not in the way that was asked for.
+    #[error("{device} is not available: {reason}")]
+    Unavailable {
+        /// The device's kind.
+        device: &'static str,
+        /// What is missing, and what would help.
+        reason: String,
+    },
     /// The step breaks the contract of [`Step`].
     #[error("the step is invalid: {0}")]
     Step(#[from] StepError),

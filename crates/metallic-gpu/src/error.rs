@@ -130,6 +130,9 @@ impl GpuError {
                 BackendError::Compile { device, kernel, reason: message }
             }
             GpuError::Timeout { after } => BackendError::Timeout { device, after },
+            error @ (GpuError::NoDevice { .. } | GpuError::Missing(_) | GpuError::NoProvider { .. }) => {
+                BackendError::Unavailable { device, reason: error.to_string() }
+            }
             other => BackendError::Failed { device, reason: other.to_string() },
         }
     }

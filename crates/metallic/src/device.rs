@@ -1,57 +1,167 @@
 //! The only place that chooses a backend.
 
+mod list;
+
+use std::fmt;
 use std::str::FromStr;
+use std::sync::Arc;
 
 use metallic_core::reference::Reference;
 use metallic_core::{Backend, BackendError};
-use metallic_cpu::Cpu;
+use metallic_cpu::{Cpu, CpuOptions};
+use metallic_gpu::{Gpu, GpuBackend, GpuError, GpuOptions, Soft, SoftOptions};
 
-pub use metallic_cpu::CpuOptions;
+pub use list::{Listed, list};
+pub use metallic_gpu::{Limits, Providers};
 
 /// Where a model runs.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Device {
-    /// The best device of this machine.
+    /// The best device of this machine: the GPU of a Mac, else the processor.
     #[default]
     Auto,
     /// The processor.
     Cpu,
-    /// The naive interpreter: the executable specification, slow, for comparisons.
+    /// A GPU through Metal: by index, by name or by a part of its name; `None`: the system's choice.
+    Metal(Option<String>),
+    /// The Metal kernels on the processor, compiled by clang: slow, for tests and comparisons.
+    Soft,
+    /// The naive interpreter: the executable specification, slower still, for comparisons.
     Reference,
 }
 
 /// A device name nobody knows.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("device `{0}` is unknown; there are auto, cpu and reference")]
+#[error(
+    "device `{0}` is unknown; there are auto, cpu, metal (metal:1 and metal:NAME pick a GPU), soft and reference"
+)]
 pub struct UnknownDevice(pub String);
 
 impl FromStr for Device {
     type Err = UnknownDevice;
 
     fn from_str(name: &str) -> Result<Device, UnknownDevice> {
-        match name {
-            "auto" => Ok(Device::Auto),
-            "cpu" => Ok(Device::Cpu),
-            "reference" => Ok(Device::Reference),
-            other => Err(UnknownDevice(other.to_owned())),
+        let (kind, which) = name.split_once(':').map_or((name, None), |(kind, which)| (kind, Some(which)));
+        match (kind.to_ascii_lowercase().as_str(), which) {
+            ("auto", None) => Ok(Device::Auto),
+            ("cpu", None) => Ok(Device::Cpu),
+            ("metal", None) => Ok(Device::Metal(None)),
+            ("metal", Some(which)) if !which.trim().is_empty() => {
+                Ok(Device::Metal(Some(which.trim().to_owned())))
+            }
+            ("soft", None) => Ok(Device::Soft),
+            ("reference", None) => Ok(Device::Reference),
+            _ => Err(UnknownDevice(name.to_owned())),
         }
     }
+}
+
+/// The name that [`FromStr`] reads.
+impl fmt::Display for Device {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Device::Auto => f.write_str("auto"),
+            Device::Cpu => f.write_str("cpu"),
+            Device::Metal(None) => f.write_str("metal"),
+            Device::Metal(Some(which)) => write!(f, "metal:{which}"),
+            Device::Soft => f.write_str("soft"),
+            Device::Reference => f.write_str("reference"),
+        }
+    }
+}
+
+/// How a device is used.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct OpenOptions {
+    /// Threads of devices that compute on the processor; 0: one for each core.
+    pub threads: usize,
+    /// Measure the time of every kind of operation, where the device can.
+    pub profile: bool,
+    /// Compute in 32 bits throughout on the CPU, for comparisons.
+    pub exact: bool,
+    /// Which provider serves an operation on a GPU, as `sdpa=plain`; goes before the environment.
+    pub providers: Vec<String>,
 }
 
 impl Device {
     /// Opens the device. `threads` is for devices that compute on the processor; 0: one for each core.
-    pub fn open(self, threads: usize) -> Result<Box<dyn Backend>, BackendError> {
-        self.open_with(CpuOptions { threads, ..CpuOptions::default() })
+    pub fn open(&self, threads: usize) -> Result<Box<dyn Backend>, BackendError> {
+        self.open_with(&OpenOptions { threads, ..OpenOptions::default() })
     }
 
-    /// Opens the device with all options of the CPU backend.
-    pub fn open_with(self, options: CpuOptions) -> Result<Box<dyn Backend>, BackendError> {
+    /// Opens the device with options. An option the device cannot follow is an error.
+    pub fn open_with(&self, options: &OpenOptions) -> Result<Box<dyn Backend>, BackendError> {
+        match self.resolve() {
+            Device::Soft => {
+                let options_of_soft = SoftOptions { threads: options.threads, ..SoftOptions::default() };
+                let soft = Soft::new(options_of_soft).map_err(|error| error.on("soft"))?;
+                gpu(Arc::new(soft), options)
+            }
+            Device::Metal(which) => gpu(metal(which.as_deref()).map_err(|error| error.on("metal"))?, options),
+            Device::Reference => {
+                without_providers("reference", options).map(|()| Box::new(Reference::new()) as _)
+            }
+            Device::Auto | Device::Cpu => {
+                without_providers("cpu", options)?;
+                let OpenOptions { threads, profile, exact, .. } = *options;
+                Ok(Box::new(Cpu::new(CpuOptions { threads, profile, exact })?))
+            }
+        }
+    }
+
+    /// The device that is meant: [`Device::Auto`] becomes what this machine has.
+    #[must_use]
+    pub fn resolve(&self) -> Device {
         match self {
-            Device::Auto | Device::Cpu => Ok(Box::new(Cpu::new(options)?)),
-            Device::Reference => Ok(Box::new(Reference::new())),
+            Device::Auto if has_metal() => Device::Metal(None),
+            Device::Auto => Device::Cpu,
+            other => other.clone(),
         }
     }
 }
+
+fn gpu(gpu: Arc<dyn Gpu>, options: &OpenOptions) -> Result<Box<dyn Backend>, BackendError> {
+    let kind = gpu.info().kind;
+    let providers = Providers::from_environment().map_err(|error| error.on(kind))?;
+    for flag in &options.providers {
+        providers.set_by_flag(flag).map_err(|error| error.on(kind))?;
+    }
+    Ok(Box::new(GpuBackend::new(gpu, GpuOptions { providers, ..GpuOptions::default() })))
+}
+
+fn without_providers(device: &'static str, options: &OpenOptions) -> Result<(), BackendError> {
+    match options.providers.first() {
+        None => Ok(()),
+        Some(flag) => Err(BackendError::Unsupported {
+            device,
+            op: "provider",
+            reason: format!("`{flag}` was asked for; providers are kernels of a GPU"),
+        }),
+    }
+}
+
+#[cfg(target_os = "macos")]
+fn metal(which: Option<&str>) -> Result<Arc<dyn Gpu>, GpuError> {
+    Ok(Arc::new(metallic_gpu::metal::open(which)?))
+}
+
+#[cfg(not(target_os = "macos"))]
+fn metal(_: Option<&str>) -> Result<Arc<dyn Gpu>, GpuError> {
+    Err(GpuError::Missing(NO_METAL.to_owned()))
+}
+
+#[cfg(target_os = "macos")]
+fn has_metal() -> bool {
+    metallic_gpu::metal::devices().iter().any(|device| device.default && device.usable)
+}
+
+#[cfg(not(target_os = "macos"))]
+fn has_metal() -> bool {
+    false
+}
+
+#[cfg(not(target_os = "macos"))]
+const NO_METAL: &str = "Metal is part of macOS; `soft` runs the same kernels on the processor";
 
 /// Bytes of memory this process can still get, where the system says so: what the machine has left, and no more than
 /// the process's control group allows.
@@ -76,10 +186,49 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_are_known_or_refused_by_name() {
-        assert_eq!("cpu".parse(), Ok(Device::Cpu));
-        let error = "tpu".parse::<Device>().unwrap_err();
-        assert!(error.to_string().contains("`tpu`"), "{error}");
+    fn names_are_known_and_print_as_they_are_read() {
+        for (name, device) in [
+            ("auto", Device::Auto),
+            ("cpu", Device::Cpu),
+            ("metal", Device::Metal(None)),
+            ("metal:1", Device::Metal(Some("1".to_owned()))),
+            ("metal:Apple M2 Max", Device::Metal(Some("Apple M2 Max".to_owned()))),
+            ("soft", Device::Soft),
+            ("reference", Device::Reference),
+        ] {
+            assert_eq!(name.parse(), Ok(device.clone()));
+            assert_eq!(device.to_string(), name);
+        }
+        assert_eq!("SOFT".parse(), Ok(Device::Soft));
+    }
+
+    #[test]
+    fn other_names_are_refused_by_name_with_what_there_is() {
+        for name in ["tpu", "", "metal:", "metal: ", "cpu:1", "soft:2"] {
+            let error = name.parse::<Device>().unwrap_err().to_string();
+            assert!(error.contains(&format!("`{name}`")) && error.contains("soft"), "{error}");
+        }
+    }
+
+    #[test]
+    fn a_provider_is_refused_where_there_are_none_or_none_of_that_name() {
+        let with = |flag: &str| OpenOptions { providers: vec![flag.to_owned()], ..OpenOptions::default() };
+        for device in [Device::Cpu, Device::Reference] {
+            let error = device.open_with(&with("sdpa=plain")).err().unwrap().to_string();
+            assert!(error.contains("`sdpa=plain`"), "{error}");
+        }
+        if Soft::new(SoftOptions::default()).is_ok() {
+            let error = Device::Soft.open_with(&with("sdpa=slow")).err().unwrap().to_string();
+            assert!(error.contains("sdpa=flash"), "{error}");
+        }
+    }
+
+    #[cfg(not(target_os = "macos"))]
+    #[test]
+    fn without_a_mac_metal_is_refused_and_auto_is_the_processor() {
+        let error = Device::Metal(None).open(1).err().unwrap().to_string();
+        assert!(error.contains("macOS") && error.contains("soft"), "{error}");
+        assert_eq!(Device::Auto.open(1).unwrap().info().kind, "cpu");
     }
 
     #[cfg(target_os = "linux")]

@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use metallic_core::{BackendError, DType, KvLayout};
 
-use crate::device::{Device, available_memory};
+use crate::device::{Device, OpenOptions, available_memory};
 use crate::generate::{Engine, EngineConfig, EngineError, Generation, Request, Sampling};
 use crate::model::{Model, ModelError};
 use crate::text::{ChatTemplate, Message, TextError, Tokenizer};
@@ -56,6 +56,8 @@ pub struct LoadOptions {
     pub device: Device,
     /// Threads of a CPU; 0: one for each core.
     pub threads: usize,
+    /// Which provider serves an operation on a GPU, as `sdpa=plain`.
+    pub providers: Vec<String>,
     /// How keys and values are stored: `F32`, `F16`, `BF16` or `Q8_0`.
     pub kv_type: DType,
     /// Most tokens of a sequence; `None`: as many as the model was made for.
@@ -71,6 +73,7 @@ impl Default for LoadOptions {
         LoadOptions {
             device: Device::Auto,
             threads: 0,
+            providers: Vec::new(),
             kv_type: DType::F16,
             context: None,
             kv_budget: None,
@@ -129,7 +132,9 @@ impl Llm {
         let tokenizer = Arc::new(model.tokenizer()?.ok_or(Error::NoTokenizer { path: name })?);
         let template = model.template(&tokenizer)?;
         let config = engine_config(&model, &tokenizer, options)?;
-        let backend = options.device.open(options.threads)?;
+        let (threads, providers) = (options.threads, options.providers.clone());
+        let backend =
+            options.device.open_with(&OpenOptions { threads, providers, ..OpenOptions::default() })?;
         let program = model.compile(backend.as_ref(), options.kv_type)?;
         let engine = Engine::with_text(program, config, Arc::clone(&tokenizer) as _)?;
         let device = backend.info().kind.to_owned();
@@ -182,7 +187,7 @@ impl Llm {
         self.template.as_ref()
     }
 
-    /// The kind of device it runs on: `cpu`.
+    /// The kind of device it runs on: `cpu`, `metal`, `soft`.
     pub fn device(&self) -> &str {
         &self.device
     }

@@ -3,6 +3,7 @@
 pub(crate) mod bench;
 pub(crate) mod chat;
 pub(crate) mod completions;
+pub(crate) mod devices;
 pub(crate) mod inspect;
 pub(crate) mod list;
 pub(crate) mod options;
@@ -33,6 +34,8 @@ pub(crate) enum Command {
     Chat(chat::ChatArgs),
     /// Measure the speed of a model
     Bench(bench::BenchArgs),
+    /// List what can compute on this machine
+    Devices(devices::DevicesArgs),
     /// Show what is in a model file
     Inspect(inspect::InspectArgs),
     /// Use the parts of the engine one by one

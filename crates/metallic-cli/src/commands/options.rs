@@ -1,9 +1,16 @@
 //! Options that several commands share, checked while they are read.
 
-use std::{num::NonZeroUsize, ops::RangeInclusive, str::FromStr};
+use std::{ffi::OsStr, num::NonZeroUsize, ops::RangeInclusive, str::FromStr};
 
-use clap::{Args, ValueEnum};
-use metallic::{Options, Sampling, core::DType};
+use clap::{
+    Args, ValueEnum,
+    builder::{PossibleValue, TypedValueParser},
+};
+use metallic::{
+    Device, Options, Sampling,
+    core::DType,
+    device::{OpenOptions, Providers},
+};
 
 use crate::hub::DEFAULT_MODEL;
 
@@ -20,9 +27,12 @@ pub(crate) struct ModelOptions {
 /// Where a model runs.
 #[derive(Debug, Args)]
 pub(crate) struct DeviceOptions {
-    /// What computes
-    #[arg(long, value_enum, ignore_case = true, default_value_t = Device::Auto)]
+    /// What computes; `metal:1` and `metal:NAME` pick a GPU, `metallic devices` lists them
+    #[arg(long, value_name = "DEVICE", value_parser = DeviceParser, default_value_t = Device::Auto)]
     pub(crate) device: Device,
+    /// Which kernels of a GPU serve an operation, `sdpa=plain`; may be given several times
+    #[arg(long, value_name = "OP=NAME", value_parser = parse_provider)]
+    pub(crate) provider: Vec<String>,
     /// Threads of the CPU [default: one per core]
     #[arg(short, long)]
     pub(crate) threads: Option<NonZeroUsize>,
@@ -31,23 +41,31 @@ pub(crate) struct DeviceOptions {
     pub(crate) kv_type: KvType,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(crate) enum Device {
-    /// The best there is
-    Auto,
-    /// The processor
-    Cpu,
-    /// The naive interpreter: slow, for comparisons
-    Reference,
-}
+/// Reads any device, and knows the names that help and shells offer.
+#[derive(Debug, Clone, Copy)]
+struct DeviceParser;
 
-impl From<Device> for metallic::Device {
-    fn from(device: Device) -> Self {
-        match device {
-            Device::Auto => Self::Auto,
-            Device::Cpu => Self::Cpu,
-            Device::Reference => Self::Reference,
-        }
+impl TypedValueParser for DeviceParser {
+    type Value = Device;
+
+    fn parse_ref(
+        &self,
+        command: &clap::Command,
+        arg: Option<&clap::Arg>,
+        value: &OsStr,
+    ) -> Result<Device, clap::Error> {
+        TypedValueParser::parse_ref(&Device::from_str, command, arg, value)
+    }
+
+    fn possible_values(&self) -> Option<Box<dyn Iterator<Item = PossibleValue>>> {
+        let names = [
+            ("auto", "The GPU of a Mac, else the processor"),
+            ("cpu", "The processor"),
+            ("metal", "A GPU through Metal"),
+            ("soft", "The Metal kernels on the processor: needs clang; for comparisons"),
+            ("reference", "The naive interpreter: slow, for comparisons"),
+        ];
+        Some(Box::new(names.into_iter().map(|(name, help)| PossibleValue::new(name).help(help))))
     }
 }
 
@@ -75,6 +93,12 @@ impl DeviceOptions {
     /// Threads as the library takes them: 0 for its own choice.
     pub(crate) fn threads(&self) -> usize {
         self.threads.map_or(0, NonZeroUsize::get)
+    }
+
+    /// How the device is opened.
+    pub(crate) fn open(&self, profile: bool) -> OpenOptions {
+        let providers = self.provider.clone();
+        OpenOptions { threads: self.threads(), profile, providers, ..OpenOptions::default() }
     }
 }
 
@@ -240,6 +264,10 @@ fn parse_bias(text: &str) -> Result<(u32, f32), String> {
     if bias.is_nan() { Err("a bias is a number or -inf".to_owned()) } else { Ok((id, bias)) }
 }
 
+fn parse_provider(text: &str) -> Result<String, String> {
+    Providers::check_flag(text).map(|()| text.to_owned()).map_err(|error| error.to_string())
+}
+
 fn parse_stop(text: &str) -> Result<String, String> {
     if text.is_empty() { Err("a stop text is not empty".to_owned()) } else { Ok(text.to_owned()) }
 }
@@ -270,11 +298,17 @@ mod tests {
     #[test]
     fn good_values_are_taken() {
         let all = parse(
-            "-m x -t 4 --device cpu --kv-type q8_0 --temp 0 --top-p 0.9 --logit-bias 5=-inf --logit-bias 6=1.5 \
+            "-m x -t 4 --device cpu --provider sdpa=plain --kv-type q8_0 --temp 0 --top-p 0.9 --logit-bias 5=-inf --logit-bias 6=1.5 \
              --presence-penalty -0.5 -n 24 --tokens 1,2,3 -p 128,512 --seed 7",
         )
         .unwrap();
-        assert_eq!((all.model.device.device, all.model.device.kv_type), (Device::Cpu, KvType::Q8));
+        assert_eq!((&all.model.device.device, all.model.device.kv_type), (&Device::Cpu, KvType::Q8));
+        assert_eq!(all.model.device.provider, ["sdpa=plain"]);
+        assert_eq!(
+            parse("--device metal:1").unwrap().model.device.device,
+            Device::Metal(Some("1".to_owned()))
+        );
+        assert_eq!(parse("--device Soft").unwrap().model.device.device, Device::Soft);
         assert_eq!(all.sampling.temp, Some(0.0));
         assert_eq!(all.sampling.presence_penalty, Some(-0.5));
         assert_eq!(all.sampling.logit_bias, [(5, f32::NEG_INFINITY), (6, 1.5)]);
@@ -304,6 +338,10 @@ mod tests {
             ("--tokens 1,-2", "--tokens"),
             ("-p 128,0", "-p"),
             ("--device toaster", "--device"),
+            ("--device metal:", "--device"),
+            ("--provider sdpa", "--provider"),
+            ("--provider sdpa=slow", "--provider"),
+            ("--provider spda=plain", "--provider"),
             ("--kv-type q4_0", "--kv-type"),
         ] {
             let message = parse(line).unwrap_err().to_string();

@@ -4,6 +4,7 @@
 
 mod answer;
 mod bad;
+mod devices;
 mod disk;
 mod hub;
 mod pull;

@@ -12,7 +12,7 @@ fn every_help_text_has_examples() {
     let machine = Machine::without_hub();
     let tools = ["tokenize", "detokenize", "template", "logits", "generate", "perplexity", "quantize"];
     let tools = tools.map(|tool| format!("tool {tool}"));
-    let commands = ["run", "chat", "bench", "inspect", "tool", "pull", "list", "rm", "completions"];
+    let commands = ["run", "chat", "bench", "devices", "inspect", "tool", "pull", "list", "rm", "completions"];
     for command in commands.into_iter().chain(tools.iter().map(String::as_str)) {
         for flag in ["-h", "--help"] {
             let args: Vec<&str> = command.split(' ').chain([flag]).collect();
@@ -31,7 +31,7 @@ fn completions_are_made_for_every_shell() {
     let machine = Machine::without_hub();
     for shell in ["bash", "zsh", "fish", "powershell", "elvish"] {
         let script = machine.run(&["completions", shell]).ok().out;
-        for word in ["metallic", "pull", "run", "chat", "perplexity", "quantize"] {
+        for word in ["metallic", "pull", "run", "chat", "devices", "provider", "perplexity", "quantize"] {
             assert!(script.contains(word), "{shell}: {word}");
         }
     }

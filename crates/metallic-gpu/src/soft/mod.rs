@@ -85,6 +85,12 @@ impl Soft {
         })
     }
 
+    /// What compiles the kernels: version and path of clang.
+    pub fn compiler(&self) -> String {
+        let toolchain = self.compiler.toolchain();
+        format!("{} ({})", toolchain.version, toolchain.clang.display())
+    }
+
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -116,8 +116,16 @@ pub struct RequestStats {
     pub decode_tps: f64,
     /// Device operations of the steps it took part in, which other requests may have shared.
     pub dispatches: u64,
+    /// Times work was handed to the device in those steps.
+    pub submissions: u64,
+    /// Buffers the device had to allocate in those steps.
+    pub allocations: u64,
+    /// Bytes of intermediates, in the step that used most.
+    pub arena_bytes: u64,
     /// Bytes of weights and cache read in those steps.
     pub bytes_read: u64,
+    /// Bytes written to the cache and to results in those steps.
+    pub bytes_written: u64,
     /// How often it was set aside for lack of cache and computed again.
     pub preemptions: usize,
     /// The seed its tokens were drawn with.

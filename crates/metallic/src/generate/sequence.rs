@@ -226,7 +226,11 @@ impl<'t> Sequence<'t> {
             decode_s,
             decode_tps: rate(record.chosen.saturating_sub(1), decode_s),
             dispatches: record.cost.dispatches,
+            submissions: record.cost.submissions,
+            allocations: record.cost.allocations,
+            arena_bytes: record.cost.arena_bytes,
             bytes_read: record.cost.bytes_read,
+            bytes_written: record.cost.bytes_written,
             preemptions: record.preemptions,
             seed: self.sampler.seed(),
         }

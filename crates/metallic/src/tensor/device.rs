@@ -32,6 +32,7 @@ struct Inner {
 
 impl OpenDevice {
     /// Opens a device with its default options.
+    #[expect(clippy::needless_pass_by_value, reason = "a device is named where it is opened")]
     pub fn open(device: Device) -> Result<OpenDevice, Error> {
         Ok(OpenDevice::new(device.open(0)?.as_ref()))
     }

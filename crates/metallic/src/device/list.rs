@@ -1,0 +1,142 @@
+//! What devices this machine has.
+
+use metallic_gpu::{Gpu, Limits, Soft, SoftOptions};
+
+use super::{Device, available_memory};
+
+/// A device of this machine, or one it could have.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Listed {
+    /// The device; its [`Display`](std::fmt::Display) is what a command line takes.
+    pub device: Device,
+    /// Its kind: `cpu`, `metal`, `soft`, `reference`.
+    pub kind: &'static str,
+    /// What it is, in words.
+    pub name: String,
+    /// Threads, or compute units, where known.
+    pub units: Option<usize>,
+    /// Memory a program may use, where known.
+    pub memory_bytes: Option<u64>,
+    /// What its kernels may use; only GPUs have such limits.
+    pub limits: Option<Limits>,
+    /// What compiles its kernels.
+    pub compiler: Option<String>,
+    /// Why it cannot be used, and what would help.
+    pub unavailable: Option<String>,
+    /// Whether [`Device::Auto`] means it.
+    pub auto: bool,
+}
+
+/// Every device this machine has, and those it lacks with the reason.
+pub fn list() -> Vec<Listed> {
+    let mut all = metal();
+    all.extend([processor(&Device::Cpu), soft(), processor(&Device::Reference)]);
+    let auto = Device::Auto.resolve();
+    for listed in &mut all {
+        listed.auto |= listed.device == auto;
+    }
+    all
+}
+
+fn missing(device: Device, kind: &'static str, name: &str, reason: String) -> Listed {
+    Listed {
+        device,
+        kind,
+        name: name.to_owned(),
+        units: None,
+        memory_bytes: None,
+        limits: None,
+        compiler: None,
+        unavailable: Some(reason),
+        auto: false,
+    }
+}
+
+/// A device that computes on the processor.
+fn processor(device: &Device) -> Listed {
+    match device.open(0) {
+        Err(error) => missing(device.clone(), "cpu", "the processor", error.to_string()),
+        Ok(backend) => {
+            let info = backend.info();
+            Listed {
+                device: device.clone(),
+                kind: info.kind,
+                name: info.name.clone(),
+                units: Some(info.units),
+                memory_bytes: info.memory_bytes.or_else(available_memory),
+                limits: None,
+                compiler: None,
+                unavailable: None,
+                auto: false,
+            }
+        }
+    }
+}
+
+fn soft() -> Listed {
+    match Soft::new(SoftOptions::default()) {
+        Err(error) => missing(Device::Soft, "soft", "Metal in software", error.to_string()),
+        Ok(soft) => Listed {
+            device: Device::Soft,
+            kind: "soft",
+            name: soft.info().name.clone(),
+            units: Some(soft.info().units),
+            memory_bytes: available_memory(),
+            limits: Some(*soft.limits()),
+            compiler: Some(soft.compiler()),
+            unavailable: None,
+            auto: false,
+        },
+    }
+}
+
+#[cfg(not(target_os = "macos"))]
+fn metal() -> Vec<Listed> {
+    vec![missing(Device::Metal(None), "metal", "a GPU of a Mac", super::NO_METAL.to_owned())]
+}
+
+#[cfg(target_os = "macos")]
+fn metal() -> Vec<Listed> {
+    let found = metallic_gpu::metal::devices();
+    if found.is_empty() {
+        let reason = "this Mac shows no GPU to this process".to_owned();
+        return vec![missing(Device::Metal(None), "metal", "a GPU of a Mac", reason)];
+    }
+    let listed = found.into_iter().map(|gpu| Listed {
+        device: Device::Metal(Some(gpu.index.to_string())),
+        kind: "metal",
+        name: gpu.info.name,
+        units: (gpu.info.units > 0).then_some(gpu.info.units),
+        memory_bytes: gpu.info.memory_bytes,
+        limits: Some(gpu.limits),
+        compiler: None,
+        unavailable: (!gpu.usable)
+            .then(|| "its kernels need a GPU of Apple Silicon (M1 or later)".to_owned()),
+        auto: gpu.default && gpu.usable,
+    });
+    listed.collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_device_is_listed_and_one_is_the_automatic_choice() {
+        let all = list();
+        for kind in ["cpu", "metal", "soft", "reference"] {
+            assert!(all.iter().any(|listed| listed.kind == kind), "{kind}");
+        }
+        let auto: Vec<_> = all.iter().filter(|listed| listed.auto).collect();
+        assert_eq!(auto.len(), 1);
+        assert_eq!(auto[0].unavailable, None);
+    }
+
+    #[test]
+    fn what_is_listed_as_available_can_be_opened_by_its_name() {
+        for listed in list() {
+            let opened = listed.device.to_string().parse::<Device>().unwrap().open(1);
+            assert_eq!(opened.is_ok(), listed.unavailable.is_none(), "{}", listed.device);
+        }
+    }
+}
