@@ -59,7 +59,6 @@ void dots(
     }
     const uint pieces = p.cols / 16;
     for (uint piece = lane; piece < pieces; piece += SIMD) {
-#pragma unroll
         for (uint half_piece = 0; half_piece < 2; half_piece++) {
             const uint col = piece / RUN * (2 * W::SPLIT) + piece % RUN * 8 + half_piece * W::SPLIT;
             float4 lo[T], hi[T];

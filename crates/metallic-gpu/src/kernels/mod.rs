@@ -33,7 +33,7 @@ mod typed;
 use std::hash::Hash;
 
 pub(crate) use norm::rms_norm;
-pub(crate) use quant::{QUANT, QUANT_TYPES, decode_rows, row_bytes, weight_type};
+pub(crate) use quant::{QUANT, QUANT_TYPES, row_bytes, weight_type};
 
 use crate::command::Access;
 use crate::error::GpuError;
@@ -288,7 +288,6 @@ pub const FAMILIES: &[&Family] = &[
     &matmul::FLOAT_FAMILY,
     &matvec::FAMILY,
     &norm::FAMILY,
-    &quant::FAMILY,
     &rope::FAMILY,
     &sample::FAMILY,
     &sdpa::FAMILY,

@@ -3,7 +3,8 @@
 use metallic_core::{DType, Unary};
 
 use super::harness::{Data, as_f32s, f32s, run};
-use super::project::{Part, Projection, plan, plan_vectors};
+use super::matvec::MAX_TOKENS;
+use super::project::{Part, Projection, plan_tiles, plan_vectors};
 use super::quant::WEIGHT_TYPES;
 use super::quant::tests::{Numbers, decoded, weights};
 use super::{Slot, Stages};
@@ -189,6 +190,15 @@ fn expected(case: &Case, made: &Made) -> Vec<(f64, f64)> {
     all
 }
 
+/// Up to eight tokens by vectors, more by tiles.
+fn plan(projection: &Projection, limits: &Limits) -> Result<Stages, GpuError> {
+    if projection.tokens <= MAX_TOKENS {
+        plan_vectors(projection, limits)
+    } else {
+        plan_tiles(projection, limits)
+    }
+}
+
 type Plan = fn(&Projection, &Limits) -> Result<Stages, GpuError>;
 
 /// Runs a case and holds it to the formula. `None` where there is no clang.
@@ -294,7 +304,7 @@ fn huge_and_tiny_activations() {
 #[test]
 fn rows_longer_than_a_simdgroup_takes_at_once_and_shorter_than_an_octet() {
     for (dtype, cols) in
-        [(DType::Q4_0, 1600), (DType::Q6K, 1536), (DType::F32, 1031), (DType::BF16, 7), (DType::F32, 1)]
+        [(DType::Q4_0, 4096), (DType::Q6K, 1536), (DType::F32, 1031), (DType::BF16, 7), (DType::F32, 1)]
     {
         for tokens in [1, 5, 10] {
             if !holds(&Case { cols, norm: Some(1e-5), ..case(dtype, tokens, 9) }) {

@@ -1,12 +1,8 @@
-//! Weights in the formats of their files: their numbering, shared with the MSL, and a kernel that decodes whole rows.
+//! Weights in the formats of their files: their numbering, shared with the MSL, and the decoders' text.
 
 use metallic_core::DType;
 
-use super::{Arg, COMMON, Constants, Family, Kernel, Launch, reads, writes};
 use crate::error::GpuError;
-use crate::gpu::Limits;
-use crate::params::kernel_params;
-use crate::threadgroup;
 
 /// Declares the numbers of the weight types once, for Rust and for the MSL (`TYPE_Q4_K`).
 macro_rules! weight_types {
@@ -48,46 +44,46 @@ pub(crate) fn row_bytes(op: &'static str, dtype: DType, cols: u32) -> Result<usi
     })
 }
 
-kernel_params! {
-    /// Rows of `cols` elements.
-    DecodeParams { cols: u32 }
-}
-
-pub(crate) const FAMILY: Family = Family {
-    name: "decode",
-    params: &[DecodeParams::MSL],
-    uses: &[COMMON, QUANT_TYPES, QUANT],
-    text: include_str!("decode.metal"),
-    kernels: &[("decode_rows", ARGS)],
-};
-
-const ARGS: &[Arg] = &[reads("w", 2), writes("out", 4)];
-
-/// Rows of a weight as `F32`: `(w [rows, cols]) -> out [rows, cols]`.
-pub(crate) fn decode_rows(
-    dtype: DType,
-    (rows, cols): (u32, u32),
-    limits: &Limits,
-) -> Result<Launch, GpuError> {
-    let constants = Constants::of([weight_type("decode", dtype)?]);
-    row_bytes("decode", dtype, cols)?;
-    let (groups, threads) = threadgroup::linear(cols.div_ceil(8), limits);
-    Ok(Launch {
-        kernel: Kernel { family: &FAMILY, function: "decode_rows", constants, args: ARGS },
-        params: DecodeParams { cols }.params(),
-        groups: [groups, rows, 1],
-        threads: [threads, 1, 1],
-        threadgroup_bytes: 0,
-    })
-}
-
 #[cfg(test)]
 pub(crate) mod tests {
     use metallic_core::quant::{dequantize, quantize};
 
     use super::super::harness::{Data, as_f32s, run};
+    use super::super::{Arg, COMMON, Constants, Family, Kernel, Launch, reads, writes};
     use super::*;
+    use crate::gpu::Limits;
+    use crate::params::kernel_params;
+    use crate::threadgroup;
     use crate::threadgroup::tests::LIMITS;
+
+    kernel_params! {
+        /// Rows of `cols` elements.
+        DecodeParams { cols: u32 }
+    }
+
+    const FAMILY: Family = Family {
+        name: "decode",
+        params: &[DecodeParams::MSL],
+        uses: &[COMMON, QUANT_TYPES, QUANT],
+        text: include_str!("decode.metal"),
+        kernels: &[("decode_rows", ARGS)],
+    };
+
+    const ARGS: &[Arg] = &[reads("w", 2), writes("out", 4)];
+
+    /// Rows of a weight as `F32`: `(w [rows, cols]) -> out [rows, cols]`.
+    fn decode_rows(dtype: DType, (rows, cols): (u32, u32), limits: &Limits) -> Result<Launch, GpuError> {
+        let constants = Constants::of([weight_type("decode", dtype)?]);
+        row_bytes("decode", dtype, cols)?;
+        let (groups, threads) = threadgroup::linear(cols.div_ceil(8), limits);
+        Ok(Launch {
+            kernel: Kernel { family: &FAMILY, function: "decode_rows", constants, args: ARGS },
+            params: DecodeParams { cols }.params(),
+            groups: [groups, rows, 1],
+            threads: [threads, 1, 1],
+            threadgroup_bytes: 0,
+        })
+    }
 
     /// A stream of numbers that look random.
     pub(crate) struct Numbers(pub(crate) u64);
