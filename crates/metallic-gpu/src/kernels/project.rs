@@ -104,6 +104,15 @@ impl Projection {
     }
 }
 
+/// How a projection runs where nothing else was asked for: up to [`matvec::MAX_TOKENS`] tokens by vectors, more by tiles.
+pub(crate) fn plan(projection: &Projection, limits: &Limits) -> Result<Stages, GpuError> {
+    if projection.tokens <= matvec::MAX_TOKENS {
+        plan_vectors(projection, limits)
+    } else {
+        plan_tiles(projection, limits)
+    }
+}
+
 /// One launch for any number of tokens, everything fused; every [`matvec::MAX_TOKENS`] of them read the weights again.
 /// A device without matrix units runs many tokens faster like this than by tiles, and a token's numbers are the same
 /// whatever comes with it.

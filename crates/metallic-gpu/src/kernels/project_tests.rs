@@ -3,8 +3,7 @@
 use metallic_core::{DType, Unary};
 
 use super::harness::{Data, as_f32s, f32s, run};
-use super::matvec::MAX_TOKENS;
-use super::project::{Part, Projection, plan_tiles, plan_vectors};
+use super::project::{Part, Projection, plan, plan_vectors};
 use super::quant::WEIGHT_TYPES;
 use super::quant::tests::{Numbers, decoded, weights};
 use super::{Slot, Stages};
@@ -188,15 +187,6 @@ fn expected(case: &Case, made: &Made) -> Vec<(f64, f64)> {
         all.extend(row);
     }
     all
-}
-
-/// Up to eight tokens by vectors, more by tiles.
-fn plan(projection: &Projection, limits: &Limits) -> Result<Stages, GpuError> {
-    if projection.tokens <= MAX_TOKENS {
-        plan_vectors(projection, limits)
-    } else {
-        plan_tiles(projection, limits)
-    }
 }
 
 type Plan = fn(&Projection, &Limits) -> Result<Stages, GpuError>;
