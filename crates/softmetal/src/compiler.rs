@@ -3,6 +3,7 @@
 use std::{
     fs,
     path::{Path, PathBuf},
+    sync::Arc,
     time::Duration,
 };
 
@@ -13,7 +14,7 @@ use crate::{
     library::{Interface, Library},
     rewrite::{Rewritten, Selection, Target, Text, rewrite_text},
     runtime::Image,
-    shim,
+    shim::{self, Shim},
     toolchain::Toolchain,
 };
 
@@ -56,7 +57,7 @@ pub enum Flavour {
 pub struct Compiler {
     toolchain: Toolchain,
     cache: Cache,
-    shim: PathBuf,
+    shim: Shim,
     includes: Vec<PathBuf>,
     defines: Vec<String>,
     flavour: Flavour,
@@ -125,21 +126,20 @@ impl Compiler {
 
     /// The folder of this crate's own headers.
     pub fn shim_folder(&self) -> &Path {
-        &self.shim
+        &self.shim.folder
     }
 
     /// Compiles a source and loads its kernels.
     pub fn compile(&self, source: &Source) -> Result<Library> {
-        let built = self.build(source, &Target::Cpu)?;
-        Ok(Library::new(&source.name, Image::open(&built.object)?, built.warnings))
+        let (image, warnings) = self.load(source, &Target::Cpu)?;
+        Ok(Library::new(&source.name, image, warnings))
     }
 
     /// What a source says about its kernels, without making code for them.
     pub fn reflect(&self, source: &Source) -> Result<Interface> {
-        let built = self.build(source, &Target::Reflection)?;
-        let image = Image::open(&built.object)?;
+        let (image, warnings) = self.load(source, &Target::Reflection)?;
         let (kernels, constants) = (image.kernels().to_vec(), image.constants().to_vec());
-        Ok(Interface { kernels, constants, warnings: built.warnings })
+        Ok(Interface { kernels, constants, warnings })
     }
 
     /// Preprocesses a source; `extra` goes to clang as it is.
@@ -154,7 +154,7 @@ impl Compiler {
         arguments.push("-iquote".into());
         arguments.push(beside.unwrap_or(Path::new(".")).display().to_string());
         arguments.extend(self.includes.iter().map(|folder| format!("-I{}", folder.display())));
-        arguments.extend(["-isystem".into(), self.shim.display().to_string()]);
+        arguments.extend(["-isystem".into(), self.shim.folder.display().to_string()]);
         arguments.extend(["-include".into(), "metal_stdlib".into(), "-".into()]);
         let name = source.name.display().to_string().replace('\\', "\\\\").replace('"', "\\\"");
         let text = format!("#line 1 \"{name}\"\n{}", source.text);
@@ -187,9 +187,22 @@ impl Compiler {
     /// Preprocessed text that knows which parts are the user's.
     pub(crate) fn text(&self, source: &Source, preprocessed: &str) -> Text {
         let name = source.name.display().to_string();
-        Text::new(plain_pragmas(preprocessed), &self.shim.display().to_string()).restore_columns(|file| {
-            if file == name { Some(source.text.clone()) } else { fs::read_to_string(file).ok() }
-        })
+        Text::new(plain_pragmas(preprocessed), &self.shim.folder.display().to_string()).restore_columns(
+            |file| {
+                if file == name { Some(source.text.clone()) } else { fs::read_to_string(file).ok() }
+            },
+        )
+    }
+
+    fn load(&self, source: &Source, target: &Target) -> Result<(Arc<Image>, Vec<Diagnostic>)> {
+        let mut built = self.build(source, target)?;
+        let mut image = Image::open(&built.object);
+        if image.is_err() && !built.object.is_file() {
+            // Another process made room just before it was loaded.
+            built = self.build(source, target)?;
+            image = Image::open(&built.object);
+        }
+        Ok((image?, built.warnings))
     }
 
     fn build(&self, source: &Source, target: &Target) -> Result<Built> {
@@ -213,7 +226,7 @@ impl Compiler {
         let flags = flags::compile(self.flavour, target).join(" ");
         let mut key = Key::new();
         key.add(env!("SOFTMETAL_REWRITER"))
-            .add(&self.shim.display().to_string())
+            .add(&self.shim.folder.display().to_string())
             .add(&self.toolchain.identity());
         key.add(&flags).add(&format!("{:?}{target:?}{:?}", self.selection, self.flavour));
         for define in &self.defines {
@@ -238,10 +251,10 @@ impl Compiler {
             return Err(self.refused(&output.stderr));
         }
         let mut arguments = flags::runtime(self.flavour);
-        arguments.extend([object, "-o".into(), shared.clone(), format!("-I{}", self.shim.display())]);
+        arguments.extend([object, "-o".into(), shared.clone(), format!("-I{}", self.shim.folder.display())]);
         arguments.extend(["-x".into(), "c++".into()]);
         arguments.extend(
-            flags::runtime_files(self.flavour).map(|file| self.shim.join(file).display().to_string()),
+            flags::runtime_files(self.flavour).map(|file| self.shim.folder.join(file).display().to_string()),
         );
         let output = self.toolchain.run(arguments, &[])?;
         if !output.status.success() {
@@ -251,7 +264,7 @@ impl Compiler {
     }
 
     fn refused(&self, stderr: &str) -> Error {
-        let mut diagnostics = parse_clang(stderr, &self.shim.display().to_string());
+        let mut diagnostics = parse_clang(stderr, &self.shim.folder.display().to_string());
         diagnostics.retain(|diagnostic| diagnostic.severity == Severity::Error);
         if diagnostics.is_empty() {
             let message = stderr.lines().rev().find(|line| !line.trim().is_empty()).unwrap_or("clang failed");

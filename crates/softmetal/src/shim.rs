@@ -3,11 +3,15 @@
 use std::{
     fs, io,
     path::{Path, PathBuf},
+    sync::Arc,
 };
 
 use sha2::{Digest, Sha256};
 
-use crate::error::{Error, Result};
+use crate::{
+    cache::Lease,
+    error::{Error, Result},
+};
 
 macro_rules! files {
     ($($name:literal),* $(,)?) => { &[$(($name, include_str!(concat!("../shim/", $name)))),*] };
@@ -85,12 +89,28 @@ pub(crate) fn fingerprint() -> String {
     hash.finalize().iter().take(8).map(|byte| format!("{byte:02x}")).collect::<Vec<_>>().concat()
 }
 
-/// Writes the files below `cache` unless they are there; gives their folder.
-pub(crate) fn install(cache: &Path) -> Result<PathBuf> {
+/// The folder of these files in a cache, which stays while this lives.
+#[derive(Debug, Clone)]
+pub(crate) struct Shim {
+    pub(crate) folder: PathBuf,
+    _lease: Arc<Lease>,
+}
+
+/// Writes the files below `cache` unless they are there.
+pub(crate) fn install(cache: &Path) -> Result<Shim> {
     let folder = cache.join(format!("shim-{}", fingerprint()));
-    if folder.join("complete").is_file() {
-        return Ok(folder);
+    let last = folder.join("complete");
+    // Another process may make room in the cache just then.
+    for _ in 0..3 {
+        if let Some(lease) = Lease::of(&last) {
+            return Ok(Shim { folder, _lease: Arc::new(lease) });
+        }
+        write(cache, &folder)?;
     }
+    Err(Error::Io { action: "keep", path: last, source: io::ErrorKind::NotFound.into() })
+}
+
+fn write(cache: &Path, folder: &Path) -> Result<()> {
     let failed = |path: &Path| {
         let path = path.to_owned();
         move |source: io::Error| Error::Io { action: "write", path, source }
@@ -105,13 +125,13 @@ pub(crate) fn install(cache: &Path) -> Result<PathBuf> {
         }
         fs::write(&path, text).map_err(failed(&path))?;
     }
-    if let Err(error) = fs::rename(&aside, &folder) {
+    if let Err(error) = fs::rename(&aside, folder) {
         let _ = fs::remove_dir_all(&aside);
         if !folder.join("complete").is_file() {
-            return Err(failed(&folder)(error));
+            return Err(failed(folder)(error));
         }
     }
-    Ok(folder)
+    Ok(())
 }
 
 /// A number no other thread of this process has.

@@ -10,6 +10,7 @@ use std::{
 
 use super::{abi, callbacks};
 use crate::{
+    cache::Lease,
     error::{Error, Result},
     library::{Argument, ArgumentKind, BuiltIn, FunctionConstant, Kernel},
 };
@@ -26,6 +27,8 @@ thread_local! {
 #[derive(Debug)]
 pub struct Image {
     path: PathBuf,
+    /// Reports read the file's debug information.
+    _lease: Lease,
     entries: Vec<abi::Entry>,
     kernels: Vec<Kernel>,
     /// Per kernel and parameter, the type the compiler deduced.
@@ -61,6 +64,7 @@ impl Image {
     /// Loads the shared object at `path`.
     pub fn open(path: &Path) -> Result<Arc<Self>> {
         let fail = |reason: String| Error::Load { path: path.to_owned(), reason };
+        let lease = Lease::of(path).ok_or_else(|| fail("it is not there".to_owned()))?;
         // SAFETY: the file was built by the compiler of this crate; its initialisers only fill its own lists.
         let library = unsafe { libloading::Library::new(path) }.map_err(|e| fail(e.to_string()))?;
         // SAFETY: the exported symbols have these types by `msl_abi.h`, whose version is compared before any other is used.
@@ -91,6 +95,7 @@ impl Image {
             set(&raw const callbacks::TABLE);
             let mut image = Self {
                 path: path.to_owned(),
+                _lease: lease,
                 entries: Vec::new(),
                 kernels: Vec::new(),
                 types: Vec::new(),

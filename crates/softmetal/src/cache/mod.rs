@@ -3,12 +3,16 @@
 //! Two steps: what the caller gave (source, flags, compiler) leads to a note that names the included files with their
 //! hashes and the compiled object; the object itself is filed under the hash of the rewritten text. A note whose files
 //! have changed is as good as none. Everything is written aside and renamed, so that processes do not disturb each other.
+//! The folder is kept within a limit, by removing what was used least recently.
+
+mod prune;
 
 use std::{
     env, fs, io,
     path::{Path, PathBuf},
 };
 
+pub(crate) use prune::Lease;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
@@ -23,6 +27,7 @@ use crate::{
 #[derive(Debug, Clone)]
 pub struct Cache {
     folder: PathBuf,
+    limit: u64,
 }
 
 /// What decides a compilation, hashed.
@@ -59,13 +64,23 @@ struct Note {
 }
 
 impl Cache {
+    /// Bytes that a cache may take unless it is told otherwise: some ten thousand kernels.
+    pub const LIMIT: u64 = 1 << 30;
+
     /// A cache in a folder of the caller's choice.
     pub fn at(folder: impl Into<PathBuf>) -> Result<Self> {
         let folder = folder.into();
         fs::create_dir_all(&folder).map_err(|source| io_error("create", &folder, source))?;
         // The compiler runs in the same folder as we do, but notes outlive that.
         let folder = fs::canonicalize(&folder).map_err(|source| io_error("find", &folder, source))?;
-        Ok(Self { folder })
+        Ok(Self { folder, limit: Self::LIMIT })
+    }
+
+    /// Sets the bytes it may take. What was used least recently goes first; what is in use stays, whatever the limit.
+    #[must_use]
+    pub fn limit(mut self, bytes: u64) -> Self {
+        self.limit = bytes;
+        self
     }
 
     /// `SOFTMETAL_CACHE`, or `softmetal` in the user's cache folder.
@@ -112,7 +127,9 @@ impl Cache {
             fs::rename(&made, &object).map_err(|source| io_error("move into the cache", &made, source))
         });
         let _ = fs::remove_dir_all(&aside);
-        made.map(|()| object)
+        made?;
+        self.prune(&object);
+        Ok(object)
     }
 
     /// Writes the note that lets the next call skip everything. A cache that cannot be written is no error.
