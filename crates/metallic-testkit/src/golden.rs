@@ -1,6 +1,6 @@
 //! Golden models: what another engine computed, and how close a backend must come.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use metallic_core::{BLOCK_TOKENS, BackendError, Program, SequenceSpan, Step};
 use serde::Deserialize;
@@ -61,6 +61,41 @@ impl Expected {
             by_prompt.values().filter_map(serde_json::Value::as_f64).map(|v| v * v).collect();
         Some((squares.iter().sum::<f64>() / squares.len() as f64).sqrt())
     }
+}
+
+/// Folders of the families this engine runs.
+pub fn folders() -> Vec<PathBuf> {
+    let known = ["llama", "mistral", "qwen2"];
+    let entries = std::fs::read_dir(crate::data::golden().join("arch")).expect("the golden set is complete");
+    let mut found: Vec<PathBuf> = entries.map(|e| e.expect("the golden set is complete").path()).collect();
+    found.retain(|path| {
+        let name = path.file_name().expect("the golden set is complete").to_string_lossy().into_owned();
+        known.iter().any(|family| name == *family || name.starts_with(&format!("{family}_")))
+    });
+    found.sort();
+    assert!(found.len() >= 4, "{found:?}");
+    found
+}
+
+/// GGUF files of those families in supported types.
+pub fn ggufs() -> Vec<String> {
+    let entries = std::fs::read_dir(crate::data::golden().join("gguf")).expect("the golden set is complete");
+    let names =
+        entries.filter_map(|e| e.expect("the golden set is complete").file_name().to_str()?.strip_suffix(".gguf").map(str::to_owned));
+    let mut found: Vec<String> = names
+        .filter(|n| ["llama256.", "llama_", "qwen2.", "mistral_g."].iter().any(|p| n.starts_with(p)))
+        .filter(|n| !n.ends_with("IQ4_NL") && !n.ends_with("MXFP4"))
+        .collect();
+    found.sort();
+    assert!(found.len() >= 5, "{found:?}");
+    found
+}
+
+/// A GGUF file of the golden set and what is expected of it.
+pub fn gguf(name: &str) -> (PathBuf, Expected) {
+    let folder = crate::data::golden().join("gguf");
+    let expected = Expected::read(&folder.join(format!("{name}.expected.json"))).expect("the golden set is complete");
+    (folder.join(format!("{name}.gguf")), expected)
 }
 
 /// One sequence on a program: blocks are handed out in a scattered order, as an engine would.

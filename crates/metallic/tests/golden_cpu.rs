@@ -1,11 +1,11 @@
 //! The models on the CPU backend, held to the golden data of other engines.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use metallic::model::Model;
 use metallic_core::{DType, Program};
 use metallic_cpu::{Cpu, CpuOptions};
-use metallic_testkit::{data, golden};
+use metallic_testkit::golden;
 
 fn cpu(threads: usize) -> Cpu {
     Cpu::new(CpuOptions { threads, ..CpuOptions::default() }).unwrap()
@@ -16,43 +16,9 @@ fn compile(path: &Path, kv: DType) -> Box<dyn Program> {
     model.compile(&cpu(2), kv).unwrap_or_else(|e| panic!("{}: {e}", path.display()))
 }
 
-/// Folders of the families this engine runs.
-fn folders() -> Vec<PathBuf> {
-    let known = ["llama", "mistral", "qwen2"];
-    let entries = std::fs::read_dir(data::golden().join("arch")).unwrap();
-    let mut found: Vec<PathBuf> = entries.map(|e| e.unwrap().path()).collect();
-    found.retain(|path| {
-        let name = path.file_name().unwrap().to_string_lossy().into_owned();
-        known.iter().any(|family| name == *family || name.starts_with(&format!("{family}_")))
-    });
-    found.sort();
-    assert!(found.len() >= 4, "{found:?}");
-    found
-}
-
-/// GGUF files of those families in supported types.
-fn ggufs() -> Vec<String> {
-    let entries = std::fs::read_dir(data::golden().join("gguf")).unwrap();
-    let names =
-        entries.filter_map(|e| e.unwrap().file_name().to_str()?.strip_suffix(".gguf").map(str::to_owned));
-    let mut found: Vec<String> = names
-        .filter(|n| ["llama256.", "llama_", "qwen2.", "mistral_g."].iter().any(|p| n.starts_with(p)))
-        .filter(|n| !n.ends_with("IQ4_NL") && !n.ends_with("MXFP4"))
-        .collect();
-    found.sort();
-    assert!(found.len() >= 5, "{found:?}");
-    found
-}
-
-fn gguf(name: &str) -> (PathBuf, golden::Expected) {
-    let folder = data::golden().join("gguf");
-    let expected = golden::Expected::read(&folder.join(format!("{name}.expected.json"))).unwrap();
-    (folder.join(format!("{name}.gguf")), expected)
-}
-
 #[test]
 fn folders_match_at_every_position_and_in_every_chunking() {
-    for folder in folders() {
+    for folder in golden::folders() {
         let expected = golden::Expected::read(&folder.join("expected.json")).unwrap();
         let mut program = compile(&folder, DType::F32);
         golden::check_close(program.as_mut(), &expected, golden::EXACT, &[1, 7, 64, 512])
@@ -75,7 +41,7 @@ fn folders_match_at_every_position_and_in_every_chunking() {
 
 #[test]
 fn both_spellings_of_the_config_mean_the_same() {
-    for folder in folders().into_iter().filter(|f| f.join("config_v4.json").is_file()) {
+    for folder in golden::folders().into_iter().filter(|f| f.join("config_v4.json").is_file()) {
         let copy = std::env::temp_dir().join(format!(
             "metallic-config-{}-{}",
             std::process::id(),
@@ -100,8 +66,8 @@ fn both_spellings_of_the_config_mean_the_same() {
 
 #[test]
 fn float_ggufs_match_exactly_and_quantised_ones_as_well_as_llama_cpp() {
-    for name in ggufs() {
-        let (path, expected) = gguf(&name);
+    for name in golden::ggufs() {
+        let (path, expected) = golden::gguf(&name);
         let mut program = compile(&path, DType::F32);
         let float = [".F32", ".F16", ".BF16"].iter().any(|t| name.ends_with(t));
         let result = if float {
@@ -115,12 +81,12 @@ fn float_ggufs_match_exactly_and_quantised_ones_as_well_as_llama_cpp() {
 
 #[test]
 fn half_precision_caches_stay_within_their_tolerance() {
-    let (path, expected) = gguf("llama_odd.F16");
+    let (path, expected) = golden::gguf("llama_odd.F16");
     for (kv, close) in [(DType::F16, golden::HALF), (DType::BF16, golden::BRAIN)] {
         golden::check_close(compile(&path, kv).as_mut(), &expected, close, &[7, 512])
             .unwrap_or_else(|e| panic!("{kv}: {e}"));
     }
-    let (path, expected) = gguf("llama256.Q8_0");
+    let (path, expected) = golden::gguf("llama256.Q8_0");
     for kv in [DType::F16, DType::Q8_0] {
         golden::check_int8(compile(&path, kv).as_mut(), &expected).unwrap_or_else(|e| panic!("{kv}: {e}"));
     }
@@ -129,7 +95,7 @@ fn half_precision_caches_stay_within_their_tolerance() {
 #[test]
 fn a_sequence_in_a_batch_gives_the_bits_it_gives_alone() {
     for name in ["llama_odd.F16", "llama256.Q4_0", "llama256.Q4_K_M"] {
-        let (path, expected) = gguf(name);
+        let (path, expected) = golden::gguf(name);
         let mut program = compile(&path, DType::F16);
         let program = program.as_mut();
         let (a, b) = (&expected.prompts[2].token_ids, &expected.prompts[1].token_ids);
@@ -164,7 +130,7 @@ fn a_sequence_in_a_batch_gives_the_bits_it_gives_alone() {
 
 #[test]
 fn the_number_of_threads_does_not_change_a_bit() {
-    let (path, expected) = gguf("llama256.Q4_K_M");
+    let (path, expected) = golden::gguf("llama256.Q4_K_M");
     let model = Model::open(&path).unwrap();
     let run = |threads| {
         let mut program = model.compile(&cpu(threads), DType::F16).unwrap();

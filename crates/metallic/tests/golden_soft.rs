@@ -1,0 +1,185 @@
+//! The models through the Metal kernels, run by softmetal: the golden data of other engines, and what a step costs.
+
+use std::path::Path;
+use std::sync::{Arc, Mutex};
+
+use metallic::model::Model;
+use metallic_core::{Bytes, DType, DeviceInfo, NodeId, Program, SequenceSpan, Step, rewrite};
+use metallic_gpu::kernels::Constants;
+use metallic_gpu::{
+    BufferId, Command, CommandList, Gpu, GpuBackend, GpuError, GpuOptions, Imported, LibraryId, Limits, Pipeline,
+    PipelineId, Soft, SoftOptions, Storage, Submission,
+};
+use metallic_testkit::golden;
+
+fn soft() -> Option<Arc<Soft>> {
+    match Soft::new(SoftOptions { threads: 2, ..SoftOptions::default() }) {
+        Ok(soft) => Some(Arc::new(soft)),
+        Err(error) => {
+            eprintln!("NOT TESTED: {error}");
+            None
+        }
+    }
+}
+
+fn backend() -> Option<GpuBackend> {
+    Some(GpuBackend::new(soft()?, GpuOptions::default()))
+}
+
+fn compile(backend: &GpuBackend, path: &Path, kv: DType) -> Box<dyn Program> {
+    let model = Model::open(path).unwrap_or_else(|e| panic!("{e}"));
+    model.compile(backend, kv).unwrap_or_else(|e| panic!("{}: {e}", path.display()))
+}
+
+#[test]
+fn folders_match_in_every_chunking() {
+    let Some(backend) = backend() else { return };
+    for folder in golden::folders() {
+        let expected = golden::Expected::read(&folder.join("expected.json")).unwrap();
+        let mut program = compile(&backend, &folder, DType::F32);
+        golden::check_close(program.as_mut(), &expected, golden::EXACT, &[1, 7, 512])
+            .unwrap_or_else(|e| panic!("{}: {e}", folder.display()));
+    }
+}
+
+#[test]
+fn ggufs_of_every_type_match_as_32_bit_arithmetic_does() {
+    let Some(backend) = backend() else { return };
+    for name in golden::ggufs() {
+        let (path, expected) = golden::gguf(&name);
+        let mut program = compile(&backend, &path, DType::F32);
+        golden::check_close(program.as_mut(), &expected, golden::EXACT, &[7, 512])
+            .unwrap_or_else(|e| panic!("{name}: {e}"));
+    }
+}
+
+#[test]
+fn smaller_caches_stay_within_their_tolerance() {
+    let Some(backend) = backend() else { return };
+    let (path, expected) = golden::gguf("llama_odd.F16");
+    for (kv, close) in [(DType::F16, golden::HALF), (DType::BF16, golden::BRAIN)] {
+        golden::check_close(compile(&backend, &path, kv).as_mut(), &expected, close, &[7, 512])
+            .unwrap_or_else(|e| panic!("{kv}: {e}"));
+    }
+    let (path, expected) = golden::gguf("llama256.Q8_0");
+    golden::check_int8(compile(&backend, &path, DType::Q8_0).as_mut(), &expected).unwrap();
+}
+
+#[test]
+fn a_decode_step_is_one_submission_of_few_dispatches_and_allocates_nothing() {
+    let Some(backend) = backend() else { return };
+    for name in ["llama256.Q4_K_M", "qwen2.Q8_0"].into_iter().filter(|n| golden::gguf(n).0.is_file()) {
+        let model = Model::open(&golden::gguf(name).0).unwrap();
+        let layers = model.config().layers as u64;
+        let mut program = model.compile(&backend, DType::F16).unwrap();
+        program.reserve_blocks(4).unwrap();
+        for past in 0..70 {
+            let blocks = [2, 0, 3];
+            let sequences = [SequenceSpan { tokens: 0..1, past, blocks: &blocks }];
+            let step = Step { tokens: &[7], positions: &[past as u32], sequences: &sequences, outputs: &[0] };
+            let stats = program.run(&step).unwrap();
+            assert!(stats.dispatches <= 6 * layers + 3, "{name}: {} dispatches", stats.dispatches);
+            assert_eq!(stats.submissions, 1);
+            assert!(past == 0 || stats.allocations == 0, "{name}: an allocation after {past} tokens");
+            assert!(stats.bytes_read > 0 && stats.bytes_written > 0 && stats.arena_bytes > 0);
+        }
+    }
+}
+
+#[test]
+fn steps_that_go_together_choose_the_tokens_of_steps_one_by_one() {
+    let Some(backend) = backend() else { return };
+    let (path, expected) = golden::gguf("llama256.Q4_0");
+    let prompt = &expected.prompts[1].token_ids;
+    let mut program = compile(&backend, &path, DType::F16);
+    let alone = golden::greedy(program.as_mut(), prompt, 9).unwrap();
+    let (blocks, past) = ([1, 0, 2], prompt.len());
+    program.reserve_blocks(3).unwrap();
+    let positions: Vec<u32> = (0..past as u32).collect();
+    let sequences = [SequenceSpan { tokens: 0..past, past: 0, blocks: &blocks }];
+    let step = Step { tokens: prompt, positions: &positions, sequences: &sequences, outputs: &[past as u32 - 1] };
+    program.run(&step).unwrap();
+    assert_eq!(golden::argmax(program.output(0)), alone[0]);
+    let sequences = [SequenceSpan { tokens: 0..1, past, blocks: &blocks }];
+    let (tokens, positions) = ([alone[0]], [past as u32]);
+    let step = Step { tokens: &tokens, positions: &positions, sequences: &sequences, outputs: &[0] };
+    let mut chosen = Vec::new();
+    let stats = program.run_ahead(&step, 8, &mut chosen).unwrap();
+    assert_eq!(chosen, alone[1..]);
+    assert_eq!(stats.submissions, 1);
+}
+
+/// Notes the operation of every dispatch on its way to the device.
+#[derive(Debug)]
+struct Recorder {
+    inner: Arc<dyn Gpu>,
+    labels: Mutex<Vec<&'static str>>,
+}
+
+impl Gpu for Recorder {
+    fn info(&self) -> &DeviceInfo {
+        self.inner.info()
+    }
+    fn limits(&self) -> &Limits {
+        self.inner.limits()
+    }
+    fn allocate(&self, bytes: usize, storage: Storage) -> Result<BufferId, GpuError> {
+        self.inner.allocate(bytes, storage)
+    }
+    fn import(&self, bytes: &Bytes) -> Result<Imported, GpuError> {
+        self.inner.import(bytes)
+    }
+    fn free(&self, buffer: BufferId) {
+        self.inner.free(buffer);
+    }
+    fn write(&self, buffer: BufferId, offset: usize, bytes: &[u8]) -> Result<(), GpuError> {
+        self.inner.write(buffer, offset, bytes)
+    }
+    fn read(&self, buffer: BufferId, offset: usize, out: &mut [u8]) -> Result<(), GpuError> {
+        self.inner.read(buffer, offset, out)
+    }
+    fn library(&self, name: &str, source: &str) -> Result<LibraryId, GpuError> {
+        self.inner.library(name, source)
+    }
+    fn pipeline(&self, library: LibraryId, function: &str, constants: &Constants) -> Result<Pipeline, GpuError> {
+        self.inner.pipeline(library, function, constants)
+    }
+    fn drop_pipeline(&self, pipeline: PipelineId) {
+        self.inner.drop_pipeline(pipeline);
+    }
+    fn drop_library(&self, library: LibraryId) {
+        self.inner.drop_library(library);
+    }
+    fn submit(&self, commands: &CommandList) -> Result<Box<dyn Submission>, GpuError> {
+        let label = |command: &Command| match command {
+            Command::Dispatch(dispatch) => Some(dispatch.label),
+            _ => None,
+        };
+        self.labels.lock().unwrap().extend(commands.commands().iter().filter_map(label));
+        self.inner.submit(commands)
+    }
+}
+
+#[test]
+fn every_operation_of_the_forward_pass_runs_on_the_device_that_was_asked_for() {
+    let Some(inner) = soft() else { return };
+    let recorder = Arc::new(Recorder { inner, labels: Mutex::default() });
+    let backend = GpuBackend::new(recorder.clone(), GpuOptions::default());
+    let model = Model::open(&golden::gguf("llama256.Q4_0").0).unwrap();
+    let mut program = model.compile(&backend, DType::F16).unwrap();
+    // Two tokens, one result: nothing can be left out.
+    golden::greedy(program.as_mut(), &[3, 5], 1).unwrap();
+    recorder.labels.lock().unwrap().clear();
+    let blocks = [0];
+    let sequences = [SequenceSpan { tokens: 0..2, past: 0, blocks: &blocks }];
+    let step = Step { tokens: &[3, 5], positions: &[0, 1], sequences: &sequences, outputs: &[1] };
+    let stats = program.run(&step).unwrap();
+    let fused = rewrite::fuse(model.graph()).unwrap();
+    let expected: Vec<&str> = (0..fused.nodes().len())
+        .map(|index| &fused.node(NodeId(index)).op)
+        .filter(|op| !op.is_source())
+        .map(metallic_core::Op::name)
+        .collect();
+    assert_eq!(*recorder.labels.lock().unwrap(), expected);
+    assert_eq!(stats.dispatches, expected.len() as u64);
+}
