@@ -356,6 +356,8 @@ pub struct RunStats {
     pub time_by_op: Vec<(&'static str, Duration)>,
     /// Wall time of the run.
     pub time: Duration,
+    /// Time the device itself was busy, where it tells.
+    pub device_time: Duration,
 }
 
 impl RunStats {
@@ -368,6 +370,7 @@ impl RunStats {
         self.bytes_read += other.bytes_read;
         self.bytes_written += other.bytes_written;
         self.time += other.time;
+        self.device_time += other.device_time;
         for (op, time) in &other.time_by_op {
             match self.time_by_op.iter_mut().find(|(name, _)| name == op) {
                 Some((_, sum)) => *sum += *time,

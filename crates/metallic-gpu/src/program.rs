@@ -128,7 +128,7 @@ impl GpuProgram {
         }
         let submitted = gpu.submit(&commands);
         self.commands = commands;
-        submitted?.wait(self.shared.options.timeout)?;
+        stats.device_time = submitted?.wait(self.shared.options.timeout)?.unwrap_or_default();
         self.fetch(facts, arena)?;
         if let Some(chosen) = chosen {
             let all = inputs.slice(ids.start, ids.len())?;
