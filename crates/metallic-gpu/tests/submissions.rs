@@ -1,0 +1,93 @@
+//! How work is handed over: one submission a step, however many sequences it carries, and no memory once it runs.
+
+use std::sync::Arc;
+
+use metallic_core::{
+    Attention, BLOCK_TOKENS, Backend, DType, Graph, GraphBuilder, KvLayout, Program, RunStats, SequenceSpan,
+    Shape, Step, TensorType, Var, Weight,
+};
+use metallic_gpu::{GpuBackend, GpuOptions, Soft, SoftOptions};
+
+const BATCH: usize = 4;
+const VOCAB: usize = 8;
+const KV: KvLayout = KvLayout { layers: 1, kv_heads: 1, head_dim: 32, dtype: DType::F16 };
+
+fn rows<'g>(g: &'g GraphBuilder, name: &str) -> Var<'g> {
+    let values = (0..VOCAB * KV.head_dim).flat_map(|i| ((i as f32 * 0.7).sin()).to_le_bytes());
+    let ty = TensorType::new(DType::F32, Shape::matrix(VOCAB, KV.head_dim));
+    let data = values.collect::<Vec<u8>>().into();
+    g.weight(Weight { name: name.to_owned(), ty, data }).embed(g.tokens())
+}
+
+fn graph() -> Graph {
+    let g = GraphBuilder::new();
+    let receipt = rows(&g, "k").kv_write(rows(&g, "v"), 0);
+    let spec = Attention {
+        layer: 0,
+        heads: 1,
+        kv_heads: 1,
+        head_dim: KV.head_dim,
+        scale: 0.2,
+        window: None,
+        softcap: None,
+    };
+    g.finish(&[rows(&g, "q").attention(receipt, spec)]).unwrap()
+}
+
+/// `None`, said aloud, where there is no clang.
+fn program() -> Option<Box<dyn Program>> {
+    let soft = match Soft::new(SoftOptions { threads: 2, ..SoftOptions::default() }) {
+        Ok(soft) => soft,
+        Err(error) => {
+            eprintln!("NOT TESTED: {error}");
+            return None;
+        }
+    };
+    let backend = GpuBackend::new(Arc::new(soft), GpuOptions::default());
+    let mut program = backend.compile(&graph(), KV).unwrap();
+    program.reserve_blocks(BATCH).unwrap();
+    Some(program)
+}
+
+/// The next token of each of these sequences, in one step.
+fn step(program: &mut dyn Program, members: &[usize], past: usize) -> (RunStats, Vec<f32>) {
+    let tokens: Vec<u32> = members.iter().map(|m| ((m + past) % VOCAB) as u32).collect();
+    let positions = vec![past as u32; members.len()];
+    let blocks: Vec<[u32; 1]> = members.iter().map(|m| [*m as u32]).collect();
+    let spans = blocks.iter().enumerate();
+    let sequences: Vec<SequenceSpan<'_>> =
+        spans.map(|(i, blocks)| SequenceSpan { tokens: i..i + 1, past, blocks }).collect();
+    let outputs: Vec<u32> = (0..members.len() as u32).collect();
+    let step = Step { tokens: &tokens, positions: &positions, sequences: &sequences, outputs: &outputs };
+    (program.run(&step).unwrap(), program.output(0).to_vec())
+}
+
+#[test]
+fn a_batch_is_one_submission_and_as_many_dispatches_as_one_sequence() {
+    let (Some(mut together), Some(mut apart)) = (program(), program()) else { return };
+    for past in 0..3 {
+        let (all, found) = step(together.as_mut(), &[0, 1, 2, 3], past);
+        let mut each = RunStats::default();
+        let mut expected = Vec::new();
+        for member in 0..BATCH {
+            let (stats, out) = step(apart.as_mut(), &[member], past);
+            each.add(&stats);
+            expected.extend(out);
+        }
+        assert_eq!((all.submissions, each.submissions), (1, BATCH as u64));
+        assert_eq!(all.dispatches * BATCH as u64, each.dispatches);
+        assert!(found.iter().zip(&expected).all(|(a, b)| (a - b).abs() < 1e-6), "{found:?} {expected:?}");
+    }
+}
+
+#[test]
+fn once_it_runs_a_step_allocates_nothing() {
+    let Some(mut program) = program() else { return };
+    let first = step(program.as_mut(), &[0], 0).0;
+    assert!(first.arena_bytes > 0, "{first:?}");
+    for past in 1..BLOCK_TOKENS {
+        let stats = step(program.as_mut(), &[0], past).0;
+        assert_eq!((stats.allocations, stats.submissions), (0, 1), "token {past}");
+        assert_eq!(stats.dispatches, first.dispatches, "token {past}");
+    }
+}
