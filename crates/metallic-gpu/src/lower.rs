@@ -4,6 +4,7 @@ use metallic_core::{DType, Dim, Graph, KvLayout, Node, NodeId, Op, Project, Size
 
 use crate::backend::Shared;
 use crate::error::GpuError;
+use crate::gpu::Limits;
 use crate::kernels::attention::AttentionSpec;
 use crate::kernels::project::{Part, Projection};
 use crate::kernels::{
@@ -25,8 +26,36 @@ pub(crate) struct Lowering<'a> {
 impl Lowering<'_> {
     /// How a node runs in a step like this; `None` where there is nothing to compute.
     pub(crate) fn stages(&self, id: NodeId, facts: StepFacts) -> Result<Option<Stages>, GpuError> {
+        let mut limits = *self.shared.gpu.limits();
+        loop {
+            let stages = self.stages_within(id, facts, &limits)?;
+            let Some(most) = self.fewer_threads(stages.as_ref())? else { return Ok(stages) };
+            if most >= limits.max_threads {
+                return Ok(stages);
+            }
+            limits.max_threads = most;
+        }
+    }
+
+    /// Threads the compiler left a kernel, where it is launched with more: one that takes many registers has fewer.
+    fn fewer_threads(&self, stages: Option<&Stages>) -> Result<Option<u32>, GpuError> {
+        let mut most = None;
+        for stage in stages.into_iter().flat_map(|s| &s.stages) {
+            let allowed = self.shared.pipelines.get(&stage.launch.kernel)?.max_threads();
+            if stage.launch.threads.iter().product::<u32>() > allowed {
+                most = Some(most.unwrap_or(allowed).min(allowed));
+            }
+        }
+        Ok(most)
+    }
+
+    fn stages_within(
+        &self,
+        id: NodeId,
+        facts: StepFacts,
+        limits: &Limits,
+    ) -> Result<Option<Stages>, GpuError> {
         let node = self.graph.node(id);
-        let limits = self.shared.gpu.limits();
         let sizes = Sizes { tokens: facts.tokens, outputs: facts.outputs };
         let rows = node.ty.shape.rows(sizes);
         // A receipt has no rows, what it stands for has happened all the same.
@@ -74,13 +103,13 @@ impl Lowering<'_> {
             Op::Softmax => map(softmax::softmax(DType::F32, shape, limits)?),
             Op::Linear => {
                 let plain = Project { norm: None, parts: 1, bias: false, residual: false };
-                self.products(&self.projection(node, &plain, shape.0)?)?
+                self.products(&self.projection(node, &plain, shape.0)?, limits)?
             }
-            Op::Project(spec) => self.products(&self.projection(node, &spec, shape.0)?)?,
+            Op::Project(spec) => self.products(&self.projection(node, &spec, shape.0)?, limits)?,
             Op::GatedProject { norm, act } => {
                 let spec = Project { norm, parts: 2, bias: false, residual: false };
                 let projection = Projection { gate: Some(act), ..self.projection(node, &spec, shape.0)? };
-                self.products(&projection)?
+                self.products(&projection, limits)?
             }
             Op::Rope(rope) => rope::rope(&rope, shape, input_cols(2)?, limits)?,
             Op::KvWrite { .. } => rope::kv_write(&self.kv, count(facts.tokens)?, limits)?,
@@ -99,8 +128,7 @@ impl Lowering<'_> {
     }
 
     /// Few tokens go through the matrix–vector kernels, which fuse everything; for many there is a choice.
-    fn products(&self, projection: &Projection) -> Result<Stages, GpuError> {
-        let limits = self.shared.gpu.limits();
+    fn products(&self, projection: &Projection, limits: &Limits) -> Result<Stages, GpuError> {
         if projection.tokens <= matvec::MAX_TOKENS {
             return project::plan_vectors(projection, limits);
         }

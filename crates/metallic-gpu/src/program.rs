@@ -1,7 +1,7 @@
 //! A graph made ready for a GPU: each step becomes one command list over one arena, handed over in one submission.
 
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use metallic_core::{
     BackendError, DType, Graph, KvLayout, Program, ProgramMemory, RunStats, Schedule, SequenceSpan, Sizes,
@@ -12,7 +12,7 @@ use crate::backend::Shared;
 use crate::command::{Command, CommandList, Region};
 use crate::encode::{ALIGN, Encoder, F32, Place, Planned, bind};
 use crate::error::GpuError;
-use crate::gpu::Storage;
+use crate::gpu::{Storage, Submission};
 use crate::kernels::{Slot, Stage, TILE_TOKENS, sample};
 use crate::kv::KvCache;
 use crate::lower::aliases;
@@ -43,6 +43,8 @@ pub(crate) struct GpuProgram {
     outputs: Vec<Vec<f32>>,
     /// Bytes on their way to or from the device.
     staging: Vec<u8>,
+    /// Work that did not finish in time. Nothing is written or handed over before it has.
+    late: Option<Box<dyn Submission>>,
 }
 
 impl GpuProgram {
@@ -61,6 +63,7 @@ impl GpuProgram {
             arena: None,
             commands: CommandList::new(),
             staging: Vec::new(),
+            late: None,
             shared,
         };
         for tokens in REHEARSED {
@@ -93,6 +96,7 @@ impl GpuProgram {
     /// Runs the steps whose tables are filled in, in one submission. Each but the first takes the tokens the one before
     /// has chosen.
     fn run_tables(&mut self, chosen: Option<&mut Vec<u32>>) -> Result<RunStats, GpuError> {
+        self.settle()?;
         let before = self.shared.pool.allocations();
         let steps: Vec<Planned> =
             self.tables.iter().map(|t| self.encoder().plan(t.facts())).collect::<Result<_, _>>()?;
@@ -128,7 +132,7 @@ impl GpuProgram {
         }
         let submitted = gpu.submit(&commands);
         self.commands = commands;
-        stats.device_time = submitted?.wait(self.shared.options.timeout)?.unwrap_or_default();
+        stats.device_time = self.wait_for(submitted?)?;
         self.fetch(facts, arena)?;
         if let Some(chosen) = chosen {
             let all = inputs.slice(ids.start, ids.len())?;
@@ -139,6 +143,27 @@ impl GpuProgram {
         stats.allocations = self.shared.pool.allocations() - before;
         stats.arena_bytes = arena.len() as u64;
         Ok(stats)
+    }
+
+    /// Waits for work to finish; what does not is kept, for its buffers are still in use.
+    fn wait_for(&mut self, mut work: Box<dyn Submission>) -> Result<Duration, GpuError> {
+        let waited = work.wait(self.shared.options.timeout);
+        if matches!(waited, Err(GpuError::Timeout { .. })) {
+            self.late = Some(work);
+        }
+        Ok(waited?.unwrap_or_default())
+    }
+
+    /// Waits for work that did not finish in time before. How it ended was told as a timeout.
+    fn settle(&mut self) -> Result<(), GpuError> {
+        let Some(mut work) = self.late.take() else { return Ok(()) };
+        if work.poll() {
+            return Ok(());
+        }
+        match self.wait_for(work) {
+            Err(error @ GpuError::Timeout { .. }) => Err(error),
+            _ => Ok(()),
+        }
     }
 
     /// Puts all tables one after another into `staging`; returns where each begins.
@@ -249,6 +274,7 @@ fn tables_len(needed: usize) -> usize {
 
 impl Program for GpuProgram {
     fn reserve_blocks(&mut self, blocks: usize) -> Result<(), BackendError> {
+        self.settle().map_err(|e| e.on(self.shared.kind()))?;
         let Shared { gpu, pool, options, .. } = &*self.shared;
         self.cache.reserve((gpu, pool), blocks, options.timeout).map_err(|e| e.on(self.shared.kind()))
     }

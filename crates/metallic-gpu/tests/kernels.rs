@@ -30,7 +30,7 @@ fn compiles(flavour: Flavour) {
     for family in FAMILIES {
         match compiler.compile(&source(family)) {
             Ok(library) => {
-                assert!(library.warnings().is_empty(), "{}: {:?}", family.name, library.warnings())
+                assert!(library.warnings().is_empty(), "{}: {:?}", family.name, library.warnings());
             }
             Err(error) => panic!("{}: {error}", family.name),
         }
@@ -112,7 +112,7 @@ fn disagreements(family: &Family, kernel: &Kernel, args: &[Arg]) -> Vec<String> 
             ArgumentKind::Buffer(index) => buffers.push((index, argument)),
             ArgumentKind::Threadgroup(0) | ArgumentKind::BuiltIn(_) => {}
             ArgumentKind::Threadgroup(index) => {
-                wrong.push(format!("threadgroup memory at {index}, 0 is bound"))
+                wrong.push(format!("threadgroup memory at {index}, 0 is bound"));
             }
         }
     }

@@ -126,8 +126,13 @@ fn gpu(gpu: Arc<dyn Gpu>, options: &OpenOptions) -> Result<Box<dyn Backend>, Bac
     for flag in &options.providers {
         providers.set_by_flag(flag).map_err(|error| error.on(kind))?;
     }
-    Ok(Box::new(GpuBackend::new(gpu, GpuOptions { providers, ..GpuOptions::default() })))
+    // What a submission costs is worth sharing on hardware; in software it costs nothing, and tokens should come one by one.
+    let steps_ahead = if kind == "metal" { STEPS_AHEAD } else { 1 };
+    Ok(Box::new(GpuBackend::new(gpu, GpuOptions { providers, steps_ahead, ..GpuOptions::default() })))
 }
+
+/// Greedy steps a GPU is given at once: a few, so that an answer still flows.
+const STEPS_AHEAD: usize = 4;
 
 fn without_providers(device: &'static str, options: &OpenOptions) -> Result<(), BackendError> {
     match options.providers.first() {

@@ -7,8 +7,8 @@ use metallic::model::Model;
 use metallic_core::{Bytes, DType, DeviceInfo, NodeId, Program, SequenceSpan, Step, rewrite};
 use metallic_gpu::kernels::Constants;
 use metallic_gpu::{
-    BufferId, Command, CommandList, Gpu, GpuBackend, GpuError, GpuOptions, Imported, LibraryId, Limits, Pipeline,
-    PipelineId, Soft, SoftOptions, Storage, Submission,
+    BufferId, Command, CommandList, Gpu, GpuBackend, GpuError, GpuOptions, Imported, LibraryId, Limits,
+    Pipeline, PipelineId, Soft, SoftOptions, Storage, Submission,
 };
 use metallic_testkit::golden;
 
@@ -97,7 +97,8 @@ fn steps_that_go_together_choose_the_tokens_of_steps_one_by_one() {
     program.reserve_blocks(3).unwrap();
     let positions: Vec<u32> = (0..past as u32).collect();
     let sequences = [SequenceSpan { tokens: 0..past, past: 0, blocks: &blocks }];
-    let step = Step { tokens: prompt, positions: &positions, sequences: &sequences, outputs: &[past as u32 - 1] };
+    let step =
+        Step { tokens: prompt, positions: &positions, sequences: &sequences, outputs: &[past as u32 - 1] };
     program.run(&step).unwrap();
     assert_eq!(golden::argmax(program.output(0)), alone[0]);
     let sequences = [SequenceSpan { tokens: 0..1, past, blocks: &blocks }];
@@ -141,7 +142,12 @@ impl Gpu for Recorder {
     fn library(&self, name: &str, source: &str) -> Result<LibraryId, GpuError> {
         self.inner.library(name, source)
     }
-    fn pipeline(&self, library: LibraryId, function: &str, constants: &Constants) -> Result<Pipeline, GpuError> {
+    fn pipeline(
+        &self,
+        library: LibraryId,
+        function: &str,
+        constants: &Constants,
+    ) -> Result<Pipeline, GpuError> {
         self.inner.pipeline(library, function, constants)
     }
     fn drop_pipeline(&self, pipeline: PipelineId) {

@@ -129,10 +129,9 @@ impl<'t> Scheduler<'t> {
             .collect();
         let step = Step { tokens: &tokens, positions: &positions, sequences: &sequences, outputs: &outputs };
         let mut chosen = Vec::with_capacity(steps * count);
-        let cost = match self.program.run_ahead(&step, steps, &mut chosen) {
-            Ok(cost) => cost,
+        let Ok(cost) = self.program.run_ahead(&step, steps, &mut chosen) else {
             // Whatever failed, one step at a time says which sequence it was.
-            Err(_) => return self.run(),
+            return self.run();
         };
         if chosen.len() != steps * count {
             let error = EngineError::Output { found: chosen.len(), needed: steps * count };
