@@ -26,7 +26,7 @@ inline uint cast_to<uint, uint>(uint v) {
 // threads; axes 0 and 1 are the grid's third.
 template <typename From, typename To>
 void turn_tile(
-    constant CopyParams& p, device const From* x, device To* out, threadgroup From* tile, uint3 group, uint2 at
+    constant CopyParams& p, device const From* x, device To* out, threadgroup From* tile, uint3 group, uint3 at
 ) {
     const uint a = group.z / p.n1;
     const uint b = group.z % p.n1;
@@ -49,9 +49,9 @@ void turn_tile(
 }
 
 #define TURN(From, To, FROM, TO)                                                                                 \
-    [[max_total_threads_per_threadgroup(256)]] kernel void turn_##FROM##_##TO(                                   \
+    [[kernel, max_total_threads_per_threadgroup(256)]] void turn_##FROM##_##TO(                                  \
         constant CopyParams& p [[buffer(0)]], device const From* x [[buffer(1)]], device To* out [[buffer(2)]],  \
-        uint3 group [[threadgroup_position_in_grid]], uint2 at [[thread_position_in_threadgroup]]                \
+        uint3 group [[threadgroup_position_in_grid]], uint3 at [[thread_position_in_threadgroup]]                \
     ) {                                                                                                          \
         threadgroup From tile[32 * 33];                                                                          \
         turn_tile<From, To>(p, x, out, tile, group, at);                                                         \

@@ -120,7 +120,7 @@ void norm_row(
     const ulong start = ulong(row) * p.cols
 
 #define NORMS(T, NAME)                                                                                           \
-    kernel void rms_norm_##NAME(                                                                                 \
+    [[kernel, max_total_threads_per_threadgroup(1024)]] void rms_norm_##NAME(                                    \
         constant NormParams& p [[buffer(0)]], device const T* x [[buffer(1)]],                                   \
         device const uchar* w [[buffer(2)]], device T* out [[buffer(3)]], WHERE                                  \
     ) {                                                                                                          \
@@ -129,7 +129,7 @@ void norm_row(
         const Plain<T> source = {x + start};                                                                     \
         norm_row<T, false, false>(p, source, weights, weights, out, out + start, scratch, at);                   \
     }                                                                                                            \
-    kernel void layer_norm_##NAME(                                                                               \
+    [[kernel, max_total_threads_per_threadgroup(1024)]] void layer_norm_##NAME(                                  \
         constant NormParams& p [[buffer(0)]], device const T* x [[buffer(1)]],                                   \
         device const uchar* w [[buffer(2)]], device const uchar* b [[buffer(3)]], device T* out [[buffer(4)]],   \
         WHERE                                                                                                    \
@@ -140,7 +140,7 @@ void norm_row(
         const Plain<T> source = {x + start};                                                                     \
         norm_row<T, true, false>(p, source, weights, biases, out, out + start, scratch, at);                     \
     }                                                                                                            \
-    kernel void add_rms_norm_##NAME(                                                                             \
+    [[kernel, max_total_threads_per_threadgroup(1024)]] void add_rms_norm_##NAME(                                \
         constant NormParams& p [[buffer(0)]], device const T* x [[buffer(1)]],                                   \
         device const T* residual [[buffer(2)]], device const uchar* w [[buffer(3)]],                             \
         device T* sum [[buffer(4)]], device T* out [[buffer(5)]], WHERE                                          \
@@ -150,7 +150,7 @@ void norm_row(
         const Added<T> source = {x + start, residual + start};                                                   \
         norm_row<T, false, true>(p, source, weights, weights, sum + start, out + start, scratch, at);            \
     }                                                                                                            \
-    kernel void add_layer_norm_##NAME(                                                                           \
+    [[kernel, max_total_threads_per_threadgroup(1024)]] void add_layer_norm_##NAME(                              \
         constant NormParams& p [[buffer(0)]], device const T* x [[buffer(1)]],                                   \
         device const T* residual [[buffer(2)]], device const uchar* w [[buffer(3)]],                             \
         device const uchar* b [[buffer(4)]], device T* sum [[buffer(5)]], device T* out [[buffer(6)]], WHERE     \

@@ -246,7 +246,7 @@ void sample_row(
     uint simd [[simdgroup_index_in_threadgroup]], uint simds [[simdgroups_per_threadgroup]]
 
 #define SAMPLE(T, NAME)                                                                                          \
-    [[max_total_threads_per_threadgroup(1024)]] kernel void argmax_##NAME(                                       \
+    [[kernel, max_total_threads_per_threadgroup(1024)]] void argmax_##NAME(                                      \
         constant ArgmaxParams& p [[buffer(0)]], device const T* x [[buffer(1)]], device uint* out [[buffer(2)]], \
         WHERE                                                                                                    \
     ) {                                                                                                          \
@@ -255,7 +255,7 @@ void sample_row(
         const Lanes at = {tid, threads, lane, simd, simds};                                                      \
         argmax_row<T>(p, x, out, keys, ids, row, at);                                                            \
     }                                                                                                            \
-    [[max_total_threads_per_threadgroup(1024)]] kernel void top_k_##NAME(                                        \
+    [[kernel, max_total_threads_per_threadgroup(1024)]] void top_k_##NAME(                                       \
         constant TopKParams& p [[buffer(0)]], device const T* x [[buffer(1)]],                                   \
         device uint* picked [[buffer(2)]], device T* values [[buffer(3)]], device uint* indices [[buffer(4)]],   \
         WHERE                                                                                                    \
@@ -267,7 +267,7 @@ void sample_row(
         const Bins bins = {count, chosen};                                                                       \
         top_k_row<T>(p, x, picked, values, indices, next, bins, row, at);                                        \
     }                                                                                                            \
-    [[max_total_threads_per_threadgroup(1024)]] kernel void sample_##NAME(                                       \
+    [[kernel, max_total_threads_per_threadgroup(1024)]] void sample_##NAME(                                      \
         constant SampleParams& p [[buffer(0)]], device const T* x [[buffer(1)]],                                 \
         device const uint* counts [[buffer(2)]], device uint* out [[buffer(3)]], WHERE                           \
     ) {                                                                                                          \

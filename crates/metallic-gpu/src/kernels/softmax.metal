@@ -49,7 +49,7 @@ void softmax_row(
 }
 
 #define SOFTMAX(T, NAME)                                                                                         \
-    kernel void softmax_##NAME(                                                                                  \
+    [[kernel, max_total_threads_per_threadgroup(1024)]] void softmax_##NAME(                                     \
         constant SoftmaxParams& p [[buffer(0)]], device const T* x [[buffer(1)]], device T* out [[buffer(2)]],   \
         uint group [[threadgroup_position_in_grid]], uint index [[thread_index_in_threadgroup]],                 \
         uint threads [[threads_per_threadgroup]], uint lane [[thread_index_in_simdgroup]],                       \

@@ -61,11 +61,13 @@ struct Waiting {
 pub(super) struct Queue {
     pub(super) shared: Arc<Shared>,
     waiting: Mutex<Waiting>,
+    /// Work nobody waits for any longer; the device may still touch its memory.
+    stuck: Mutex<Vec<(Box<dyn Submission>, Waiting)>>,
 }
 
 impl Queue {
     pub(super) fn new(shared: Arc<Shared>) -> Queue {
-        Queue { shared, waiting: Mutex::default() }
+        Queue { shared, waiting: Mutex::default(), stuck: Mutex::default() }
     }
 
     /// Memory of this queue's device.
@@ -101,11 +103,25 @@ impl Queue {
         if batch.commands.is_empty() {
             return 0;
         }
-        let wait = |mut submission: Box<dyn Submission>| submission.wait(self.shared.options.timeout);
-        if let Err(error) = self.shared.gpu.submit(&batch.commands).and_then(wait) {
+        let mut stuck = self.stuck.lock().unwrap_or_else(PoisonError::into_inner);
+        stuck.retain_mut(|(submission, _)| !submission.poll());
+        let fail = |batch: &Waiting, error: GpuError| {
             for held in &batch.written {
                 held.failure().get_or_insert_with(|| error.clone());
             }
+        };
+        match self.shared.gpu.submit(&batch.commands) {
+            Err(error) => fail(&batch, error),
+            Ok(mut submission) => match submission.wait(self.shared.options.timeout) {
+                Ok(_) => {}
+                Err(error) => {
+                    let late = matches!(error, GpuError::Timeout { .. });
+                    fail(&batch, error);
+                    if late {
+                        stuck.push((submission, batch));
+                    }
+                }
+            },
         }
         1
     }

@@ -149,6 +149,9 @@ fn a_failed_submission_stays_with_its_results_alone() {
         device.add(&lost, &next).unwrap();
         assert_eq!(read(&next).unwrap(), [2.0; 4]);
     }
+    let gpu = device.gpu.clone();
+    drop(device);
+    assert_eq!((gpu.counts().buffers, gpu.counts().submissions), (0, 0), "late work was let go");
 }
 
 #[test]
