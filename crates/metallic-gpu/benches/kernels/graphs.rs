@@ -1,0 +1,164 @@
+//! The graphs that are timed: one kernel each, as nearly as a graph can be.
+
+use metallic_core::{
+    Attention, DType, Graph, GraphBuilder, KvLayout, Rope, RopePairs, Shape, TensorType, Unary, Var, Weight,
+};
+
+/// Rows of every embedding table.
+pub(crate) const VOCAB: usize = 64;
+/// Times a light operation stands in its chain.
+const CHAIN: usize = 8;
+/// Elements of a row, as of a small model.
+const COLS: usize = 1024;
+
+/// What one run has to do.
+#[derive(Clone, Copy)]
+pub(crate) enum Work {
+    /// Bytes that must be read and written.
+    Bytes(u64),
+    /// Multiplications with additions.
+    MultiplyAdds(u64),
+}
+
+/// One line of the table.
+pub(crate) struct Line {
+    pub(crate) name: String,
+    pub(crate) graph: Graph,
+    pub(crate) kv: KvLayout,
+    /// Tokens of the step that is timed, and tokens in the cache before it.
+    pub(crate) tokens: usize,
+    pub(crate) past: usize,
+    pub(crate) work: Work,
+}
+
+const NO_CACHE: KvLayout = KvLayout { layers: 1, kv_heads: 1, head_dim: 32, dtype: DType::F32 };
+
+fn weight<'g>(g: &'g GraphBuilder, name: &str, dtype: DType, shape: Shape, len: usize) -> Var<'g> {
+    // Small scales, and bits that differ from block to block.
+    let mut bytes = vec![0u8; dtype.bytes_for(len).expect("whole blocks")];
+    match dtype {
+        DType::F32 => {
+            for (i, at) in bytes.chunks_exact_mut(4).enumerate() {
+                at.copy_from_slice(&((i as f32 * 0.37).sin() * 0.5).to_le_bytes());
+            }
+        }
+        // As halves and as scales of blocks, 0x11 to 0x1f are small numbers of one sign.
+        _ => bytes.iter_mut().enumerate().for_each(|(i, byte)| *byte = 0x11 + (i * 7 % 14) as u8),
+    }
+    g.weight(Weight { name: name.to_owned(), ty: TensorType::new(dtype, shape), data: bytes.into() })
+}
+
+fn rows<'g>(g: &'g GraphBuilder, name: &str, cols: usize) -> Var<'g> {
+    weight(g, name, DType::F32, Shape::matrix(VOCAB, cols), VOCAB * cols).embed(g.tokens())
+}
+
+fn line(
+    name: String,
+    tokens: usize,
+    work: Work,
+    build: impl for<'g> Fn(&'g GraphBuilder) -> Var<'g>,
+) -> Line {
+    let g = GraphBuilder::new();
+    let out = build(&g);
+    let graph = g.finish(&[out]).unwrap_or_else(|error| panic!("{name}: {error}"));
+    Line { name, graph, kv: NO_CACHE, tokens, past: 0, work }
+}
+
+/// A light operation, `CHAIN` times one after another; `reads` values are read for each written.
+fn chain(name: &str, tokens: usize, reads: usize, op: impl for<'g> Fn(Var<'g>, Var<'g>) -> Var<'g>) -> Line {
+    let bytes = CHAIN * (reads + 1) * tokens * COLS * size_of::<f32>();
+    line(format!("{name}/f32/{tokens}x{COLS}"), tokens, Work::Bytes(bytes as u64), |g| {
+        let other = weight(g, "other", DType::F32, Shape::vector(COLS), COLS);
+        (0..CHAIN).fold(rows(g, "x", COLS), |x, _| op(x, other))
+    })
+}
+
+/// `tokens` rows by a matrix: bytes of the weights for one token, multiply-adds for many.
+fn product(dtype: DType, (n, k): (usize, usize), tokens: usize) -> Line {
+    let bytes = dtype.bytes_for(n * k).expect("whole blocks") as u64;
+    let (kind, work) = match tokens {
+        1 => ("matvec", Work::Bytes(bytes)),
+        _ => ("matmul", Work::MultiplyAdds((n * k * tokens) as u64)),
+    };
+    line(format!("{kind}/{dtype}/{n}x{k}/{tokens}"), tokens, work, move |g| {
+        rows(g, "x", k).linear(weight(g, "w", dtype, Shape::matrix(n, k), n * k))
+    })
+}
+
+/// A gated pair of matrices with the norm before it, as fusion makes them one operation.
+fn gated(dtype: DType, (n, k): (usize, usize)) -> Line {
+    let bytes = 2 * dtype.bytes_for(n * k).expect("whole blocks") as u64;
+    line(format!("gated_project/{dtype}/{n}x{k}/1"), 1, Work::Bytes(bytes), move |g| {
+        let x = rows(g, "x", k).rms_norm(weight(g, "norm", DType::F32, Shape::vector(k), k), 1e-5);
+        let matrix = |name| weight(g, name, dtype, Shape::matrix(n, k), n * k);
+        x.linear(matrix("gate")).unary(Unary::Silu) * x.linear(matrix("up"))
+    })
+}
+
+/// Attention of 12 heads over 4 key/value heads: bytes of the cache for one token, multiply-adds for many.
+pub(crate) fn attention(kv: DType, head_dim: usize, tokens: usize, past: usize) -> Line {
+    let (heads, kv_heads) = (12, 4);
+    let layout = KvLayout { layers: 1, kv_heads, head_dim, dtype: kv };
+    let seen: usize = (past + 1..=past + tokens).sum();
+    let work = match tokens {
+        1 => Work::Bytes((layout.token_bytes() * seen) as u64),
+        _ => Work::MultiplyAdds((2 * heads * head_dim * seen) as u64),
+    };
+    let kind = if tokens == 1 { "decode" } else { "prefill" };
+    let name = format!("attention_{kind}/{kv}/{heads}:{kv_heads}x{head_dim}/{tokens}@{past}");
+    let mut line = line(name, tokens, work, move |g| {
+        let rope = Rope { head_dim, pairs: RopePairs::Halves, magnitude: 1.0 };
+        let freqs = weight(g, "freqs", DType::F32, Shape::vector(head_dim / 2), head_dim / 2);
+        let keys = rows(g, "k", kv_heads * head_dim).rope(rope, g.positions(), freqs);
+        let receipt = keys.kv_write(rows(g, "v", kv_heads * head_dim), 0);
+        let scale = 1.0 / (head_dim as f32).sqrt();
+        let spec = Attention { layer: 0, heads, kv_heads, head_dim, scale, window: None, softcap: None };
+        rows(g, "q", heads * head_dim).attention(receipt, spec)
+    });
+    line.kv = layout;
+    line.past = past;
+    line
+}
+
+/// Every line.
+pub(crate) fn lines() -> Vec<Line> {
+    let mut all = vec![
+        chain("silu", 64, 1, |x, _| x.unary(Unary::Silu)),
+        chain("gelu", 64, 1, |x, _| x.unary(Unary::Gelu)),
+        chain("add_row", 64, 1, |x, row| x + row),
+        chain("multiply", 64, 2, |x, _| x * x),
+        chain("scale", 64, 1, |x, _| x.scale(0.99)),
+        chain("softcap", 64, 1, |x, _| x.softcap(7.0)),
+        chain("rms_norm", 64, 1, |x, w| x.rms_norm(w, 1e-5)),
+        chain("softmax", 64, 1, |x, _| x.softmax()),
+    ];
+    for dtype in [DType::F16, DType::Q4_0, DType::Q8_0, DType::Q4K, DType::Q6K] {
+        let bytes = (64 * (dtype.bytes_for(COLS).expect("whole blocks") + COLS * size_of::<f32>())) as u64;
+        all.push(line(format!("embed/{dtype}/64x{COLS}"), 64, Work::Bytes(bytes), move |g| {
+            weight(g, "table", dtype, Shape::matrix(VOCAB, COLS), VOCAB * COLS).embed(g.tokens())
+        }));
+    }
+    for dtype in [
+        DType::F32,
+        DType::F16,
+        DType::BF16,
+        DType::Q4_0,
+        DType::Q4_1,
+        DType::Q5_0,
+        DType::Q5_1,
+        DType::Q8_0,
+        DType::Q4K,
+        DType::Q5K,
+        DType::Q6K,
+    ] {
+        all.push(product(dtype, (1024, COLS), 1));
+        all.push(product(dtype, (1024, COLS), 4));
+        all.push(product(dtype, (512, COLS), 64));
+    }
+    all.push(gated(DType::Q4_0, (1024, COLS)));
+    for kv in [DType::F16, DType::Q8_0] {
+        all.push(attention(kv, 64, 1, 1023));
+        all.push(attention(kv, 64, 64, 0));
+    }
+    all
+}
