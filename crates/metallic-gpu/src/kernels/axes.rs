@@ -61,11 +61,6 @@ impl<const N: usize> Axes<N> {
         Ok(made)
     }
 
-    /// Number of elements.
-    pub(crate) fn elements(&self) -> u64 {
-        self.shape.iter().map(|len| u64::from(*len)).product()
-    }
-
     /// The number of elements where all operands are contiguous.
     pub(crate) fn contiguous(&self) -> Option<u32> {
         let [outer @ .., n] = self.shape;
