@@ -2,7 +2,6 @@
 //!
 //! `Op → plan → Command list → driver`. Plans decide; drivers encode.
 #![deny(unsafe_code)]
-#![allow(dead_code, unused_imports)]
 
 mod backend;
 mod cache;

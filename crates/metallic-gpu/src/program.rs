@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use metallic_core::{
-    BackendError, DType, Graph, KvLayout, Program, ProgramMemory, RunStats, Schedule, SequenceSpan, Sizes,
-    Step, run_ahead_on_host,
+    BackendError, DType, Graph, KvLayout, Program, ProgramMemory, RunStats, Schedule, SequenceSpan, Step,
+    run_ahead_on_host,
 };
 
 use crate::backend::Shared;
@@ -43,8 +43,6 @@ pub(crate) struct GpuProgram {
     outputs: Vec<Vec<f32>>,
     /// Bytes on their way to or from the device.
     staging: Vec<u8>,
-    /// Work that did not finish in time. Nothing is written or handed over before it has.
-    late: Option<Box<dyn Submission>>,
 }
 
 impl GpuProgram {
@@ -63,7 +61,6 @@ impl GpuProgram {
             arena: None,
             commands: CommandList::new(),
             staging: Vec::new(),
-            late: None,
             shared,
         };
         for tokens in REHEARSED {
@@ -96,7 +93,6 @@ impl GpuProgram {
     /// Runs the steps whose tables are filled in, in one submission. Each but the first takes the tokens the one before
     /// has chosen.
     fn run_tables(&mut self, chosen: Option<&mut Vec<u32>>) -> Result<RunStats, GpuError> {
-        self.settle()?;
         let before = self.shared.pool.allocations();
         let steps: Vec<Planned> =
             self.tables.iter().map(|t| self.encoder().plan(t.facts())).collect::<Result<_, _>>()?;
@@ -145,25 +141,15 @@ impl GpuProgram {
         Ok(stats)
     }
 
-    /// Waits for work to finish; what does not is kept, for its buffers are still in use.
+    /// Waits for work to finish. What does not keeps the memory it uses: the driver holds it until the device is done,
+    /// and later steps take their own. Keys and values stay where they are: the device does its work in order.
     fn wait_for(&mut self, mut work: Box<dyn Submission>) -> Result<Duration, GpuError> {
         let waited = work.wait(self.shared.options.timeout);
         if matches!(waited, Err(GpuError::Timeout { .. })) {
-            self.late = Some(work);
+            self.inputs = None;
+            self.arena = None;
         }
         Ok(waited?.unwrap_or_default())
-    }
-
-    /// Waits for work that did not finish in time before. How it ended was told as a timeout.
-    fn settle(&mut self) -> Result<(), GpuError> {
-        let Some(mut work) = self.late.take() else { return Ok(()) };
-        if work.poll() {
-            return Ok(());
-        }
-        match self.wait_for(work) {
-            Err(error @ GpuError::Timeout { .. }) => Err(error),
-            _ => Ok(()),
-        }
     }
 
     /// Puts all tables one after another into `staging`; returns where each begins.
@@ -274,7 +260,6 @@ fn tables_len(needed: usize) -> usize {
 
 impl Program for GpuProgram {
     fn reserve_blocks(&mut self, blocks: usize) -> Result<(), BackendError> {
-        self.settle().map_err(|e| e.on(self.shared.kind()))?;
         let Shared { gpu, pool, options, .. } = &*self.shared;
         self.cache.reserve((gpu, pool), blocks, options.timeout).map_err(|e| e.on(self.shared.kind()))
     }

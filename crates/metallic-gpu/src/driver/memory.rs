@@ -4,6 +4,7 @@ use crate::error::GpuError;
 use crate::gpu::Limits;
 
 /// Bytes to allocate for a buffer of so many: a device makes no empty ones.
+#[cfg_attr(not(target_os = "macos"), allow(dead_code))]
 pub(crate) fn rounded(bytes: usize) -> usize {
     bytes.max(16)
 }

@@ -5,7 +5,7 @@ constant uint GATHER_TYPE [[function_constant(0)]];
 // 1: row i of the result is row i of the table, and no numbers are read.
 constant uint IN_ORDER [[function_constant(1)]];
 
-// A thread has eight neighbouring elements of a row; a row of threadgroups per row.
+// A thread has eight neighbouring elements of a row; `at.y` is the row.
 #define GATHER(T, NAME)                                                                                          \
     kernel void gather_##NAME(                                                                                   \
         constant GatherParams& p [[buffer(0)]], device const uint* ids [[buffer(1)]],                            \
@@ -13,7 +13,7 @@ constant uint IN_ORDER [[function_constant(1)]];
         uint2 at [[thread_position_in_grid]]                                                                     \
     ) {                                                                                                          \
         const uint i = at.x * 8;                                                                                 \
-        if (i >= p.cols) return;                                                                                 \
+        if (i >= p.cols || at.y >= p.rows) return;                                                               \
         const ulong from = IN_ORDER ? at.y : ids[at.y];                                                          \
         const Eight v = decode8(GATHER_TYPE, table + from * p.pitch, i, p.cols);                                 \
         device T* row = out + ulong(at.y) * p.cols;                                                              \
@@ -25,7 +25,7 @@ constant uint IN_ORDER [[function_constant(1)]];
         uint2 at [[thread_position_in_grid]]                                                                     \
     ) {                                                                                                          \
         const uint i = at.x * 4;                                                                                 \
-        if (i >= p.cols) return;                                                                                 \
+        if (i >= p.cols || at.y >= p.rows) return;                                                               \
         const float4 v = load_ragged(x + ulong(at.y) * p.in_cols + p.start, i, p.cols);                          \
         store_ragged(out + ulong(at.y) * p.cols, i, p.cols, v);                                                  \
     }

@@ -12,12 +12,12 @@ use crate::threadgroup;
 
 kernel_params! {
     /// Rows of `cols` elements, `pitch` bytes from one to the next in the table.
-    GatherParams { cols: u32, pitch: u32 }
+    GatherParams { rows: u32, cols: u32, pitch: u32 }
 }
 
 kernel_params! {
     /// Columns `start .. start + cols` of rows of `in_cols`.
-    SliceParams { in_cols: u32, start: u32, cols: u32 }
+    SliceParams { rows: u32, in_cols: u32, start: u32, cols: u32 }
 }
 
 pub(crate) const FAMILY: Family = Family {
@@ -94,7 +94,7 @@ fn gather(
     };
     let constants = Constants::of([weight_type("embed", table)?, u32::from(in_order.is_some())]);
     let kernel = GATHER.of(&FAMILY, out, constants)?;
-    Ok(launch(kernel, GatherParams { cols, pitch }.params(), (cols.div_ceil(8), rows), limits))
+    Ok(launch(kernel, GatherParams { rows, cols, pitch }.params(), (cols.div_ceil(8), rows), limits))
 }
 
 /// Columns `start .. start + len`: `(x [rows, in_cols]) -> out [rows, len]`.
@@ -108,13 +108,13 @@ pub(crate) fn slice(
         let reason = format!("columns {start}..+{len} of rows of {in_cols}");
         return Err(GpuError::Unsupported { op: "slice", reason });
     }
-    let params = SliceParams { in_cols, start, cols: len }.params();
+    let params = SliceParams { rows, in_cols, start, cols: len }.params();
     Ok(launch(SLICE.of(&FAMILY, dtype, Constants::NONE)?, params, (len.div_ceil(4), rows), limits))
 }
 
 fn launch(kernel: Kernel, params: Params, (per_row, rows): (u32, u32), limits: &Limits) -> Launch {
-    let (groups, threads) = threadgroup::linear(per_row, limits);
-    Launch { kernel, params, groups: [groups, rows, 1], threads: [threads, 1, 1], threadgroup_bytes: 0 }
+    let ([across, down], [width, height]) = threadgroup::plane((per_row, rows), limits);
+    Launch { kernel, params, groups: [across, down, 1], threads: [width, height, 1], threadgroup_bytes: 0 }
 }
 
 #[cfg(test)]

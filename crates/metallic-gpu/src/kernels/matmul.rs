@@ -130,6 +130,7 @@ pub(crate) struct Strides {
     pub(crate) col: u32,
 }
 
+#[cfg(test)]
 impl Strides {
     /// Matrices of `rows` rows of `cols` elements, one after another.
     pub(crate) fn row_major(rows: u32, cols: u32) -> Strides {
