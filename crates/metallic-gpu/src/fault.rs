@@ -30,8 +30,10 @@ pub enum Fault {
     Submit,
     /// The work breaks off: `wait` says so. What it was to write stays unwritten.
     Execute,
-    /// The work does not finish: `wait` times out.
+    /// The work is late: its first `wait` times out, then it has finished.
     Wait,
+    /// The work never finishes: every `wait` for it times out.
+    Hang,
 }
 
 /// What a device holds.
@@ -119,8 +121,8 @@ impl Faulty {
         }
     }
 
-    /// How often this was called, failures included. [`Fault::Execute`] and [`Fault::Wait`] count
-    /// submissions: each has one fate.
+    /// How often this was called, failures included. [`Fault::Execute`], [`Fault::Wait`] and
+    /// [`Fault::Hang`] count submissions: each has one fate.
     pub fn calls(&self, fault: Fault) -> u64 {
         self.state().calls.get(&fault).copied().unwrap_or(0)
     }
@@ -244,13 +246,15 @@ impl Gpu for Faulty {
             let reason = "injected failure".to_owned();
             return Err(GpuError::Execution { label: "submission".to_owned(), reason });
         }
-        let fate = match (self.fails(Fault::Execute), self.fails(Fault::Wait)) {
-            (true, _) => Fate::Breaks,
-            (_, true) => Fate::Hangs,
+        // Each is counted, whatever the others say.
+        let faults = [Fault::Execute, Fault::Hang, Fault::Wait].map(|fault| self.fails(fault));
+        let fate = match faults {
+            [true, _, _] => Fate::Breaks,
+            [_, true, _] => Fate::Hangs,
             _ => Fate::Runs(self.inner.submit(commands)?),
         };
         self.submissions.fetch_add(1, Ordering::Relaxed);
-        Ok(Box::new(Watched { fate, held: self.submissions.clone() }))
+        Ok(Box::new(Watched { fate, late: faults[2], held: self.submissions.clone() }))
     }
 }
 
@@ -262,26 +266,31 @@ enum Fate {
 
 struct Watched {
     fate: Fate,
+    /// Has not been waited for yet, and is not done before it was.
+    late: bool,
     held: Arc<AtomicUsize>,
 }
 
 impl Submission for Watched {
     fn poll(&mut self) -> bool {
         match &mut self.fate {
-            Fate::Runs(inner) => inner.poll(),
+            Fate::Runs(inner) => !self.late && inner.poll(),
             Fate::Breaks => true,
             Fate::Hangs => false,
         }
     }
 
     fn wait(&mut self, bound: Duration) -> Result<Option<Duration>, GpuError> {
+        if std::mem::take(&mut self.late) {
+            return Err(GpuError::Timeout { after: bound });
+        }
         match &mut self.fate {
             Fate::Runs(inner) => inner.wait(bound),
+            Fate::Hangs => Err(GpuError::Timeout { after: bound }),
             Fate::Breaks => {
                 let reason = "injected failure".to_owned();
                 Err(GpuError::Execution { label: "submission".to_owned(), reason })
             }
-            Fate::Hangs => Err(GpuError::Timeout { after: bound }),
         }
     }
 }

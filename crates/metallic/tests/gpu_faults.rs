@@ -148,6 +148,22 @@ fn a_request_that_shares_a_failing_step_is_not_lost() {
 }
 
 #[test]
+fn a_device_that_hangs_is_a_timeout_for_every_request_and_an_end_for_none() {
+    let Some(rig) = rig() else { return };
+    let backend = rig.backend(GpuOptions::default());
+    let engine = rig.engine(&backend).unwrap();
+    rig.answers(&engine);
+    rig.gpu.fail(Fault::Hang, 2);
+    for _ in 0..2 {
+        let error = rig.ask(&engine).unwrap_err();
+        assert!(matches!(error, EngineError::Backend(BackendError::Timeout { .. })), "{error:?}");
+    }
+    assert_eq!(rig.gpu.counts().submissions, 1, "what may still run keeps its memory");
+    drop((engine, backend));
+    rig.holds_nothing();
+}
+
+#[test]
 fn memory_that_runs_out_while_serving_is_an_error_and_comes_back() {
     let Some(rig) = rig() else { return };
     let backend = rig.backend(GpuOptions::default());
