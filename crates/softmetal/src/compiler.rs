@@ -309,7 +309,7 @@ mod flags {
 
     pub(super) fn preprocess() -> Vec<String> {
         strings(
-            "-E -x c++ -std=c++17 -nostdinc -Wno-everything -fno-caret-diagnostics -fno-color-diagnostics \
+            "-E -x c++ -std=c++17 -fsigned-char -nostdinc -Wno-everything -fno-caret-diagnostics -fno-color-diagnostics \
              -D__METAL_VERSION__=320 -D__METAL__=1 -D__METAL_MACOS__=1 -D__HAVE_BFLOAT__=1",
         )
     }
@@ -317,7 +317,7 @@ mod flags {
     fn common() -> Vec<String> {
         // Endless loops stay loops, and a large frame touches the guard below its stack: both are reported, not undefined.
         let flags = strings(
-            "-std=c++17 -fdeclspec -fPIC -fvisibility=hidden -fno-strict-aliasing -fno-exceptions -fno-rtti -fno-math-errno \
+            "-std=c++17 -fsigned-char -fdeclspec -fPIC -fvisibility=hidden -fno-strict-aliasing -fno-exceptions -fno-rtti -fno-math-errno \
              -fno-threadsafe-statics -fno-finite-loops -fstack-clash-protection -ffp-contract=off -Xclang -ffloat16-excess-precision=none -Wno-everything \
              -ferror-limit=20 -fno-caret-diagnostics -fno-color-diagnostics",
         );

@@ -1,14 +1,9 @@
-//! Execution: results, schedules, limits, crashes and what a dispatch refuses.
+//! Execution: results, schedules, and what a dispatch refuses.
 
-use std::{
-    path::PathBuf,
-    thread,
-    time::{Duration, Instant},
-};
+use std::{path::PathBuf, thread};
 
 use softmetal::{
-    Compiler, Device, Dispatch, Error, Flavour, Kind, Library, Pipeline, Source, as_bytes, as_bytes_mut,
-    device::Problem,
+    Compiler, Device, Error, Flavour, Library, Pipeline, Source, as_bytes, as_bytes_mut, device::Problem,
 };
 
 const BOTH: [Flavour; 2] = [Flavour::Plain, Flavour::Checked];
@@ -313,130 +308,6 @@ fn misaligned_host_memory_offsets_and_aliases_are_seen_as_bound() {
     assert!(outcome.is_clean());
     let first: Vec<f32> = bytes[1..17].chunks(4).map(|b| f32::from_le_bytes(b.try_into().unwrap())).collect();
     assert_eq!(first, [12.0, 14.0, 16.0, 18.0]);
-}
-
-fn crash(
-    body: &str,
-    kernel: &str,
-    flavour: Flavour,
-    set: impl for<'a> Fn(Dispatch<'a>) -> Dispatch<'a>,
-) -> (Kind, u32, Duration) {
-    let library = text(body, flavour);
-    let device = Device::with_workers(2);
-    let start = Instant::now();
-    let dispatch = device.dispatch(&library, kernel).unwrap().threads([64, 1, 1], [32, 1, 1]);
-    let outcome = set(dispatch).run().unwrap();
-    let report = outcome.reports.first().expect("a report");
-    (report.kind, report.at.line, start.elapsed())
-}
-
-#[test]
-fn a_null_pointer_ends_the_dispatch_and_not_the_process() {
-    let (kind, line, _) = crash(
-        "kernel void null(device float* out [[buffer(0)]], uint i [[thread_position_in_grid]]) {
-            out[i] = 1;
-        }",
-        "null",
-        Flavour::Plain,
-        |d| d,
-    );
-    assert_eq!((kind, line), (Kind::Crash, 4));
-}
-
-#[test]
-fn endless_recursion_is_reported_as_stack_overflow_in_both_flavours() {
-    for flavour in BOTH {
-        let (kind, line, _) = crash(
-            "static int deep(int n, thread int* up) {
-                int here[64]; for (int k = 0; k < 64; k++) here[k] = n + up[k & 3];
-                return deep(n + here[n & 63], here) + here[n & 31];
-            }
-            kernel void recurse(device int* out [[buffer(0)]], uint i [[thread_position_in_grid]]) { int x[4] = { 1, 2, 3, 4 }; out[i] = deep(i, x); }",
-            "recurse",
-            flavour,
-            |d| d.value(0, vec![0_u8; 1024]),
-        );
-        assert_eq!(kind, Kind::StackOverflow);
-        assert!((3..=5).contains(&line), "{flavour:?}: line {line}");
-    }
-}
-
-#[test]
-fn a_time_limit_may_be_as_long_as_it_likes() {
-    let library = text(CONSTANTS, Flavour::Plain);
-    let mut out = vec![9_u32; 32];
-    let device = Device::new();
-    let dispatch = device.dispatch(&library, "fill").unwrap().buffer_mut(0, as_bytes_mut(&mut out));
-    let outcome = dispatch.threads([32, 1, 1], [32, 1, 1]).time_limit(Duration::MAX).run().unwrap();
-    assert!(outcome.is_clean());
-    assert_eq!(out, [0; 32]);
-}
-
-#[test]
-fn a_crashed_device_goes_on_with_the_next_dispatch() {
-    let library = text(
-        "kernel void maybe(device uint* out [[buffer(0)]], constant uint& divisor [[buffer(1)]], uint i [[thread_position_in_grid]]) {
-            threadgroup_barrier(mem_flags::mem_none);
-            out[i] = i / divisor;
-        }",
-        Flavour::Plain,
-    );
-    let device = Device::new();
-    for (divisor, clean) in [(0_u32, false), (2, true), (0, false), (1, true)] {
-        let mut out = vec![0_u32; 64];
-        let dispatch = device.dispatch(&library, "maybe").unwrap();
-        let outcome = dispatch
-            .buffer_mut(0, as_bytes_mut(&mut out))
-            .value(1, divisor)
-            .threads([64, 1, 1], [32, 1, 1])
-            .run()
-            .unwrap();
-        assert_eq!(outcome.is_clean(), clean);
-        if clean {
-            assert_eq!(out[10], 10 / divisor);
-        }
-    }
-}
-
-const ENDLESS: &str = "
-kernel void spins(device uint* out [[buffer(0)]], uint i [[thread_position_in_grid]]) {
-    uint n = i + 1;
-    while (n != 0) n = n * 3 | 1;
-    out[i] = n;
-}
-kernel void waits(device uint* out [[buffer(0)]], uint i [[thread_position_in_grid]]) {
-    while (out[0] == 0) threadgroup_barrier(mem_flags::mem_device);
-}
-kernel void sums(device uint* out [[buffer(0)]], uint i [[thread_position_in_grid]]) {
-    uint n = i;
-    while (simd_sum(n) != 1) n = simd_shuffle_xor(n, 1);
-    out[i] = n;
-}";
-
-#[test]
-fn endless_loops_are_stopped_by_the_time_limit_in_both_flavours() {
-    for flavour in BOTH {
-        let library = text(ENDLESS, flavour);
-        for kernel in ["spins", "waits", "sums"] {
-            let mut out = vec![0_u32; 64];
-            let device = Device::with_workers(2);
-            let start = Instant::now();
-            let outcome = device
-                .dispatch(&library, kernel)
-                .unwrap()
-                .buffer_mut(0, as_bytes_mut(&mut out))
-                .threads([64, 1, 1], [32, 1, 1])
-                .time_limit(Duration::from_millis(200))
-                .run()
-                .unwrap();
-            assert!(start.elapsed() < Duration::from_secs(5), "{kernel} took {:?}", start.elapsed());
-            assert!(
-                outcome.reports.iter().any(|r| r.kind == Kind::TimeLimit),
-                "{kernel}: {:?}",
-                outcome.reports
-            );
-        }
-    }
 }
 
 fn problem(result: softmetal::Result<softmetal::Outcome>) -> Problem {

@@ -49,6 +49,14 @@ struct Slot {
     defined: unsafe extern "C" fn() -> *mut bool,
 }
 
+impl Slot {
+    /// Where the calling thread has it.
+    fn address(&self) -> usize {
+        // SAFETY: returns the address of a thread-local of the loaded library, which is never unloaded.
+        unsafe { (self.value)() as usize }
+    }
+}
+
 /// Where the library lies in memory.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Span {
@@ -56,8 +64,9 @@ pub(crate) struct Span {
     pub(crate) base: usize,
     /// Code, constants and globals.
     pub(crate) segments: Vec<Range<usize>>,
-    /// Thread-local storage of the thread that asked.
+    /// Thread-local storage of the thread that asked, if the loader knows, and its length in any thread.
     pub(crate) tls: Range<usize>,
+    tls_len: usize,
 }
 
 impl Image {
@@ -148,13 +157,15 @@ impl Image {
     /// Segments of the library and the calling thread's storage in it.
     pub(crate) fn span(&self) -> Span {
         // The storage is created on first use, so touch it before asking where it is.
-        for slot in &self.slots {
-            // SAFETY: returns the address of a thread-local of the loaded library.
-            unsafe {
-                (slot.value)();
-            }
+        let addresses: Vec<usize> = self.slots.iter().map(Slot::address).collect();
+        let mut span = span_of(self.init_constants as usize);
+        // The loader does not always say. The storage is in one piece, so it ends within its length of each variable.
+        if let (Some(&low), Some(&high)) = (addresses.iter().min(), addresses.iter().max())
+            && !span.tls.contains(&low)
+        {
+            span.tls = low.saturating_sub(span.tls_len)..high + span.tls_len;
         }
-        span_of(self.init_constants as usize)
+        span
     }
 
     /// Sets the function constants of the calling thread: given ones to their bytes, others to zero and undefined. They are the
@@ -341,6 +352,7 @@ fn span_of(address: usize) -> Span {
             base: info.dlpi_addr as usize,
             segments,
             tls: start..start + if start == 0 { 0 } else { tls },
+            tls_len: tls,
         };
         1
     }
@@ -354,6 +366,8 @@ fn span_of(address: usize) -> Span {
 /// puts them.
 #[cfg(target_os = "macos")]
 fn span_of(address: usize) -> Span {
+    /// More than the function constants of any library have.
+    const TLS: usize = 4096;
     /// `LC_SEGMENT_64`.
     const SEGMENT: u32 = 0x19;
     let mut info = std::mem::MaybeUninit::<libc::Dl_info>::zeroed();
@@ -382,5 +396,5 @@ fn span_of(address: usize) -> Span {
             at += size as usize;
         }
     }
-    Span { base, segments, tls: 0..0 }
+    Span { base, segments, tls: 0..0, tls_len: TLS }
 }
