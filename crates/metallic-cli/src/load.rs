@@ -43,6 +43,7 @@ pub(crate) fn llm(model: &ModelOptions, answer: &AnswerOptions, ui: Ui) -> anyho
         device: model.device.device.clone(),
         threads: model.device.threads(),
         providers: model.device.provider.clone(),
+        exact: model.device.exact,
         kv_type: model.device.kv_type.into(),
         context,
         ..LoadOptions::default()

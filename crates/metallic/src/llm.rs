@@ -4,7 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Instant;
 
-use metallic_core::{BackendError, DType, KvLayout};
+use metallic_core::{Backend, BackendError, DType, KvLayout};
 
 use crate::device::{Device, OpenOptions, available_memory};
 use crate::generate::{Engine, EngineConfig, EngineError, Generation, Request, Sampling};
@@ -58,6 +58,8 @@ pub struct LoadOptions {
     pub threads: usize,
     /// Which provider serves an operation on a GPU, as `sdpa=plain`.
     pub providers: Vec<String>,
+    /// Compute in 32 bits throughout on a CPU, for comparisons.
+    pub exact: bool,
     /// How keys and values are stored: `F32`, `F16`, `BF16` or `Q8_0`.
     pub kv_type: DType,
     /// Most tokens of a sequence; `None`: as many as the model was made for.
@@ -74,6 +76,7 @@ impl Default for LoadOptions {
             device: Device::Auto,
             threads: 0,
             providers: Vec::new(),
+            exact: false,
             kv_type: DType::F16,
             context: None,
             kv_budget: None,
@@ -131,10 +134,11 @@ impl Llm {
         let name = path.display().to_string();
         let tokenizer = Arc::new(model.tokenizer()?.ok_or(Error::NoTokenizer { path: name })?);
         let template = model.template(&tokenizer)?;
-        let config = engine_config(&model, &tokenizer, options)?;
-        let (threads, providers) = (options.threads, options.providers.clone());
+        let LoadOptions { threads, exact, .. } = *options;
+        let providers = options.providers.clone();
         let backend =
-            options.device.open_with(&OpenOptions { threads, providers, ..OpenOptions::default() })?;
+            options.device.open_with(&OpenOptions { threads, exact, providers, ..OpenOptions::default() })?;
+        let config = engine_config(&model, &tokenizer, (options, memory_of(backend.as_ref())))?;
         let program = model.compile(backend.as_ref(), options.kv_type)?;
         let engine = Engine::with_text(program, config, Arc::clone(&tokenizer) as _)?;
         let device = backend.info().kind.to_owned();
@@ -198,13 +202,22 @@ impl Llm {
     }
 }
 
+/// Bytes a model may take: what the device has, and no more than the machine has left.
+fn memory_of(backend: &dyn Backend) -> Option<u64> {
+    backend.info().memory_bytes.into_iter().chain(available_memory()).min()
+}
+
 /// The engine's limits, computed before anything is loaded onto the device.
-fn engine_config(model: &Model, tokenizer: &Tokenizer, options: &LoadOptions) -> Result<EngineConfig, Error> {
+fn engine_config(
+    model: &Model,
+    tokenizer: &Tokenizer,
+    (options, available): (&LoadOptions, Option<u64>),
+) -> Result<EngineConfig, Error> {
     let context = options.context.unwrap_or(usize::MAX).min(model.config().context);
     let kv = model.kv_layout(options.kv_type)?;
     let mut config = EngineConfig::new(context, model.config().vocab, kv);
     let weights = model.weight_bytes();
-    config.kv_budget_bytes = match (options.kv_budget, available_memory()) {
+    config.kv_budget_bytes = match (options.kv_budget, available) {
         (Some(bytes), _) => to_usize(bytes),
         (None, Some(available)) => {
             let left = available.saturating_sub(weights).saturating_sub(SPARE_BYTES);

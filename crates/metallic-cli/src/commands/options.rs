@@ -36,6 +36,10 @@ pub(crate) struct DeviceOptions {
     /// Threads of the CPU [default: one per core]
     #[arg(short, long)]
     pub(crate) threads: Option<NonZeroUsize>,
+    /// Compute in 32 bits throughout on the CPU, which else rounds activations to 8 bits where weights are quantised:
+    /// slower, larger, for comparisons
+    #[arg(long)]
+    pub(crate) exact: bool,
     /// Type of the cached keys and values
     #[arg(long, value_enum, ignore_case = true, default_value_t = KvType::F16)]
     pub(crate) kv_type: KvType,
@@ -98,7 +102,7 @@ impl DeviceOptions {
     /// How the device is opened.
     pub(crate) fn open(&self, profile: bool) -> OpenOptions {
         let providers = self.provider.clone();
-        OpenOptions { threads: self.threads(), profile, providers, ..OpenOptions::default() }
+        OpenOptions { threads: self.threads(), profile, exact: self.exact, providers }
     }
 }
 
