@@ -439,7 +439,8 @@ pub fn run_ahead_on_host<P: Program + ?Sized>(
     for ahead in 0..steps {
         let positions: Vec<u32> = step.positions.iter().map(|p| p.saturating_add(ahead as u32)).collect();
         let sequences: Vec<SequenceSpan<'_>> = step.sequences.iter().map(|s| s.ahead(ahead)).collect();
-        let next = Step { tokens: &tokens, positions: &positions, sequences: &sequences, outputs: step.outputs };
+        let next =
+            Step { tokens: &tokens, positions: &positions, sequences: &sequences, outputs: step.outputs };
         total.add(&program.run(&next)?);
         let logits = program.output(0);
         let rows = logits.chunks_exact((logits.len() / step.outputs.len().max(1)).max(1));

@@ -80,8 +80,9 @@ pub fn folders() -> Vec<PathBuf> {
 /// GGUF files of those families in supported types.
 pub fn ggufs() -> Vec<String> {
     let entries = std::fs::read_dir(crate::data::golden().join("gguf")).expect("the golden set is complete");
-    let names =
-        entries.filter_map(|e| e.expect("the golden set is complete").file_name().to_str()?.strip_suffix(".gguf").map(str::to_owned));
+    let names = entries.filter_map(|e| {
+        e.expect("the golden set is complete").file_name().to_str()?.strip_suffix(".gguf").map(str::to_owned)
+    });
     let mut found: Vec<String> = names
         .filter(|n| ["llama256.", "llama_", "qwen2.", "mistral_g."].iter().any(|p| n.starts_with(p)))
         .filter(|n| !n.ends_with("IQ4_NL") && !n.ends_with("MXFP4"))
@@ -94,7 +95,8 @@ pub fn ggufs() -> Vec<String> {
 /// A GGUF file of the golden set and what is expected of it.
 pub fn gguf(name: &str) -> (PathBuf, Expected) {
     let folder = crate::data::golden().join("gguf");
-    let expected = Expected::read(&folder.join(format!("{name}.expected.json"))).expect("the golden set is complete");
+    let expected =
+        Expected::read(&folder.join(format!("{name}.expected.json"))).expect("the golden set is complete");
     (folder.join(format!("{name}.gguf")), expected)
 }
 
