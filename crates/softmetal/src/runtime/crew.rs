@@ -212,6 +212,7 @@ mod tests {
         panic::{self, AssertUnwindSafe},
         sync::atomic::{AtomicUsize, Ordering},
         thread,
+        time::{Duration, Instant},
     };
 
     use super::Crew;
@@ -234,6 +235,22 @@ mod tests {
                 });
             }
         });
+    }
+
+    #[test]
+    fn helpers_come_to_work_that_waits_for_them() {
+        let crew = Crew::default();
+        for hands in [2, 4, 3] {
+            let here = AtomicUsize::new(0);
+            let start = Instant::now();
+            crew.run(hands, &|| {
+                here.fetch_add(1, Ordering::Relaxed);
+                while here.load(Ordering::Relaxed) < hands && start.elapsed() < Duration::from_secs(20) {
+                    thread::yield_now();
+                }
+            });
+            assert_eq!(here.into_inner(), hands);
+        }
     }
 
     #[test]
