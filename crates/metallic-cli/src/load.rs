@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use metallic::{
     Llm, LoadOptions, Model,
     core::{BLOCK_TOKENS, DType, DeviceInfo, Program},
+    device::{OpenOptions, Providers, Quarantined},
     model::Source,
 };
 
@@ -42,7 +43,7 @@ pub(crate) fn llm(model: &ModelOptions, answer: &AnswerOptions, ui: Ui) -> anyho
     let options = LoadOptions {
         device: model.device.device.clone(),
         threads: model.device.threads(),
-        providers: model.device.provider.clone(),
+        providers: model.device.providers()?,
         exact: model.device.exact,
         kv_type: model.device.kv_type.into(),
         context,
@@ -51,11 +52,19 @@ pub(crate) fn llm(model: &ModelOptions, answer: &AnswerOptions, ui: Ui) -> anyho
     let spinner = ui.spinner(&format!("loading {}", path.display()));
     let llm = Llm::load_with(&path, &options)?;
     drop(spinner);
+    tell(&options.providers, ui);
     let made_for = llm.model().config().context;
     if let Some(asked) = context.filter(|asked| *asked > made_for) {
         ui.note(&format!("note: the model was made for {made_for} tokens; --ctx {asked} is cut to that"));
     }
     Ok(llm)
+}
+
+/// Says which kernels of the device could not be had: others serve in their place.
+fn tell(providers: &Providers, ui: Ui) {
+    for Quarantined { op, provider, error } in providers.quarantined() {
+        ui.note(&format!("note: {op}={provider} is left out on this device: {error}"));
+    }
 }
 
 /// A model on its device, without engine and tokenizer.
@@ -74,7 +83,9 @@ pub(crate) fn program(path: &Path, device: &DeviceOptions, profile: bool, ui: Ui
         // Not used here, but a folder that is broken should not seem whole.
         model.tokenizer()?;
     }
-    let backend = device.device.open_with(&device.open(profile))?;
+    let providers = device.providers()?;
+    let options = OpenOptions { threads: device.threads(), profile, exact: device.exact, providers };
+    let backend = device.device.open_with(&options)?;
     let kv_type = device.kv_type.into();
     let (weights, available) = (model.weight_bytes(), metallic::device::available_memory());
     if let Some(available) = available.filter(|available| weights > *available) {
@@ -83,6 +94,7 @@ pub(crate) fn program(path: &Path, device: &DeviceOptions, profile: bool, ui: Ui
         return Err(Failure::new(reason, "take a smaller model or a stronger quantisation").into());
     }
     let program = model.compile(backend.as_ref(), kv_type)?;
+    tell(&options.providers, ui);
     Ok(Loaded { model, program, device: backend.info().clone(), kv_type })
 }
 

@@ -108,7 +108,7 @@ pub struct Quarantined {
     pub error: GpuError,
 }
 
-/// Who serves which operation. Clones share it.
+/// Who serves which operation on one device. Clones share it, so that whoever asked can read what was chosen.
 #[derive(Clone, Debug, Default)]
 pub struct Providers {
     state: Arc<Mutex<State>>,
@@ -129,25 +129,42 @@ impl Providers {
 
     /// As the environment has it: `METALLIC_FORCE_SDPA_BACKEND=plain`.
     pub fn from_environment() -> Result<Providers, GpuError> {
+        let providers = Providers::new();
+        providers.follow_environment()?;
+        Ok(providers)
+    }
+
+    /// Asks for what the environment asks for, where no caller has asked.
+    pub fn follow_environment(&self) -> Result<(), GpuError> {
         // What is not Unicode cannot name a provider either, but must be said, not skipped.
-        let vars = std::env::vars_os();
-        Providers::from_variables(
-            vars.map(|(name, value)| {
-                (name.to_string_lossy().into_owned(), value.to_string_lossy().into_owned())
-            }),
-        )
+        let text = |os: std::ffi::OsString| os.to_string_lossy().into_owned();
+        self.follow(std::env::vars_os().map(|(name, value)| (text(name), text(value))))
     }
 
     /// As these variables have it. Others than `METALLIC_FORCE_<OP>_BACKEND`, and empty ones, say nothing.
     pub fn from_variables(vars: impl IntoIterator<Item = (String, String)>) -> Result<Providers, GpuError> {
         let providers = Providers::new();
+        providers.follow(vars)?;
+        Ok(providers)
+    }
+
+    fn follow(&self, vars: impl IntoIterator<Item = (String, String)>) -> Result<(), GpuError> {
         for (name, value) in vars {
             let op = name.strip_prefix("METALLIC_FORCE_").and_then(|rest| rest.strip_suffix("_BACKEND"));
             if let Some(op) = op.filter(|_| !value.is_empty()) {
-                providers.force(&op.to_lowercase(), &value, Why::Environment)?;
+                self.force(&op.to_lowercase(), &value, Why::Environment)?;
             }
         }
-        Ok(providers)
+        Ok(())
+    }
+
+    /// What callers and flags have asked for, by operation.
+    pub fn asked(&self) -> Vec<(OpKind, &'static str)> {
+        let state = self.state();
+        let asked = state.forced.iter().filter(|(_, (_, why))| *why == Why::Override);
+        let mut asked: Vec<_> = asked.map(|(op, (provider, _))| (*op, *provider)).collect();
+        asked.sort_unstable();
+        asked
     }
 
     /// Asks for a provider by name; goes before the environment.
@@ -234,12 +251,24 @@ impl Providers {
         let kind = *kind.ok_or_else(|| unknown(format!("{op}={provider}"), OpKind::ALL))?;
         let known = kind.providers().iter().find(|name| **name == provider);
         let known = known.ok_or_else(|| unknown(format!("{op}={provider}"), &[kind]))?;
-        self.state().forced.insert(kind, (known, why));
+        let mut state = self.state();
+        // A caller goes before the environment, whoever comes first.
+        let kept = state.forced.get(&kind).is_some_and(|(_, had)| *had == Why::Override);
+        if why == Why::Override || !kept {
+            state.forced.insert(kind, (known, why));
+        }
         Ok(())
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Equal where the same was asked for.
+impl PartialEq for Providers {
+    fn eq(&self, other: &Providers) -> bool {
+        Arc::ptr_eq(&self.state, &other.state) || self.asked() == other.asked()
     }
 }
 
@@ -369,6 +398,9 @@ mod tests {
         assert_eq!(providers.choose(OpKind::Matmul, Ok), Ok("tiles"));
         providers.set_by_flag("sdpa=flash").unwrap();
         assert_eq!(providers.choose(OpKind::Sdpa, Ok), Ok("flash"));
+        assert_eq!(providers.asked(), [(OpKind::Sdpa, "flash")]);
+        providers.follow([var("METALLIC_FORCE_SDPA_BACKEND", "plain")]).unwrap();
+        assert_eq!(providers.choose(OpKind::Sdpa, Ok), Ok("flash"), "whoever comes first");
         let why: Vec<Why> = providers.selections().into_iter().map(|s| s.why).collect();
         assert_eq!(why, [Why::Environment, Why::Default, Why::Override]);
         assert_eq!(OpKind::Sdpa.variable(), "METALLIC_FORCE_SDPA_BACKEND");

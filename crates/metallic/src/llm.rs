@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use metallic_core::{Backend, BackendError, DType, KvLayout};
 
-use crate::device::{Device, OpenOptions, available_memory};
+use crate::device::{Device, OpenOptions, Providers, available_memory};
 use crate::generate::{Engine, EngineConfig, EngineError, Generation, Request, Sampling};
 use crate::model::{Model, ModelError};
 use crate::text::{ChatTemplate, Message, TextError, Tokenizer};
@@ -56,8 +56,8 @@ pub struct LoadOptions {
     pub device: Device,
     /// Threads of a CPU; 0: one for each core.
     pub threads: usize,
-    /// Which provider serves an operation on a GPU, as `sdpa=plain`.
-    pub providers: Vec<String>,
+    /// Which provider serves which operation on a GPU; a clone that is kept tells what was chosen.
+    pub providers: Providers,
     /// Compute in 32 bits throughout on a CPU, for comparisons.
     pub exact: bool,
     /// How keys and values are stored: `F32`, `F16`, `BF16` or `Q8_0`.
@@ -75,7 +75,7 @@ impl Default for LoadOptions {
         LoadOptions {
             device: Device::Auto,
             threads: 0,
-            providers: Vec::new(),
+            providers: Providers::new(),
             exact: false,
             kv_type: DType::F16,
             context: None,

@@ -165,6 +165,25 @@ fn a_device_that_hangs_is_a_timeout_for_each_request_until_it_goes_on() {
 }
 
 #[test]
+fn steps_that_go_together_and_fail_are_taken_one_by_one() {
+    let Some(rig) = rig() else { return };
+    let backend = rig.backend(GpuOptions { steps_ahead: 4, ..GpuOptions::default() });
+    let engine = rig.engine(&backend).unwrap();
+    rig.answers(&engine);
+    let held = memory(&rig.gpu);
+    for fault in [Fault::Submit, Fault::Execute, Fault::Wait] {
+        // The prompt is the first submission, four steps together are the second.
+        rig.gpu.fail(fault, 2);
+        rig.answers(&engine);
+        // Intermediates that late work keeps are replaced by what a step of one token needs.
+        let (buffers, bytes, submissions) = memory(&rig.gpu);
+        assert!(buffers == held.0 && bytes <= held.1 && submissions == 0, "{fault:?}");
+    }
+    drop((engine, backend));
+    rig.holds_nothing();
+}
+
+#[test]
 fn memory_that_runs_out_while_serving_is_an_error_and_comes_back() {
     let Some(rig) = rig() else { return };
     let backend = rig.backend(GpuOptions::default());

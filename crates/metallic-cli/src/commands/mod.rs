@@ -72,7 +72,8 @@ Examples:
   metallic pull                                          fetch the default model (SmolLM2-135M)
   metallic pull qwen2.5-0.5b                             fetch a model by its alias
   metallic pull bartowski/Llama-3.2-1B-Instruct-GGUF:Q8_0
-  metallic list                                          show what is in the cache";
+  metallic list                                          show what is in the cache
+  metallic devices                                       show what can compute here";
 
 #[cfg(test)]
 mod tests {

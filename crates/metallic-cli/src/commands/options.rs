@@ -6,11 +6,7 @@ use clap::{
     Args, ValueEnum,
     builder::{PossibleValue, TypedValueParser},
 };
-use metallic::{
-    Device, Options, Sampling,
-    core::DType,
-    device::{OpenOptions, Providers},
-};
+use metallic::{Device, Options, Sampling, core::DType, device::Providers};
 
 use crate::hub::DEFAULT_MODEL;
 
@@ -99,10 +95,13 @@ impl DeviceOptions {
         self.threads.map_or(0, NonZeroUsize::get)
     }
 
-    /// How the device is opened.
-    pub(crate) fn open(&self, profile: bool) -> OpenOptions {
-        let providers = self.provider.clone();
-        OpenOptions { threads: self.threads(), profile, exact: self.exact, providers }
+    /// The kernels that were asked for.
+    pub(crate) fn providers(&self) -> anyhow::Result<Providers> {
+        let providers = Providers::new();
+        for flag in &self.provider {
+            providers.set_by_flag(flag)?;
+        }
+        Ok(providers)
     }
 }
 
