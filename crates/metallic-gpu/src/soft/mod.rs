@@ -39,7 +39,7 @@ struct State {
     next: u32,
     buffers: HashMap<BufferId, Arc<softmetal::Buffer>>,
     libraries: HashMap<LibraryId, Arc<Library>>,
-    pipelines: HashMap<PipelineId, Arc<Ready>>,
+    pipelines: HashMap<PipelineId, Arc<softmetal::Pipeline>>,
 }
 
 impl State {
@@ -47,14 +47,6 @@ impl State {
         self.next += 1;
         self.next
     }
-}
-
-/// A kernel with its constants.
-#[derive(Debug)]
-struct Ready {
-    library: Arc<Library>,
-    function: String,
-    constants: Constants,
 }
 
 impl Soft {
@@ -116,13 +108,10 @@ impl Soft {
         let run = || -> softmetal::Result<softmetal::Outcome> {
             let mut call = self
                 .device
-                .dispatch(&ready.library, &ready.function)?
+                .dispatch_of(&ready)
                 .value(0, dispatch.params.as_bytes())
                 .threadgroups(dispatch.groups, dispatch.threads)
                 .seed(self.options.seed);
-            for (index, value) in ready.constants.values().iter().enumerate() {
-                call = call.constant(index as u32, *value);
-            }
             for (index, buffer, region) in &bound {
                 call = call.bind(*index, buffer, region.offset()..region.offset() + region.len());
             }
@@ -207,10 +196,12 @@ impl Gpu for Soft {
             .get(&library)
             .cloned()
             .ok_or_else(|| fails("its library was given back".to_owned()))?;
-        let kernel = library.kernel(function).map_err(|e| fails(e.to_string()))?;
-        let max_threads = kernel.max_threads.unwrap_or(softmetal::device::MAX_THREADS);
+        let mut ready = softmetal::Pipeline::new(&library, function).map_err(|e| fails(e.to_string()))?;
+        for (index, value) in constants.values().iter().enumerate() {
+            ready = ready.constant(index as u32, *value).map_err(|e| fails(e.to_string()))?;
+        }
+        let max_threads = ready.kernel().max_threads.unwrap_or(softmetal::device::MAX_THREADS);
         let id = PipelineId(state.id());
-        let ready = Ready { library: library.clone(), function: function.to_owned(), constants: *constants };
         state.pipelines.insert(id, Arc::new(ready));
         Ok(Pipeline { id, max_threads })
     }
