@@ -3,8 +3,9 @@
 constant uint SOFTCAP [[function_constant(2)]];
 constant uint SINKS [[function_constant(3)]];
 
-// Below every score, and still a number: what compares with infinities may be optimised away.
-constant constexpr float LOWEST = -3.0e38f;
+// Below every score, and still a number: what compares with infinities may be optimised away. A literal, so that `?:` never
+// has to choose between variables of two address spaces.
+#define LOWEST (-3.0e38f)
 
 inline float capped(float score, float cap) {
     return SOFTCAP ? cap * precise::tanh(precise::divide(score, cap)) : score;

@@ -5,10 +5,10 @@
 // The largest of each number over a simdgroup; every lane gets it.
 template <uint H>
 inline void simd_max_each(thread float* x) {
-    for (uint h = 0; h < H; h += 4) {
+    UNROLL for (uint h = 0; h < H; h += 4) {
         const float4 top = simd_max(float4(
             x[h], h + 1 < H ? x[h + 1] : LOWEST, h + 2 < H ? x[h + 2] : LOWEST, h + 3 < H ? x[h + 3] : LOWEST));
-        for (uint i = 0; i < 4; i++)
+        UNROLL for (uint i = 0; i < 4; i++)
             if (h + i < H) x[h + i] = top[i];
     }
 }
@@ -16,10 +16,10 @@ inline void simd_max_each(thread float* x) {
 // The sum of each number over a simdgroup; every lane gets it.
 template <uint H>
 inline void simd_sum_each(thread float* x) {
-    for (uint h = 0; h < H; h += 4) {
+    UNROLL for (uint h = 0; h < H; h += 4) {
         const float4 sum = simd_sum(float4(
             x[h], h + 1 < H ? x[h + 1] : 0.0f, h + 2 < H ? x[h + 2] : 0.0f, h + 3 < H ? x[h + 3] : 0.0f));
-        for (uint i = 0; i < 4; i++)
+        UNROLL for (uint i = 0; i < 4; i++)
             if (h + i < H) x[h + i] = sum[i];
     }
 }
@@ -30,21 +30,21 @@ inline void key_scores(device const uchar* key, threadgroup const float* q, thre
     if (WIDE) {
         threadgroup const float4* q4 = (threadgroup const float4*)q;
         float4 sums[H];
-        for (uint h = 0; h < H; h++) sums[h] = float4(0.0f);
+        UNROLL for (uint h = 0; h < H; h++) sums[h] = float4(0.0f);
         for (uint i = 0; i < HEAD_DIM; i += 8) {
             float4 a, b;
             kv_load8(key, i, a, b);
-            for (uint h = 0; h < H; h++) {
+            UNROLL for (uint h = 0; h < H; h++) {
                 const uint at = (h * HEAD_DIM + i) / 4;
                 sums[h] = fma(b, q4[at + 1], fma(a, q4[at], sums[h]));
             }
         }
-        for (uint h = 0; h < H; h++) scores[h] = (sums[h].x + sums[h].y) + (sums[h].z + sums[h].w);
+        UNROLL for (uint h = 0; h < H; h++) scores[h] = (sums[h].x + sums[h].y) + (sums[h].z + sums[h].w);
     } else {
-        for (uint h = 0; h < H; h++) scores[h] = 0.0f;
+        UNROLL for (uint h = 0; h < H; h++) scores[h] = 0.0f;
         for (uint i = 0; i < HEAD_DIM; i++) {
             const float k = kv_load1(key, i);
-            for (uint h = 0; h < H; h++) scores[h] = fma(k, q[h * HEAD_DIM + i], scores[h]);
+            UNROLL for (uint h = 0; h < H; h++) scores[h] = fma(k, q[h * HEAD_DIM + i], scores[h]);
         }
     }
 }
@@ -74,17 +74,18 @@ inline void add_values(
         if (WIDE) {
             if (lanes.first < HEAD_DIM) {
                 const float4 v = kv_load4(value, lanes.first);
-                for (uint h = 0; h < H; h++) sums[2 * h] = fma(float4(weights[h * SIMD + k]), v, sums[2 * h]);
+                UNROLL for (uint h = 0; h < H; h++) sums[2 * h] = fma(float4(weights[h * SIMD + k]), v, sums[2 * h]);
             }
             if (lanes.first + 128 < HEAD_DIM) {
                 const float4 v = kv_load4(value, lanes.first + 128);
-                for (uint h = 0; h < H; h++) sums[2 * h + 1] = fma(float4(weights[h * SIMD + k]), v, sums[2 * h + 1]);
+                UNROLL for (uint h = 0; h < H; h++)
+                    sums[2 * h + 1] = fma(float4(weights[h * SIMD + k]), v, sums[2 * h + 1]);
             }
         } else {
-            for (uint j = 0; j < 8; j++) {
+            UNROLL for (uint j = 0; j < 8; j++) {
                 if (32 * j + lanes.first >= HEAD_DIM) continue;
                 const float v = kv_load1(value, 32 * j + lanes.first);
-                for (uint h = 0; h < H; h++)
+                UNROLL for (uint h = 0; h < H; h++)
                     sums[2 * h + j / 4][j % 4] = fma(weights[h * SIMD + k], v, sums[2 * h + j / 4][j % 4]);
             }
         }
@@ -124,7 +125,7 @@ void attend(
     const Lanes<WIDE> lanes(lane);
     float top[H], total[H];
     float4 sums[2 * H];
-    for (uint h = 0; h < H; h++) {
+    UNROLL for (uint h = 0; h < H; h++) {
         top[h] = LOWEST;
         total[h] = 0.0f;
         sums[2 * h] = sums[2 * h + 1] = float4(0.0f);
@@ -135,15 +136,15 @@ void attend(
         const uint index = b * BLOCK_TOKENS + lane;
         const bool seen = index >= begin && index < end;
         float scores[H], tall[H];
-        for (uint h = 0; h < H; h++) scores[h] = LOWEST;
+        UNROLL for (uint h = 0; h < H; h++) scores[h] = LOWEST;
         if (seen) {
             key_scores<H, WIDE>(keys + start + lane * kv_row_bytes(), queries, scores);
-            for (uint h = 0; h < H; h++) scores[h] = capped(scores[h], p.softcap);
+            UNROLL for (uint h = 0; h < H; h++) scores[h] = capped(scores[h], p.softcap);
         }
-        for (uint h = 0; h < H; h++) tall[h] = scores[h];
+        UNROLL for (uint h = 0; h < H; h++) tall[h] = scores[h];
         simd_max_each<H>(tall);
         threadgroup float* own_weights = weights + turn * H * SIMD;
-        for (uint h = 0; h < H; h++) {
+        UNROLL for (uint h = 0; h < H; h++) {
             const float high = max(top[h], tall[h]);
             const float fade = precise::exp(top[h] - high);
             const float weight = seen ? precise::exp(scores[h] - high) : 0.0f;
@@ -162,7 +163,7 @@ void attend(
     }
     simd_sum_each<H>(total);
     if (lane == 0) {
-        for (uint h = 0; h < H; h++) {
+        UNROLL for (uint h = 0; h < H; h++) {
             tops[simd * H + h] = top[h];
             totals[simd * H + h] = total[h];
         }
@@ -187,10 +188,10 @@ void attend(
         if (h0 > 0) threadgroup_barrier(mem_flags::mem_threadgroup);
         if (lanes.group < lanes.groups) {
             threadgroup float* mine = work + (simd * lanes.groups + lanes.group) * now * HEAD_DIM;
-            for (uint h = 0; h < H; h++) {
+            UNROLL for (uint h = 0; h < H; h++) {
                 if (h < h0 || h >= h0 + now) continue;
                 threadgroup float* to = mine + (h - h0) * HEAD_DIM;
-                for (uint j = 0; j < 8; j++) {
+                UNROLL for (uint j = 0; j < 8; j++) {
                     const uint i = lanes.first + (WIDE ? j / 4 * 128 + j % 4 : j * 32);
                     if (i < HEAD_DIM) to[i] = sums[2 * h + j / 4][j % 4];
                 }

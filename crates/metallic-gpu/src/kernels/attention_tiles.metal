@@ -2,8 +2,6 @@
 // four simdgroups has 8 rows of queries and of the result in matrices of 8 × 8; keys and values come block by block, 64
 // dimensions at a time, through threadgroup memory.
 
-#define UNROLL _Pragma("clang loop unroll(full)")
-
 constant constexpr uint TILE_THREADS = 128;
 // Dimensions of a head that are staged at a time: 8 matrices.
 constant constexpr uint STAGED = 64;

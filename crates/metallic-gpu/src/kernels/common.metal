@@ -2,6 +2,9 @@
 
 constant constexpr uint SIMD = 32;
 
+// Before loops that index arrays in registers: an index that is no constant would put the array into memory.
+#define UNROLL _Pragma("clang loop unroll(full)")
+
 // The sum over a threadgroup; every thread gets it. `scratch` holds one number per simdgroup.
 inline float group_sum(float x, threadgroup float* scratch, uint lane, uint simd, uint simds) {
     x = simd_sum(x);

@@ -14,7 +14,7 @@ constant uint IN_ORDER [[function_constant(1)]];
     ) {                                                                                                          \
         const uint i = at.x * 8;                                                                                 \
         if (i >= p.cols || at.y >= p.rows) return;                                                               \
-        const ulong from = IN_ORDER ? at.y : ids[at.y];                                                          \
+        const ulong from = IN_ORDER ? ulong(at.y) : ulong(ids[at.y]);                                            \
         const Eight v = decode8(GATHER_TYPE, table + from * p.pitch, i, p.cols);                                 \
         device T* row = out + ulong(at.y) * p.cols;                                                              \
         store_ragged(row, i, p.cols, v.lo);                                                                      \

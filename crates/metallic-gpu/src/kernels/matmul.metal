@@ -50,6 +50,11 @@ void products(
     }
 }
 
+// Rows of a matrix.
+inline uint rows_of(constant MatmulParams& p, uint part) {
+    return part == 0 ? p.rows0 : part == 1 ? p.rows1 : p.rows2;
+}
+
 [[max_total_threads_per_threadgroup(128)]]
 kernel void matmul_project(
     constant MatmulParams& p [[buffer(0)]], device const float* x [[buffer(1)]], device const uchar* w0 [[buffer(2)]],
@@ -61,17 +66,16 @@ kernel void matmul_project(
 ) {
     threadgroup float4 memory[TILE_FLOATS / 4];
     threadgroup float* runs = (threadgroup float*)memory;
-    const uint3 sizes = uint3(p.rows0, p.rows1, p.rows2);
     uint part = 0, first = 0, tile = group.x;
-    while (part < 2 && tile >= (sizes[part] + TILE - 1) / TILE) {
-        tile -= (sizes[part] + TILE - 1) / TILE;
-        first += sizes[part];
+    while (part < 2 && tile >= (rows_of(p, part) + TILE - 1) / TILE) {
+        tile -= (rows_of(p, part) + TILE - 1) / TILE;
+        first += rows_of(p, part);
         part++;
     }
     device const uchar* w = part == 0 ? w0 : part == 1 ? w1 : w2;
     device const float* bias = part == 0 ? bias0 : part == 1 ? bias1 : bias2;
     const uint type = part == 0 ? WEIGHT0 : part == 1 ? WEIGHT1 : WEIGHT2;
-    const uint rows = sizes[part], row = tile * TILE, token = group.y * TILE;
+    const uint rows = rows_of(p, part), row = tile * TILE, token = group.y * TILE;
     Quarter q;
     begin(q, simd, uint2(p.tokens - token, rows - row));
 #define PRODUCTS(W) products<W>(q, p, x, w, uint3(token, row, rows), runs, tid)

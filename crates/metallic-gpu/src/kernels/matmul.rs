@@ -4,10 +4,7 @@ use metallic_core::DType;
 
 use super::project::Projection;
 use super::typed::{ACTIVATION, FUNCTIONS, unary_code};
-use super::{
-    Arg, COMMON, Constants, Family, Kernel, Launch, QUANT, QUANT_TYPES, Slot, Stage, reads, weight_type,
-    writes,
-};
+use super::{Arg, COMMON, Constants, Family, Kernel, Launch, QUANT, QUANT_TYPES, Slot, Stage, reads, writes};
 use crate::error::GpuError;
 use crate::gpu::Limits;
 use crate::params::kernel_params;
@@ -57,10 +54,7 @@ pub(crate) fn stage(
     let op = projection.op;
     check_memory(op, limits)?;
     let rows = projection.part_rows();
-    let mut types = [0; 3];
-    for (number, part) in types.iter_mut().zip(projection.parts.iter().flatten()) {
-        *number = weight_type(op, part.dtype)?;
-    }
+    let types = projection.types()?;
     let constants = Constants::of([
         types[0],
         types[1],

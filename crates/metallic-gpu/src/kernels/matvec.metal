@@ -156,20 +156,24 @@ inline float norm_scale(constant MatvecParams& p, threadgroup const float* parts
     return UNIT * precise::rsqrt(mean + p.eps * (UNIT * UNIT));
 }
 
+// Rows of a matrix.
+inline uint rows_of(constant MatvecParams& p, uint part) {
+    return part == 0 ? p.rows0 : part == 1 ? p.rows1 : p.rows2;
+}
+
 template <uint T>
 void matvec(
     constant MatvecParams& p, Vectors v, Matrices m, device const float* residual, device float* out,
     threadgroup float* parts, uint tile, uint lane
 ) {
-    const uint3 sizes = uint3(p.rows0, p.rows1, p.rows2);
     const uint tile_rows = p.blocks * ROWS;
     uint part = 0, first = 0;
-    while (part < 2 && WITH_GATE == 0 && tile >= (sizes[part] + tile_rows - 1) / tile_rows) {
-        tile -= (sizes[part] + tile_rows - 1) / tile_rows;
-        first += sizes[part];
+    while (part < 2 && WITH_GATE == 0 && tile >= (rows_of(p, part) + tile_rows - 1) / tile_rows) {
+        tile -= (rows_of(p, part) + tile_rows - 1) / tile_rows;
+        first += rows_of(p, part);
         part++;
     }
-    const uint rows = sizes[part], row = tile * tile_rows;
+    const uint rows = rows_of(p, part), row = tile * tile_rows;
     if (row >= rows) return;
     const uint count = min(tile_rows, rows - row);
     const uint3 at = uint3(row, count, rows);

@@ -1,11 +1,8 @@
 //! Matrices times the vectors of a few tokens, everything around the product fused: see `matvec.metal`.
 
-use super::project::{MAX_PARTS, Projection};
+use super::project::Projection;
 use super::typed::{ACTIVATION, FUNCTIONS, unary_code};
-use super::{
-    Arg, COMMON, Constants, Family, Kernel, Launch, QUANT, QUANT_TYPES, Slot, Stage, reads, weight_type,
-    writes,
-};
+use super::{Arg, COMMON, Constants, Family, Kernel, Launch, QUANT, QUANT_TYPES, Slot, Stage, reads, writes};
 use crate::error::GpuError;
 use crate::gpu::Limits;
 use crate::params::kernel_params;
@@ -72,10 +69,7 @@ pub(crate) fn stage(projection: &Projection, limits: &Limits) -> Result<Stage, G
     let most =
         (limits.threadgroup_memory / per_simd(blocks)).min(limits.max_threads / limits.simd_width.max(1));
     let simds = SIMDS.min(most).min(tiles(blocks)).max(1);
-    let mut types = [0; MAX_PARTS];
-    for (number, part) in types.iter_mut().zip(projection.parts.iter().flatten()) {
-        *number = weight_type(projection.op, part.dtype)?;
-    }
+    let types = projection.types()?;
     let constants = Constants::of([
         types[0],
         types[1],

@@ -114,10 +114,18 @@ pub struct Family {
 /// Helpers every family may use.
 pub(crate) const COMMON: (&str, &str) = ("common.metal", include_str!("common.metal"));
 
+/// Goes before every family. Products and sums round apart unless a kernel says `fma`: the safe math of Metal would fuse
+/// them, and its numbers would not be those of other devices. Compilers that know one of the pragmas pass over the other.
+const PROLOGUE: &str = "#include <metal_stdlib>
+using namespace metal;
+#pragma METAL fp contract(off)
+#pragma STDC FP_CONTRACT OFF
+";
+
 impl Family {
     /// The whole source, as a Metal compiler takes it. Lines keep the names of their files.
     pub fn source(&self) -> String {
-        let mut source = String::from("#include <metal_stdlib>\nusing namespace metal;\n");
+        let mut source = String::from(PROLOGUE);
         source.extend(self.params.iter().copied());
         let file = (format!("{}.metal", self.name), self.text);
         let files = self.uses.iter().map(|(name, text)| ((*name).to_owned(), *text)).chain([file]);

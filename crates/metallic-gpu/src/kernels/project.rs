@@ -68,6 +68,17 @@ impl Projection {
         self.parts.map(|part| part.and_then(|part| part.bias).unwrap_or(Slot::Unused))
     }
 
+    /// The numbers of the matrices' types. Those that are not there have the first one's: a compiler then sees one type
+    /// where there is one, and drops the decoders of all others.
+    pub(crate) fn types(&self) -> Result<[u32; MAX_PARTS], GpuError> {
+        let first = self.parts[0].map_or(Ok(0), |part| weight_type(self.op, part.dtype))?;
+        let mut types = [first; MAX_PARTS];
+        for (number, part) in types.iter_mut().zip(self.parts.iter().flatten()) {
+            *number = weight_type(self.op, part.dtype)?;
+        }
+        Ok(types)
+    }
+
     fn check(&self) -> Result<(), GpuError> {
         let refuse = |reason: String| Err(GpuError::Unsupported { op: self.op, reason });
         let parts: Vec<&Part> = self.parts.iter().flatten().collect();

@@ -98,18 +98,19 @@ kernel void kv_write(
     }
 }
 
-// 1 / sqrt(mean(x²) + eps) of a head, every lane gets it. The largest is divided out first: huge squares overflow.
-inline float head_norm(device const float* x, float eps, uint lane) {
+// The two factors of 1 / sqrt(mean(x²) + eps) of a head, to be applied one after the other; every lane gets them. The first
+// is 2⁻⁸⁰ where squares might overflow: a product of both is no normal number there, and GPUs make it 0.
+inline float2 head_norm(device const float* x, float eps, uint lane) {
     float top = 0.0f;
     for (uint i = lane; i < HEAD_DIM; i += SIMD) top = max(top, fabs(x[i]));
     top = simd_max(top);
-    const float unit = top > 1e15f ? 1.0f / top : 1.0f;
+    const float unit = top > 1e15f ? 8.271806125530277e-25f : 1.0f;
     float sum = 0.0f;
     for (uint i = lane; i < HEAD_DIM; i += SIMD) {
         const float v = x[i] * unit;
         sum += v * v;
     }
-    return unit * precise::rsqrt(simd_sum(sum) / float(HEAD_DIM) + eps * unit * unit);
+    return float2(unit, precise::rsqrt(simd_sum(sum) / float(HEAD_DIM) + eps * unit * unit));
 }
 
 // Rotates queries and keys of `q | k | v` rows and stores keys and values: a simdgroup per token and head.
@@ -136,7 +137,7 @@ kernel void rope_kv_write(
         }
         return;
     }
-    const float unit = NORM ? head_norm(x, p.eps, lane) : 1.0f;
+    const float2 unit = NORM ? head_norm(x, p.eps, lane) : float2(1.0f);
     device const float* w = is_query ? q_norm : k_norm;
     const uint position = positions[token];
     device uchar* row = keys;
@@ -150,12 +151,12 @@ kernel void rope_kv_write(
             const float2 cs = turn(position, freqs[INTERLEAVED ? i / 2 : pair.x]);
             float a = x[pair.x], b = x[pair.y];
             if (NORM) {
-                a *= unit * w[pair.x];
-                b *= unit * w[pair.y];
+                a = a * unit.x * (unit.y * w[pair.x]);
+                b = b * unit.x * (unit.y * w[pair.y]);
             }
             y = rotated(a, b, i, pair, cs, p.magnitude);
         } else if (i < HEAD_DIM) {
-            y = NORM ? x[i] * unit * w[i] : x[i];
+            y = NORM ? x[i] * unit.x * unit.y * w[i] : x[i];
         }
         if (!is_query) kv_store(row, j, lane, y);
         else if (i < HEAD_DIM) out[i] = y;
