@@ -200,8 +200,15 @@ fn queries_are_returned_keys_and_values_stored_in_one_pass() {
     ];
     for (dtype, heads, kv_heads, head_dim, pairs) in layouts {
         for norm in [None, Some(1e-5f32)] {
-            fused_case((dtype, heads, kv_heads), (head_dim, pairs), norm);
+            fused_case((dtype, heads, kv_heads), (head_dim, pairs), norm, 1.0);
         }
+    }
+}
+
+#[test]
+fn heads_of_values_whose_squares_are_no_floats_are_normalised() {
+    for size in [1e16, 1e25, 1.3e38] {
+        fused_case((DType::F32, 2, 1), (64, 20), Some(1e-5), size);
     }
 }
 
@@ -209,13 +216,14 @@ fn fused_case(
     (dtype, heads, kv_heads): (DType, usize, usize),
     (d, pairs): (usize, usize),
     norm: Option<f32>,
+    size: f32,
 ) {
     let cache = Cache::new(dtype, kv_heads, d);
     let spec = Rope { head_dim: d, pairs: RopePairs::Halves, magnitude: 1.2 };
     let freqs: Vec<f32> = (0..pairs).map(|i| 0.8f32.powi(i as i32)).collect();
     let positions = [31u32, 32, 33, 0];
     let cols = (heads + 2 * kv_heads) * d;
-    let qkv = numbers(4 * cols, 0.9);
+    let qkv: Vec<f32> = numbers(4 * cols, 0.9).iter().map(|x| x * size).collect();
     let weights = [numbers(d, 3.0), numbers(d, 4.0)];
     let head_norm = norm.map(|eps| HeadNorm { eps, q: Slot::Input(3), k: Slot::Input(4) });
     let stages = fused(&spec, (heads as u32, &cache.kv), (4, pairs as u32), head_norm, &LIMITS).unwrap();
