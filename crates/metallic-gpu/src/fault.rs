@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use metallic_core::{Bytes, DeviceInfo};
 
-use crate::command::CommandList;
+use crate::command::{Command, CommandList};
 use crate::error::GpuError;
 use crate::gpu::{BufferId, Gpu, Imported, LibraryId, Limits, Pipeline, PipelineId, Storage, Submission};
 use crate::kernels::Constants;
@@ -75,6 +75,10 @@ struct State {
     libraries: HashSet<LibraryId>,
     pipelines: HashSet<PipelineId>,
     strays: usize,
+    /// Threads a pipeline allows at most.
+    narrow: Option<u32>,
+    /// Operations of the last submission's dispatches.
+    labels: Vec<&'static str>,
 }
 
 impl Faulty {
@@ -98,6 +102,17 @@ impl Faulty {
     /// Makes the library of this name not compile until [`Faulty::heal`].
     pub fn refuse(&self, library: &str) {
         self.state().refused.insert(library.to_owned());
+    }
+
+    /// Leaves every pipeline that is made from now on so many threads at most, as a compiler does that is short of
+    /// registers.
+    pub fn narrow(&self, threads: u32) {
+        self.state().narrow = Some(threads);
+    }
+
+    /// The operations of the last submission's dispatches, in order.
+    pub fn labels(&self) -> Vec<&'static str> {
+        self.state().labels.clone()
     }
 
     /// Forgets all plans.
@@ -222,8 +237,10 @@ impl Gpu for Faulty {
         if self.fails(Fault::Pipeline) {
             return Err(compile(function));
         }
-        let pipeline = self.inner.pipeline(library, function, constants)?;
-        self.state().pipelines.insert(pipeline.id);
+        let mut pipeline = self.inner.pipeline(library, function, constants)?;
+        let mut state = self.state();
+        state.pipelines.insert(pipeline.id);
+        pipeline.max_threads = pipeline.max_threads.min(state.narrow.unwrap_or(u32::MAX));
         Ok(pipeline)
     }
 
@@ -242,6 +259,11 @@ impl Gpu for Faulty {
     }
 
     fn submit(&self, commands: &CommandList) -> Result<Box<dyn Submission>, GpuError> {
+        let labels = commands.commands().iter().filter_map(|command| match command {
+            Command::Dispatch(dispatch) => Some(dispatch.label),
+            Command::Copy { .. } | Command::Fill { .. } => None,
+        });
+        self.state().labels = labels.collect();
         if self.fails(Fault::Submit) {
             let reason = "injected failure".to_owned();
             return Err(GpuError::Execution { label: "submission".to_owned(), reason });

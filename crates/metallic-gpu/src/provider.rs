@@ -186,7 +186,8 @@ impl Providers {
     }
 
     /// Lets the providers of an operation try in order until one can. One that was asked for by name is the only one to try. One that
-    /// does not compile is quarantined; one that does not know this case (`Unsupported`) is passed over. Other failures end
+    /// does not compile is quarantined; one that does not know this case (`Unsupported`), or asks for
+    /// more than the device has (`Launch`), is passed over. Other failures end
     /// the search: they are no fault of a provider.
     pub fn choose<T>(
         &self,
@@ -196,7 +197,9 @@ impl Providers {
         let forced = self.state().forced.get(&op).cloned();
         if let Some((provider, why)) = forced {
             let made = attempt(provider).map_err(|error| match error {
-                error @ (GpuError::Compile { .. } | GpuError::Unsupported { .. }) => {
+                error @ (GpuError::Compile { .. }
+                | GpuError::Unsupported { .. }
+                | GpuError::Launch { .. }) => {
                     GpuError::Provider { op: op.name(), provider, error: Box::new(error) }
                 }
                 other => other,
@@ -218,7 +221,7 @@ impl Providers {
                         self.state().quarantined.push(Quarantined { op, provider, error: error.clone() });
                         error
                     }
-                    Err(error @ GpuError::Unsupported { .. }) => error,
+                    Err(error @ (GpuError::Unsupported { .. } | GpuError::Launch { .. })) => error,
                     Err(error) => return Err(error),
                 },
             };

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use metallic_gpu::fault::Faulty;
 use metallic_gpu::{GpuBackend, GpuOptions, Providers, Soft, SoftOptions};
 use metallic_testkit::cases;
 
@@ -17,12 +18,17 @@ fn backend(soft: SoftOptions, options: GpuOptions) -> Option<GpuBackend> {
 }
 
 fn run_table(soft: SoftOptions, options: GpuOptions, only: &str) {
-    let Some(backend) = backend(SoftOptions { threads: 2, ..soft }, options) else { return };
+    if let Some(backend) = backend(SoftOptions { threads: 2, ..soft }, options) {
+        check_table(&backend, only);
+    }
+}
+
+fn check_table(backend: &GpuBackend, only: &str) {
     let mut failures = Vec::new();
     let cases: Vec<_> = cases::all().into_iter().filter(|case| case.name.contains(only)).collect();
     assert!(!cases.is_empty(), "no case is called `{only}`");
     for case in &cases {
-        if let Err(error) = cases::check_exact(&backend, case) {
+        if let Err(error) = cases::check_exact(backend, case) {
             failures.push(format!("{}: {error}", case.name));
         }
     }
@@ -62,4 +68,15 @@ fn attention_in_three_steps_matches_the_reference_too() {
     run_table(SoftOptions::default(), plain_attention(), "attention");
     run_table(SoftOptions { seed: 3, ..SoftOptions::default() }, plain_attention(), "attention");
     run_table(SoftOptions { checked: true, ..SoftOptions::default() }, plain_attention(), "attention");
+}
+
+#[test]
+fn kernels_with_few_threads_are_planned_again() {
+    let soft = match Soft::new(SoftOptions { threads: 2, ..SoftOptions::default() }) {
+        Ok(soft) => Faulty::new(Arc::new(soft)),
+        Err(error) => return eprintln!("NOT TESTED: {error}"),
+    };
+    // Fewer than a row of 577 elements would get, or a tile of matrices.
+    soft.narrow(64);
+    check_table(&GpuBackend::new(Arc::new(soft), GpuOptions::default()), "");
 }
