@@ -5,6 +5,7 @@
 //! elements of an output must stay as it was.
 
 mod chance;
+mod choice;
 mod layout;
 mod table;
 #[cfg(test)]
