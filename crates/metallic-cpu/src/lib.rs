@@ -15,6 +15,7 @@ mod tensor_matmul;
 mod tensor_ops;
 mod weights;
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 use metallic_core::tensor::TensorDevice;
@@ -23,6 +24,15 @@ use metallic_core::{Backend, BackendError, DeviceInfo, Graph, KvLayout, Program,
 use simd::{Isa, Team};
 
 const DEVICE: &str = "cpu";
+
+/// Runs kernels. A panic in one is a bug; it must not take the caller's thread with it.
+fn guarded(run: impl FnOnce() -> Result<(), BackendError>) -> Result<(), BackendError> {
+    catch_unwind(AssertUnwindSafe(run)).unwrap_or_else(|panic| {
+        let text = panic.downcast_ref::<&str>().map(|s| (*s).to_owned());
+        let reason = text.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_default();
+        Err(BackendError::Failed { device: DEVICE, reason })
+    })
+}
 
 /// How the CPU is used.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

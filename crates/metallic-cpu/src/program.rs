@@ -1,7 +1,6 @@
 //! A graph made ready for the CPU: operations in order over one arena.
 
 use std::ops::Range;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -18,7 +17,7 @@ use crate::simd::{
     rms_norm, scale, softmax,
 };
 use crate::weights::Weights;
-use crate::{CpuOptions, DEVICE, simd};
+use crate::{CpuOptions, DEVICE, guarded, simd};
 
 pub(crate) struct CpuProgram {
     graph: Graph,
@@ -77,13 +76,7 @@ impl Program for CpuProgram {
         step.validate(self.graph.vocab(), self.cache.blocks())?;
         let start = Instant::now();
         let mut stats = RunStats::default();
-        // A panic in a kernel is a bug; it must not take the caller's thread with it.
-        let ran = catch_unwind(AssertUnwindSafe(|| self.run_nodes(step, &mut stats)));
-        ran.unwrap_or_else(|panic| {
-            let text = panic.downcast_ref::<&str>().map(|s| (*s).to_owned());
-            let reason = text.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_default();
-            Err(BackendError::Failed { device: DEVICE, reason })
-        })?;
+        guarded(|| self.run_nodes(step, &mut stats))?;
         stats.bytes_read += self.weight_bytes;
         stats.time = start.elapsed();
         Ok(stats)

@@ -1,7 +1,6 @@
 //! Single operations on tensors: memory of bytes, locked for the time of one operation.
 
 use std::any::Any;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr;
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::time::Instant;
@@ -9,12 +8,12 @@ use std::time::Instant;
 use metallic_core::tensor::{Operand, TensorDevice, TensorMemory, TensorOp, check};
 use metallic_core::{BackendError, Binary, RunStats};
 
-use crate::DEVICE;
 use crate::simd::{Isa, Team};
 use crate::tensor_attention::attend;
 use crate::tensor_data::{Sink, Source};
 use crate::tensor_matmul::matmul;
 use crate::tensor_ops as ops;
+use crate::{DEVICE, guarded};
 
 /// The tensors of one [`crate::Cpu`]: its team and its instruction set.
 pub(crate) struct CpuTensors {
@@ -73,12 +72,7 @@ impl TensorDevice for CpuTensors {
     ) -> Result<RunStats, BackendError> {
         check(op, inputs, outputs)?;
         let start = Instant::now();
-        // A panic in a kernel is a bug; it must not take the caller's thread with it.
-        catch_unwind(AssertUnwindSafe(|| self.evaluate(op, inputs, outputs))).unwrap_or_else(|panic| {
-            let text = panic.downcast_ref::<&str>().map(|s| (*s).to_owned());
-            let reason = text.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_default();
-            Err(BackendError::Failed { device: DEVICE, reason })
-        })?;
+        guarded(|| self.evaluate(op, inputs, outputs))?;
         let bytes = |all: &[Operand<'_>]| all.iter().map(|o| o.view.byte_range().len() as u64).sum::<u64>();
         Ok(RunStats {
             dispatches: 1,
