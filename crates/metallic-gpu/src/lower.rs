@@ -56,7 +56,7 @@ impl Lowering<'_> {
         limits: &Limits,
     ) -> Result<Option<Stages>, GpuError> {
         let node = self.graph.node(id);
-        let sizes = Sizes { tokens: facts.tokens, outputs: facts.outputs };
+        let sizes = facts.sizes();
         let rows = node.ty.shape.rows(sizes);
         // A receipt has no rows, what it stands for has happened all the same.
         if rows == 0 && !node.op.has_effect() {

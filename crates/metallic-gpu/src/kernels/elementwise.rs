@@ -34,11 +34,11 @@ pub(crate) const FAMILY: Family = Family {
     ],
 };
 
-const fn map_args(align: usize) -> [Arg; 2] {
+pub(super) const fn map_args(align: usize) -> [Arg; 2] {
     [reads("x", align), writes("out", align)]
 }
 
-const fn zip_args(align: usize) -> [Arg; 3] {
+pub(super) const fn zip_args(align: usize) -> [Arg; 3] {
     [reads("a", align), reads("b", align), writes("out", align)]
 }
 

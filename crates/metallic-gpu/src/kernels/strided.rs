@@ -3,9 +3,9 @@
 use metallic_core::{Binary, DType, Unary};
 
 use super::axes::{AXES, Axes};
-use super::elementwise::scalar_code;
+use super::elementwise::{map_args, scalar_code, zip_args};
 use super::typed::{self, ACTIVATION, APPLY, FUNCTIONS, PerFloat, VECTORS, binary_code, unary_code};
-use super::{Arg, Constants, Family, Launch, Params, reads, writes};
+use super::{Constants, Family, Launch, Params};
 use crate::error::GpuError;
 use crate::gpu::Limits;
 use crate::params::kernel_params;
@@ -45,14 +45,6 @@ pub(crate) const FAMILY: Family = Family {
         ("zip_strided_bf16", ZIP.args[1]),
     ],
 };
-
-const fn map_args(align: usize) -> [Arg; 2] {
-    [reads("x", align), writes("out", align)]
-}
-
-const fn zip_args(align: usize) -> [Arg; 3] {
-    [reads("a", align), reads("b", align), writes("out", align)]
-}
 
 const MAP: PerFloat = PerFloat {
     op: "map",
