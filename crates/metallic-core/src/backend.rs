@@ -289,7 +289,7 @@ impl KvLayout {
                     (layer, (cols == kv_heads * head_dim).then_some((kv_heads, head_dim)))
                 }
                 Op::Attention(a) => (a.layer, Some((a.kv_heads, a.head_dim))),
-                Op::RopeKvWrite { rope, layer, kv_heads, .. } => (layer, Some((kv_heads, rope.head_dim))),
+                Op::Qkv(qkv) => (qkv.layer, Some((qkv.kv_heads, qkv.rope.head_dim))),
                 Op::Tokens
                 | Op::Positions
                 | Op::OutputRows

@@ -21,7 +21,9 @@ pub use backend::{
 pub use bytes::Bytes;
 pub use dtype::{DType, UnknownDType};
 pub use graph::{Graph, GraphBuilder, GraphError, Node, NodeId, Var, Weight};
-pub use op::{Attention, Binary, Op, Project, ProjectInputs, Rope, RopePairs, Unary, WeightId, WeightUse};
+pub use op::{
+    Attention, Binary, Op, Project, ProjectInputs, Qkv, Rope, RopePairs, Unary, WeightId, WeightUse,
+};
 pub use schedule::Schedule;
 pub use shape::{Dim, MAX_RANK, Shape, Sizes, TensorType};
 pub use typing::TypeError;

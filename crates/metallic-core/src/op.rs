@@ -86,6 +86,45 @@ pub struct Project {
     pub residual: bool,
 }
 
+/// Everything of a layer that comes before its attention.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Qkv {
+    /// Normalise `x` by [`Op::RmsNorm`] with this epsilon first.
+    pub norm: Option<f32>,
+    /// Each of the three matrices has a bias vector.
+    pub bias: bool,
+    /// The rotation of queries and keys.
+    pub rope: Rope,
+    /// The layer whose cache is written.
+    pub layer: usize,
+    /// Query heads.
+    pub heads: usize,
+    /// Key/value heads.
+    pub kv_heads: usize,
+}
+
+impl Qkv {
+    /// The product it begins with; its inputs are the first ones.
+    pub fn project(&self) -> Project {
+        Project { norm: self.norm, parts: 3, bias: self.bias, residual: false }
+    }
+
+    /// Where the positions lie among the inputs.
+    pub fn positions(&self) -> usize {
+        self.project().inputs().count
+    }
+
+    /// Where the frequencies lie among the inputs, after which there are none.
+    pub fn freqs(&self) -> usize {
+        self.positions() + 1
+    }
+
+    /// Columns of the queries, of the keys and of the values.
+    pub fn cols(&self) -> [usize; 3] {
+        [self.heads, self.kv_heads, self.kv_heads].map(|heads| heads * self.rope.head_dim)
+    }
+}
+
 /// How an operation uses a weight, which says in what form a backend should keep it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum WeightUse {
@@ -157,18 +196,9 @@ pub enum Op {
         /// The gate's activation.
         act: Unary,
     },
-    /// Rotates the query heads and key heads of `q | k | v` rows, stores keys and values, returns the rotated queries:
-    /// `(qkv [tokens, (heads + 2 kv_heads) * head_dim], positions, freqs) -> [tokens, heads * head_dim]`.
-    RopeKvWrite {
-        /// The rotation of queries and keys.
-        rope: Rope,
-        /// The layer whose cache is written.
-        layer: usize,
-        /// Query heads.
-        heads: usize,
-        /// Key/value heads.
-        kv_heads: usize,
-    },
+    /// The way into attention: `q | k | v = concat_i(W_i · norm(x) + b_i)`, query heads and key heads rotated, keys and values
+    /// stored. Returns the queries: `(x, norm_w?, W_q, W_k, W_v, b_q, b_k, b_v?, positions, freqs) -> [tokens, heads * head_dim]`.
+    Qkv(Qkv),
 }
 
 impl Op {
@@ -194,7 +224,7 @@ impl Op {
             Op::Attention(_) => "attention",
             Op::Project(_) => "project",
             Op::GatedProject { .. } => "gated_project",
-            Op::RopeKvWrite { .. } => "rope_kv_write",
+            Op::Qkv(_) => "qkv",
         }
     }
 
@@ -203,10 +233,8 @@ impl Op {
         let matrix = match self {
             Op::Embed if index == 0 => return WeightUse::Table,
             Op::Linear => index == 1,
-            Op::Project(spec) => {
-                let first = spec.inputs().weights;
-                (first..first + spec.parts).contains(&index)
-            }
+            Op::Project(spec) => spec.has_matrix_at(index),
+            Op::Qkv(spec) => spec.project().has_matrix_at(index),
             Op::GatedProject { norm, .. } => index > usize::from(norm.is_some()),
             _ => false,
         };
@@ -220,7 +248,7 @@ impl Op {
 
     /// Whether running it changes the cache, so that it may not be dropped.
     pub fn has_effect(&self) -> bool {
-        matches!(self, Op::KvWrite { .. } | Op::RopeKvWrite { .. })
+        matches!(self, Op::KvWrite { .. } | Op::Qkv(_))
     }
 }
 
@@ -240,6 +268,11 @@ pub struct ProjectInputs {
 }
 
 impl Project {
+    fn has_matrix_at(&self, index: usize) -> bool {
+        let first = self.inputs().weights;
+        (first..first + self.parts).contains(&index)
+    }
+
     /// Where each input lies.
     pub fn inputs(&self) -> ProjectInputs {
         let norm = self.norm.map(|_| 1);

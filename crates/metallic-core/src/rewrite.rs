@@ -3,7 +3,7 @@
 //! Every fused operation has a formula in the reference like any other, so a rewritten graph is checked against the
 //! graph it came from.
 
-use crate::{Binary, Graph, NodeId, Op, Project, Rope, TypeError, Unary};
+use crate::{Attention, Binary, Graph, NodeId, Op, Project, Qkv, TypeError, Unary};
 
 /// The same computation in fewer, larger operations; what nobody reads is dropped.
 pub fn fuse(graph: &Graph) -> Result<Graph, TypeError> {
@@ -19,12 +19,8 @@ pub fn fuse(graph: &Graph) -> Result<Graph, TypeError> {
         let id = match &found[index] {
             None => out.push(node.op, node.inputs.iter().map(new).collect())?,
             Some(Fusion::One { op, inputs }) => out.push(*op, inputs.iter().map(new).collect())?,
-            Some(Fusion::SelfAttention { project, inputs, rope, positions, freqs }) => {
-                let Op::Attention(a) = node.op else { continue };
-                let qkv = out.push(Op::Project(*project), inputs.iter().map(new).collect())?;
-                let op =
-                    Op::RopeKvWrite { rope: *rope, layer: a.layer, heads: a.heads, kv_heads: a.kv_heads };
-                let q = out.push(op, vec![qkv, new(positions), new(freqs)])?;
+            Some(Fusion::SelfAttention { qkv, inputs }) => {
+                let q = out.push(Op::Qkv(*qkv), inputs.iter().map(new).collect())?;
                 // The rotated queries exist only after the write, so they are its receipt too.
                 out.push(node.op, vec![q, q])?
             }
@@ -38,16 +34,13 @@ pub fn fuse(graph: &Graph) -> Result<Graph, TypeError> {
 /// What stands in a node's place in the new graph; inputs are nodes of the old one.
 enum Fusion {
     One { op: Op, inputs: Vec<NodeId> },
-    SelfAttention { project: Project, inputs: Vec<NodeId>, rope: Rope, positions: NodeId, freqs: NodeId },
+    SelfAttention { qkv: Qkv, inputs: Vec<NodeId> },
 }
 
 impl Fusion {
-    fn inputs(&self) -> Vec<NodeId> {
+    fn inputs(&self) -> &[NodeId] {
         match self {
-            Fusion::One { inputs, .. } => inputs.clone(),
-            Fusion::SelfAttention { inputs, positions, freqs, .. } => {
-                inputs.iter().copied().chain([*positions, *freqs]).collect()
-            }
+            Fusion::One { inputs, .. } | Fusion::SelfAttention { inputs, .. } => inputs,
         }
     }
 }
@@ -200,14 +193,18 @@ impl<'a> Finder<'a> {
         let (positions, freqs) = (self.input(q, 1), self.input(q, 2));
         let same_rope = rope == rope_k && positions == self.input(k, 1) && freqs == self.input(k, 2);
         let (from_q, from_k) = (self.input(q, 0), self.input(k, 0));
-        if !same_rope || ![q, k, v, from_q, from_k].iter().all(|n| self.once(*n)) {
+        let whole = rope.head_dim == attention.head_dim;
+        if !same_rope || !whole || ![q, k, v, from_q, from_k].iter().all(|n| self.once(*n)) {
             return None;
         }
         let mut parts = vec![q, k, write];
         let linears =
             [self.linear(from_q, &mut parts)?, self.linear(from_k, &mut parts)?, self.linear(v, &mut parts)?];
-        let (project, inputs) = self.project(&linears, &mut parts)?;
-        Some((Fusion::SelfAttention { project, inputs, rope: *rope, positions, freqs }, parts))
+        let (Project { norm, bias, .. }, mut inputs) = self.project(&linears, &mut parts)?;
+        inputs.extend([positions, freqs]);
+        let Attention { layer, heads, kv_heads, .. } = attention;
+        let qkv = Qkv { norm, bias, rope: *rope, layer, heads, kv_heads };
+        Some((Fusion::SelfAttention { qkv, inputs }, parts))
     }
 
     /// `act(G·x) * (U·x)`

@@ -255,11 +255,22 @@ pub(crate) fn infer(
             }
             Ok(TensorType::f32(both.shape.with_cols(both.shape.cols() / 2)))
         }
-        Op::RopeKvWrite { rope, heads, kv_heads, .. } => {
-            rule.arity(3)?;
-            rule.token_rows(0, (heads + 2 * kv_heads) * rope.head_dim)?;
-            rule.rope(rope, 1, 2)?;
-            Ok(TensorType::f32(Shape::matrix(Dim::Tokens, heads * rope.head_dim)))
+        Op::Qkv(spec) => {
+            let project = spec.project();
+            let (at, cols) = (project.inputs(), spec.cols());
+            rule.arity(spec.freqs() + 1)?;
+            let product = Rule { op: rule.op, inputs: &inputs[..at.count] }.project(&project)?;
+            for (part, needed) in cols.into_iter().enumerate() {
+                let index = at.weights + part;
+                if inputs[index].shape.leading() != Dim::Fixed(needed) {
+                    return Err(rule.wrong(index, format!("a matrix [{needed}, {}]", inputs[0].shape.cols())));
+                }
+            }
+            if product.shape.leading() != Dim::Tokens {
+                return Err(rule.wrong(0, "F32 [tokens, k]"));
+            }
+            rule.rope(&spec.rope, spec.positions(), spec.freqs())?;
+            Ok(TensorType::f32(Shape::matrix(Dim::Tokens, cols[0])))
         }
     }
 }

@@ -113,14 +113,14 @@ fn fusing_a_decoder_does_not_change_its_results() {
 }
 
 #[test]
-fn a_decoder_layer_becomes_six_operations_and_three_stand_outside() {
+fn a_decoder_layer_becomes_five_operations_and_three_stand_outside() {
     let computed = |layers| {
         let fused = fuse(&decoder(false, layers)).unwrap();
         fused.nodes().iter().filter(|n| !n.op.is_source()).count()
     };
     // Outside: embed, row selection, norm + head.
-    assert_eq!(computed(1), 6 + 3);
-    assert_eq!(computed(3), 18 + 3);
+    assert_eq!(computed(1), 5 + 3);
+    assert_eq!(computed(3), 15 + 3);
 }
 
 #[test]

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use metallic_core::{
-    BackendError, Graph, KvLayout, Node, NodeId, Op, Program, ProgramMemory, Project, Rope, RunStats,
+    BackendError, Graph, KvLayout, Node, NodeId, Op, Program, ProgramMemory, Project, Qkv, Rope, RunStats,
     Schedule, Sizes, Step, Unary,
 };
 
@@ -39,6 +39,7 @@ struct Work {
     isa: Isa,
     normed: Vec<f32>,
     gate: Vec<f32>,
+    qkv: Vec<f32>,
     quantized: QuantizedRows,
     attention: attention::Scratch,
     angles: Angles,
@@ -111,6 +112,7 @@ impl CpuProgram {
             isa,
             normed: Vec::new(),
             gate: Vec::new(),
+            qkv: Vec::new(),
             quantized: QuantizedRows::new(),
             attention: attention::Scratch::default(),
             angles: Angles::default(),
@@ -257,27 +259,9 @@ impl CpuProgram {
                     step.sequences.iter().map(|s| s.kv_len().min(a.window.unwrap_or(usize::MAX))).sum();
                 stats.bytes_read += kv_bytes(cache.layout(), seen);
             }
-            Op::RopeKvWrite { rope, layer, heads, kv_heads } => {
-                let qkv = input(0);
-                let pairs = work.turn(node.inputs[2], &rope, step.positions, input(2));
-                let (q_cols, kv_cols) = (heads * rope.head_dim, kv_heads * rope.head_dim);
-                let angles = &work.angles;
-                work.team.for_chunks(out, q_cols, |token, row| {
-                    row.copy_from_slice(&qkv[token * in_cols..][..q_cols]);
-                    angles.rotate(&rope, pairs, token, row);
-                });
-                let keys_len = step.tokens.len() * kv_cols;
-                work.normed.resize(keys_len.max(work.normed.len()), 0.0);
-                let keys = &mut work.normed[..keys_len];
-                work.team.for_chunks(keys, kv_cols, |token, row| {
-                    row.copy_from_slice(&qkv[token * in_cols + q_cols..][..kv_cols]);
-                    angles.rotate(&rope, pairs, token, row);
-                });
-                let keys = &*keys;
-                cache.store((isa, &work.team), (layer, step), |token| {
-                    let v = &qkv[token * in_cols + q_cols + kv_cols..(token + 1) * in_cols];
-                    (&keys[token * kv_cols..][..kv_cols], v)
-                });
+            Op::Qkv(spec) => {
+                let parts = Parts { graph, weights, node, input: &input };
+                work.qkv(&spec, &parts, (cache, step), out)?;
                 stats.bytes_written += kv_bytes(cache.layout(), step.tokens.len());
             }
         }
@@ -416,6 +400,45 @@ impl Work {
         if let Some(residual) = residual.filter(|_| N > 1) {
             simd::add(self.isa, residual, out);
         }
+        Ok(())
+    }
+
+    /// The product, then its queries to `out` and its keys and values to the cache.
+    fn qkv(
+        &mut self,
+        spec: &Qkv,
+        parts: &Parts<'_>,
+        (cache, step): (&mut Cache, &Step<'_>),
+        out: &mut [f32],
+    ) -> Result<(), BackendError> {
+        let [q_cols, kv_cols, _] = spec.cols();
+        let (tokens, cols) = (step.tokens.len(), q_cols + 2 * kv_cols);
+        let mut kept = std::mem::take(&mut self.qkv);
+        if kept.len() < tokens * cols {
+            kept.resize(tokens * cols, 0.0);
+        }
+        let projected = self.project(&spec.project(), parts, &mut kept[..tokens * cols]);
+        self.qkv = kept;
+        projected?;
+        let freqs = spec.freqs();
+        let pairs = self.turn(parts.node.inputs[freqs], &spec.rope, step.positions, (parts.input)(freqs));
+        let (angles, qkv) = (&self.angles, &self.qkv);
+        self.team.for_chunks(out, q_cols, |token, row| {
+            row.copy_from_slice(&qkv[token * cols..][..q_cols]);
+            angles.rotate(&spec.rope, pairs, token, row);
+        });
+        let keys_len = tokens * kv_cols;
+        self.normed.resize(keys_len.max(self.normed.len()), 0.0);
+        let keys = &mut self.normed[..keys_len];
+        self.team.for_chunks(keys, kv_cols, |token, row| {
+            row.copy_from_slice(&qkv[token * cols + q_cols..][..kv_cols]);
+            angles.rotate(&spec.rope, pairs, token, row);
+        });
+        let keys = &*keys;
+        cache.store((self.isa, &self.team), (spec.layer, step), |token| {
+            let v = &qkv[token * cols + q_cols + kv_cols..(token + 1) * cols];
+            (&keys[token * kv_cols..][..kv_cols], v)
+        });
         Ok(())
     }
 

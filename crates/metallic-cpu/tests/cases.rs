@@ -22,8 +22,7 @@ fn run_table(exact: bool, check: fn(&dyn Backend, &Case) -> Result<(), String>) 
 }
 
 #[test]
-fn the_table_knows_every_operation_but_the_fused_self_attention() {
-    // `project` of three parts and `rope_kv_write` come from whole decoders: the golden models run them.
+fn the_table_knows_every_operation() {
     let names = [
         "attention",
         "binary",
@@ -32,6 +31,7 @@ fn the_table_knows_every_operation_but_the_fused_self_attention() {
         "kv_write",
         "linear",
         "project",
+        "qkv",
         "rms_norm",
         "rope",
         "scale",

@@ -7,9 +7,10 @@ use crate::error::GpuError;
 use crate::gpu::Limits;
 use crate::kernels::attention::AttentionSpec;
 use crate::kernels::project::{Part, Projection};
+use crate::kernels::rope::RopeKv;
 use crate::kernels::{
     Slot, Stage, Stages, StepTable, attention, attention_plain, elementwise, gather, matvec, norm, project,
-    rope, softmax,
+    qkv, rope, softmax,
 };
 use crate::provider::OpKind;
 use crate::step::StepFacts;
@@ -113,8 +114,22 @@ impl Lowering<'_> {
             }
             Op::Rope(rope) => rope::rope(&rope, shape, input_cols(2)?, limits)?,
             Op::KvWrite { .. } => rope::kv_write(&self.kv, count(facts.tokens)?, limits)?,
-            Op::RopeKvWrite { rope, heads, .. } => {
-                rope::rope_kv_write(&rope, (count(heads)?, &self.kv), (shape.0, input_cols(2)?), limits)?
+            Op::Qkv(spec) => {
+                let projection = self.projection(node, &spec.project(), shape.0)?;
+                let way = RopeKv {
+                    rope: &spec.rope,
+                    kv: &self.kv,
+                    heads: count(spec.heads)?,
+                    tokens: shape.0,
+                    pairs: input_cols(spec.freqs())?,
+                    freqs: Slot::Input(spec.freqs()),
+                    norm: None,
+                };
+                self.vectors_or_tiles(
+                    shape.0,
+                    || qkv::vectors(&projection, &way, limits),
+                    || qkv::tiles(&projection, &way, limits),
+                )?
             }
             Op::Attention(spec) => {
                 let spec = AttentionSpec { attention: spec, facts, kv: self.kv.dtype, sinks: None };
@@ -127,14 +142,27 @@ impl Lowering<'_> {
         Ok(Some(stages))
     }
 
-    /// Few tokens go through the matrix–vector kernels, which fuse everything; for many there is a choice.
     fn products(&self, projection: &Projection, limits: &Limits) -> Result<Stages, GpuError> {
-        if projection.tokens <= matvec::MAX_TOKENS {
-            return project::plan_vectors(projection, limits);
+        self.vectors_or_tiles(
+            projection.tokens,
+            || project::plan_vectors(projection, limits),
+            || project::plan_tiles(projection, limits),
+        )
+    }
+
+    /// Few tokens go through the matrix–vector kernels, which fuse everything; for many there is a choice.
+    fn vectors_or_tiles(
+        &self,
+        tokens: u32,
+        vectors: impl Fn() -> Result<Stages, GpuError>,
+        tiles: impl Fn() -> Result<Stages, GpuError>,
+    ) -> Result<Stages, GpuError> {
+        if tokens <= matvec::MAX_TOKENS {
+            return vectors();
         }
         self.choose(OpKind::Matmul, |provider| match provider {
-            "rows" => project::plan_vectors(projection, limits),
-            _ => project::plan_tiles(projection, limits),
+            "rows" => vectors(),
+            _ => tiles(),
         })
     }
 
@@ -211,7 +239,8 @@ impl Lowering<'_> {
 /// The layer whose cache a node writes or reads.
 pub(crate) fn layer_of(op: &Op) -> Option<usize> {
     match op {
-        Op::KvWrite { layer } | Op::RopeKvWrite { layer, .. } => Some(*layer),
+        Op::KvWrite { layer } => Some(*layer),
+        Op::Qkv(qkv) => Some(qkv.layer),
         Op::Attention(a) => Some(a.layer),
         _ => None,
     }

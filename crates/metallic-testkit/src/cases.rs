@@ -153,6 +153,55 @@ fn attention_case(name: &str, heads: Heads, kv: DType, window: Option<usize>, so
     case
 }
 
+/// A layer's attention with everything before it, as models write it.
+fn qkv_case(name: &str, heads: Heads, kv: DType, pairs: RopePairs, types: [DType; 3]) -> Case {
+    let Heads(q, k, d) = heads;
+    let quantized = types.iter().any(|t| t.is_quantized());
+    // A score moves by what all elements of a query and a key are off by.
+    let exact = match kv {
+        DType::F32 => 1e-4,
+        DType::F16 => 2e-3,
+        _ => 2e-2,
+    };
+    let tolerance = if quantized { 0.2 } else { exact };
+    let mut case = case(format!("qkv {name} {kv}"), tolerance, move |g, rows, m| {
+        let cols = if quantized { 256 } else { 75 };
+        let rope = Rope { head_dim: d, pairs, magnitude: 1.1 };
+        let freqs = g.constant("freqs", &(0..d / 2).map(|i| 0.9f32.powi(i as i32)).collect::<Vec<_>>());
+        let spec = Attention {
+            layer: 0,
+            heads: q,
+            kv_heads: k,
+            head_dim: d,
+            scale: 0.02 / (d as f32).sqrt(),
+            window: None,
+            softcap: None,
+        };
+        let x = rows(cols).rms_norm(m.0.vector(cols), 1e-6);
+        let [q, k, v] = [(q, types[0]), (k, types[1]), (k, types[2])]
+            .map(|(heads, dtype)| x.linear(m.0.matrix(dtype, heads * d, cols)) + m.0.vector(heads * d));
+        let keys = k.rope(rope, g.positions(), freqs);
+        q.rope(rope, g.positions(), freqs).attention(keys.kv_write(v, 0), spec)
+    });
+    case.exact = exact;
+    case.kv = KvLayout { layers: 1, kv_heads: k, head_dim: d, dtype: kv };
+    case
+}
+
+fn qkv_cases() -> Vec<Case> {
+    let (floats, mixed) = ([DType::F32, DType::F16, DType::BF16], [DType::Q4K, DType::Q8_0, DType::Q6K]);
+    let (halves, interleaved) = (RopePairs::Halves, RopePairs::Interleaved);
+    let mut cases = Vec::new();
+    for kv in [DType::F32, DType::F16, DType::BF16, DType::Q8_0] {
+        cases.push(qkv_case("halves", Heads(4, 2, 32), kv, halves, floats));
+        cases.push(qkv_case("interleaved", Heads(3, 1, 64), kv, interleaved, floats));
+    }
+    cases.push(qkv_case("quantised", Heads(4, 2, 32), DType::F16, halves, mixed));
+    cases.push(qkv_case("ragged heads", Heads(3, 1, 26), DType::F32, halves, floats));
+    cases.push(qkv_case("ragged pairs", Heads(3, 1, 26), DType::F32, interleaved, floats));
+    cases
+}
+
 /// Every operation in its forms.
 pub fn all() -> Vec<Case> {
     let mut cases = Vec::new();
@@ -211,6 +260,7 @@ pub fn all() -> Vec<Case> {
     cases.push(attention_case("window of one", Heads(2, 2, 16), DType::F32, Some(1), None));
     cases.push(attention_case("window past a block", Heads(2, 1, 16), DType::F32, Some(33), None));
     cases.push(attention_case("softcap", Heads(2, 2, 48), DType::F32, None, Some(3.0)));
+    cases.extend(qkv_cases());
     cases
 }
 

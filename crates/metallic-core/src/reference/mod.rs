@@ -177,17 +177,18 @@ impl Interpreter {
             Op::Attention(attention) => self.attention(&attention, input(0), step),
             Op::Project(spec) => self.project(&spec, node),
             Op::GatedProject { norm, act } => self.gated(norm, act, node),
-            Op::RopeKvWrite { rope, layer, heads, kv_heads } => {
-                let (q_cols, kv_cols) = (heads * rope.head_dim, kv_heads * rope.head_dim);
+            Op::Qkv(spec) => {
+                let qkv = self.project(&spec.project(), node);
+                let [q_cols, k_cols, v_cols] = spec.cols();
                 let (mut q, mut k, mut v) = (Vec::new(), Vec::new(), Vec::new());
-                for (row, position) in by_row(0).zip(step.positions) {
+                for (row, position) in qkv.chunks(q_cols + k_cols + v_cols).zip(step.positions) {
                     let mut row = row.to_vec();
-                    ops::rope(&rope, &mut row[..q_cols + kv_cols], *position, input(2));
+                    ops::rope(&spec.rope, &mut row[..q_cols + k_cols], *position, input(spec.freqs()));
                     q.extend_from_slice(&row[..q_cols]);
-                    k.extend_from_slice(&row[q_cols..q_cols + kv_cols]);
-                    v.extend_from_slice(&row[q_cols + kv_cols..]);
+                    k.extend_from_slice(&row[q_cols..q_cols + k_cols]);
+                    v.extend_from_slice(&row[q_cols + k_cols..]);
                 }
-                self.cache.write(layer, step, &k, &v)?;
+                self.cache.write(spec.layer, step, &k, &v)?;
                 q
             }
         };

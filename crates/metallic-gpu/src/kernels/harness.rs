@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::{Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
-use super::{Family, Launch};
+use super::{Family, Launch, Slot, Stages};
 use crate::command::{Access, Binding, Command, CommandList, Dispatch, Region};
 use crate::gpu::{Gpu, LibraryId, Storage};
 use crate::soft::{Soft, SoftOptions};
@@ -72,6 +72,39 @@ pub(crate) fn run_comparing(launch: &Launch, args: &[Data], which: &[usize]) -> 
         }
     }
     first
+}
+
+/// What lies behind the slots of an operation.
+pub(crate) type Memory = Vec<(Slot, Data)>;
+
+/// Runs the stages of an operation one after another over `memory`, which has afterwards what they left there. `None` where
+/// there is no clang.
+pub(crate) fn run_stages(stages: &Stages, memory: &mut Memory) -> Option<()> {
+    let scratch = stages.scratch.iter().enumerate();
+    memory.extend(scratch.map(|(index, bytes)| (Slot::Scratch(index), Data::Room(*bytes))));
+    for stage in &stages.stages {
+        let find = |slot: Slot| memory.iter().position(|(known, _)| *known == slot);
+        let places: Vec<Option<usize>> = stage.slots().iter().map(|(slot, _)| find(*slot)).collect();
+        for ((slot, _), place) in stage.slots().iter().zip(&places) {
+            assert!(place.is_some() || *slot == Slot::Unused, "nothing behind {slot:?}");
+        }
+        let data = |place: &Option<usize>| place.map_or(Data::Unused, |index| memory[index].1.clone());
+        let found = run(&stage.launch, &places.iter().map(data).collect::<Vec<_>>())?;
+        for (place, bytes) in places.into_iter().zip(found) {
+            if let Some(index) = place {
+                memory[index].1 = Data::Bytes(bytes);
+            }
+        }
+    }
+    Some(())
+}
+
+/// The bytes behind a slot.
+pub(crate) fn bytes_of(memory: &Memory, slot: Slot) -> Vec<u8> {
+    match memory.iter().find(|(known, _)| *known == slot) {
+        Some((_, Data::Bytes(bytes))) => bytes.clone(),
+        other => panic!("nothing wrote {slot:?}: {other:?}"),
+    }
 }
 
 /// A device that keeps what it compiled: tests run a family many times.

@@ -22,6 +22,14 @@ inline ulong kv_block_start(uint block, uint kv_head, uint kv_heads) {
     return (ulong(block) * kv_heads + kv_head) * (BLOCK_TOKENS * kv_row_bytes());
 }
 
+// Where the row of this token and head lies in a cache.
+inline ulong kv_row(device const uint2* rows, device const uint* blocks, uint token, uint head, uint kv_heads) {
+    const uint2 row = rows[token];
+    const uint index = row.y - 1;
+    const ulong block = kv_block_start(blocks[row.x + index / BLOCK_TOKENS], head, kv_heads);
+    return block + index % BLOCK_TOKENS * kv_row_bytes();
+}
+
 // Elements `i .. i + 8` of a row; `i` and the row's length are multiples of 8.
 inline void kv_load8(device const uchar* row, uint i, thread float4& a, thread float4& b) {
     if (KV_TYPE == KV_F32) {
@@ -72,6 +80,13 @@ inline ushort bf16_bits(float x) {
     return ushort((bits + 0x7fffu + ((bits >> 16) & 1)) >> 16);
 }
 
+// Stores element `i` of a row whose elements stand alone.
+inline void kv_put(device uchar* row, uint i, float x) {
+    if (KV_TYPE == KV_F32) ((device float*)row)[i] = x;
+    else if (KV_TYPE == KV_F16) ((device half*)row)[i] = half(x);
+    else ((device ushort*)row)[i] = bf16_bits(x);
+}
+
 // Stores element `32 * j + lane` of a row; all lanes of a simdgroup call it together, `x` is 0 past the row's end.
 inline void kv_store(device uchar* row, uint j, uint lane, float x) {
     const uint i = 32 * j + lane;
@@ -83,8 +98,5 @@ inline void kv_store(device uchar* row, uint j, uint lane, float x) {
         block[2 + lane] = uchar(char(clamp(round(x * scale), -127.0f, 127.0f)));
         return;
     }
-    if (i >= HEAD_DIM) return;
-    if (KV_TYPE == KV_F32) ((device float*)row)[i] = x;
-    else if (KV_TYPE == KV_F16) ((device half*)row)[i] = half(x);
-    else ((device ushort*)row)[i] = bf16_bits(x);
+    if (i < HEAD_DIM) kv_put(row, i, x);
 }

@@ -8,14 +8,19 @@ use crate::gpu::Limits;
 use crate::params::kernel_params;
 
 kernel_params! {
-    /// A simdgroup has `blocks` times [`ROWS`] rows of one matrix.
-    MatvecParams { cols: u32, tokens: u32, rows0: u32, rows1: u32, rows2: u32, blocks: u32, eps: f32 }
+    /// A simdgroup has `blocks` times [`ROWS`] rows of one matrix; `pairs` elements of each head are rotated with a partner.
+    MatvecParams {
+        cols: u32, tokens: u32, rows0: u32, rows1: u32, rows2: u32, blocks: u32, eps: f32, pairs: u32, magnitude: f32,
+    }
 }
+
+/// Products, see the file.
+pub(crate) const DOTS: (&str, &str) = ("dots.metal", include_str!("dots.metal"));
 
 pub(crate) const FAMILY: Family = Family {
     name: "matvec",
     params: &[MatvecParams::MSL],
-    uses: &[COMMON, FUNCTIONS, ACTIVATION, QUANT_TYPES, QUANT],
+    uses: &[COMMON, FUNCTIONS, ACTIVATION, QUANT_TYPES, QUANT, DOTS],
     text: include_str!("matvec.metal"),
     kernels: &[("matvec_1", ARGS), ("matvec_2", ARGS), ("matvec_4", ARGS), ("matvec_8", ARGS)],
 };
@@ -44,59 +49,106 @@ const SIMDS: u32 = 4;
 /// Blocks of rows of a simdgroup at most.
 const MAX_BLOCKS: u32 = 8;
 
+/// How the rows of a projection are spread, for every kernel that makes its products by [`DOTS`].
+pub(crate) struct Spread {
+    /// Tokens that read the weights together: 1, 2, 4 or [`MAX_TOKENS`].
+    pub(crate) slots: u32,
+    /// Blocks of [`ROWS`] rows of a simdgroup.
+    blocks: u32,
+    groups: [u32; 3],
+    threads: u32,
+    threadgroup_bytes: u32,
+}
+
+impl Spread {
+    pub(crate) fn of(projection: &Projection, limits: &Limits) -> Spread {
+        let slots = projection.tokens.clamp(1, MAX_TOKENS).next_power_of_two();
+        let rows = projection.part_rows();
+        let gated = projection.gate.is_some();
+        let gates = if gated { 4 } else { 0 };
+        let per_simd = |blocks: u32| ((blocks * ROWS + 1) * PITCH_BYTES + blocks * ROWS * gates) * slots;
+        // A device that wants many simdgroups wants many at a time, which share a core's memory.
+        let room = limits.threadgroup_memory / (limits.busy_simdgroups / 16).clamp(2, 24);
+        let tiles = |blocks: u32| -> u32 {
+            let parts = if gated { &rows[..1] } else { &rows[..] };
+            parts.iter().map(|rows| rows.div_ceil(blocks * ROWS)).sum()
+        };
+        let mut blocks = 1;
+        while blocks < MAX_BLOCKS
+            && tiles(2 * blocks) >= limits.busy_simdgroups
+            && per_simd(2 * blocks) <= room
+        {
+            blocks *= 2;
+        }
+        let most =
+            (limits.threadgroup_memory / per_simd(blocks)).min(limits.max_threads / limits.simd_width.max(1));
+        let simds = SIMDS.min(most).min(tiles(blocks)).max(1);
+        Spread {
+            slots,
+            blocks,
+            groups: [tiles(blocks).div_ceil(simds), projection.tokens.div_ceil(slots), 1],
+            threads: simds * limits.simd_width,
+            threadgroup_bytes: simds * per_simd(blocks),
+        }
+    }
+
+    /// The launch of a kernel with the numbers of its products.
+    pub(crate) fn launch(
+        &self,
+        kernel: Kernel,
+        params: MatvecParams,
+        limits: &Limits,
+    ) -> Result<Launch, GpuError> {
+        let launch = Launch {
+            kernel,
+            params: params.params(),
+            groups: self.groups,
+            threads: [self.threads, 1, 1],
+            threadgroup_bytes: self.threadgroup_bytes,
+        };
+        launch.check(limits)?;
+        Ok(launch)
+    }
+
+    /// The numbers of a projection that rotates nothing.
+    pub(crate) fn params(&self, projection: &Projection) -> MatvecParams {
+        let [rows0, rows1, rows2] = projection.part_rows();
+        MatvecParams {
+            cols: projection.cols,
+            tokens: projection.tokens,
+            rows0,
+            rows1,
+            rows2,
+            blocks: self.blocks,
+            eps: projection.norm.map_or(0.0, |(eps, _)| eps),
+            pairs: 0,
+            magnitude: 0.0,
+        }
+    }
+}
+
 /// One launch for everything. Every [`MAX_TOKENS`] tokens read the weights once.
 pub(crate) fn stage(projection: &Projection, limits: &Limits) -> Result<Stage, GpuError> {
-    let (function, slots) = match projection.tokens {
-        1 => ("matvec_1", 1),
-        2 => ("matvec_2", 2),
-        3..=4 => ("matvec_4", 4),
-        _ => ("matvec_8", MAX_TOKENS),
+    let spread = Spread::of(projection, limits);
+    let function = match spread.slots {
+        1 => "matvec_1",
+        2 => "matvec_2",
+        4 => "matvec_4",
+        _ => "matvec_8",
     };
-    let rows = projection.part_rows();
-    let gated = projection.gate.is_some();
-    let gates = if gated { 4 } else { 0 };
-    let per_simd = |blocks: u32| ((blocks * ROWS + 1) * PITCH_BYTES + blocks * ROWS * gates) * slots;
-    // A device that wants many simdgroups wants many at a time, which share a core's memory.
-    let room = limits.threadgroup_memory / (limits.busy_simdgroups / 16).clamp(2, 24);
-    let tiles = |blocks: u32| -> u32 {
-        let parts = if gated { &rows[..1] } else { &rows[..] };
-        parts.iter().map(|rows| rows.div_ceil(blocks * ROWS)).sum()
-    };
-    let mut blocks = 1;
-    while blocks < MAX_BLOCKS && tiles(2 * blocks) >= limits.busy_simdgroups && per_simd(2 * blocks) <= room {
-        blocks *= 2;
-    }
-    let most =
-        (limits.threadgroup_memory / per_simd(blocks)).min(limits.max_threads / limits.simd_width.max(1));
-    let simds = SIMDS.min(most).min(tiles(blocks)).max(1);
     let types = projection.types()?;
-    let constants = Constants::of([
+    let constants = Constants::starting::<3, 8>([
         types[0],
         types[1],
         types[2],
         u32::from(projection.norm.is_some()),
         u32::from(projection.has_bias()),
         u32::from(projection.residual.is_some()),
-        u32::from(gated),
+        u32::from(projection.gate.is_some()),
         projection.gate.map_or(0, unary_code),
     ]);
-    let params = MatvecParams {
-        cols: projection.cols,
-        tokens: projection.tokens,
-        rows0: rows[0],
-        rows1: rows[1],
-        rows2: rows[2],
-        blocks,
-        eps: projection.norm.map_or(0.0, |(eps, _)| eps),
-    };
-    let launch = Launch {
-        kernel: Kernel { family: &FAMILY, function, constants, args: ARGS },
-        params: params.params(),
-        groups: [tiles(blocks).div_ceil(simds), projection.tokens.div_ceil(slots), 1],
-        threads: [simds * limits.simd_width, 1, 1],
-        threadgroup_bytes: simds * per_simd(blocks),
-    };
-    launch.check(limits)?;
+    let kernel = Kernel { family: &FAMILY, function, constants, args: ARGS };
+    let launch = spread.launch(kernel, spread.params(projection), limits)?;
     let [w0, w1, w2] = projection.weights();
     let [b0, b1, b2] = projection.biases();
     let norm = projection.norm.map_or(Slot::Unused, |(_, slot)| slot);

@@ -18,6 +18,7 @@ pub(crate) mod norm;
 pub(crate) mod project;
 #[cfg(test)]
 mod project_tests;
+pub(crate) mod qkv;
 mod quant;
 pub(crate) mod rope;
 mod rows;
@@ -41,32 +42,38 @@ use crate::gpu::Limits;
 pub use crate::params::Params;
 
 /// Buffer arguments of a kernel at most, its params apart.
-pub const MAX_ARGS: usize = 14;
+pub const MAX_ARGS: usize = 16;
 /// Function constants of a kernel at most.
 pub const MAX_CONSTANTS: usize = 12;
 
-/// Values of a kernel's function constants: constant `i` has the value at `i`. All are `uint` in the MSL.
+/// Values of a kernel's function constants, at indices that follow each other. All are `uint` in the MSL.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Constants {
     values: [u32; MAX_CONSTANTS],
-    len: usize,
+    first: usize,
+    end: usize,
 }
 
 impl Constants {
     /// No constants.
-    pub const NONE: Constants = Constants { values: [0; MAX_CONSTANTS], len: 0 };
+    pub const NONE: Constants = Constants { values: [0; MAX_CONSTANTS], first: 0, end: 0 };
 
     /// Constants 0, 1, ….
     pub fn of<const N: usize>(given: [u32; N]) -> Constants {
-        const { assert!(N <= MAX_CONSTANTS, "too many function constants") };
-        let mut values = [0; MAX_CONSTANTS];
-        values[..N].copy_from_slice(&given);
-        Constants { values, len: N }
+        Constants::starting::<0, N>(given)
     }
 
-    /// The values, by index.
-    pub fn values(&self) -> &[u32] {
-        &self.values[..self.len]
+    /// Constants `FIRST`, `FIRST + 1`, …: those before belong to shared files the family does without.
+    pub fn starting<const FIRST: usize, const N: usize>(given: [u32; N]) -> Constants {
+        const { assert!(FIRST + N <= MAX_CONSTANTS, "too many function constants") };
+        let mut values = [0; MAX_CONSTANTS];
+        values[FIRST..FIRST + N].copy_from_slice(&given);
+        Constants { values, first: FIRST, end: FIRST + N }
+    }
+
+    /// Each index with its value.
+    pub fn values(&self) -> impl Iterator<Item = (usize, u32)> + '_ {
+        (self.first..self.end).map(|index| (index, self.values[index]))
     }
 }
 
@@ -278,6 +285,24 @@ pub(crate) struct Stages {
     pub(crate) scratch: Vec<usize>,
 }
 
+impl Stages {
+    /// Memory of this operation alone.
+    pub(crate) fn add_scratch(&mut self, bytes: usize) -> Slot {
+        self.scratch.push(bytes);
+        Slot::Scratch(self.scratch.len() - 1)
+    }
+
+    /// What was the result becomes memory of this operation alone, for stages that follow.
+    pub(crate) fn keep_output(&mut self, bytes: usize) -> Slot {
+        let kept = self.add_scratch(bytes);
+        let slots = self.stages.iter_mut().flat_map(|stage| &mut stage.slots);
+        for (slot, _) in slots.filter(|(slot, _)| *slot == Slot::Output) {
+            *slot = kept;
+        }
+        kept
+    }
+}
+
 impl From<Stage> for Stages {
     fn from(stage: Stage) -> Stages {
         Stages { stages: vec![stage], scratch: Vec::new() }
@@ -296,6 +321,7 @@ pub const FAMILIES: &[&Family] = &[
     &matmul::FLOAT_FAMILY,
     &matvec::FAMILY,
     &norm::FAMILY,
+    &qkv::FAMILY,
     &rope::FAMILY,
     &sample::FAMILY,
     &sdpa::FAMILY,

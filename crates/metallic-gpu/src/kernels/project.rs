@@ -79,7 +79,7 @@ impl Projection {
         Ok(types)
     }
 
-    fn check(&self) -> Result<(), GpuError> {
+    pub(crate) fn check(&self) -> Result<(), GpuError> {
         let refuse = |reason: String| Err(GpuError::Unsupported { op: self.op, reason });
         let parts: Vec<&Part> = self.parts.iter().flatten().collect();
         let leading = self.parts.iter().take_while(|part| part.is_some()).count();
@@ -140,12 +140,12 @@ pub(crate) fn plan_tiles(projection: &Projection, limits: &Limits) -> Result<Sta
     let floats = |cols: u32| projection.tokens as usize * cols as usize * 4;
     if let Some((eps, weight)) = products.norm.take() {
         let launch = rms_norm(DType::F32, (projection.tokens, projection.cols), eps, limits)?;
-        products.x = add_scratch(&mut stages, floats(projection.cols));
+        products.x = stages.add_scratch(floats(projection.cols));
         stages.stages.push(Stage::new(launch, [projection.x, weight, products.x]));
     }
     let mut gate = Slot::Unused;
     if projection.gate.is_some() {
-        gate = add_scratch(&mut stages, floats(projection.width()));
+        gate = stages.add_scratch(floats(projection.width()));
         let side = |part: usize| [projection.parts[part], None, None];
         let first = Projection { parts: side(0), gate: None, residual: None, ..products };
         stages.stages.push(matmul::stage(&first, Slot::Unused, gate, limits)?);
@@ -153,9 +153,4 @@ pub(crate) fn plan_tiles(projection: &Projection, limits: &Limits) -> Result<Sta
     }
     stages.stages.push(matmul::stage(&products, gate, Slot::Output, limits)?);
     Ok(stages)
-}
-
-fn add_scratch(stages: &mut Stages, bytes: usize) -> Slot {
-    stages.scratch.push(bytes);
-    Slot::Scratch(stages.scratch.len() - 1)
 }

@@ -2,7 +2,7 @@
 
 use metallic_core::{DType, Unary};
 
-use super::harness::{Data, as_f32s, f32s, run};
+use super::harness::{self, Data, Memory, as_f32s, bytes_of, f32s};
 use super::project::{Part, Projection, plan, plan_vectors};
 use super::quant::WEIGHT_TYPES;
 use super::quant::tests::{Numbers, decoded, weights};
@@ -11,35 +11,12 @@ use crate::error::GpuError;
 use crate::gpu::Limits;
 use crate::threadgroup::tests::LIMITS;
 
-/// Runs the stages of an operation one after another. `None` where there is no clang.
+/// Runs the stages of a projection; returns its result. `None` where there is no clang.
 pub(super) fn run_stages(stages: &Stages, inputs: &[Data], out_bytes: usize) -> Option<Vec<u8>> {
-    let mut scratch: Vec<Data> = stages.scratch.iter().map(|bytes| Data::Room(*bytes)).collect();
-    let mut out = Data::Room(out_bytes);
-    for stage in &stages.stages {
-        let args: Vec<Data> = stage
-            .slots()
-            .iter()
-            .map(|(slot, _)| match slot {
-                Slot::Input(i) => inputs[*i].clone(),
-                Slot::Scratch(i) => scratch[*i].clone(),
-                Slot::Output => out.clone(),
-                Slot::Unused => Data::Unused,
-                other => panic!("no {other:?} in a projection"),
-            })
-            .collect();
-        let found = run(&stage.launch, &args)?;
-        for ((slot, _), bytes) in stage.slots().iter().zip(found) {
-            match slot {
-                Slot::Scratch(i) => scratch[*i] = Data::Bytes(bytes),
-                Slot::Output => out = Data::Bytes(bytes),
-                _ => {}
-            }
-        }
-    }
-    match out {
-        Data::Bytes(bytes) => Some(bytes),
-        _ => panic!("nothing wrote the result"),
-    }
+    let inputs = inputs.iter().cloned().enumerate().map(|(index, data)| (Slot::Input(index), data));
+    let mut memory: Memory = inputs.chain([(Slot::Output, Data::Room(out_bytes))]).collect();
+    harness::run_stages(stages, &mut memory)?;
+    Some(bytes_of(&memory, Slot::Output))
 }
 
 /// What a test asks for; everything else follows from it.

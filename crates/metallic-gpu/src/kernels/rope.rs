@@ -33,10 +33,13 @@ pub(crate) const KV: (&str, &str) = ("kv.metal", include_str!("kv.metal"));
 /// Bytes the cache of a layer begins at a multiple of, so that rows can be read four elements at a time.
 pub(crate) const KV_ALIGN: usize = 16;
 
+/// Rotations, see the file.
+pub(crate) const ROTATE: (&str, &str) = ("rotate.metal", include_str!("rotate.metal"));
+
 pub(crate) const FAMILY: Family = Family {
     name: "rope",
     params: &[RopeParams::MSL, KvWriteParams::MSL, RopeKvParams::MSL],
-    uses: &[COMMON, KV],
+    uses: &[COMMON, KV, ROTATE],
     text: include_str!("rope.metal"),
     kernels: &[
         ("rope_f32", ROPE4),
@@ -85,7 +88,7 @@ pub(crate) fn kv_type(op: &'static str, dtype: DType, head_dim: usize) -> Result
     })
 }
 
-fn interleaved(rope: &Rope) -> u32 {
+pub(crate) fn interleaved(rope: &Rope) -> u32 {
     u32::from(rope.pairs == RopePairs::Interleaved)
 }
 
@@ -220,17 +223,6 @@ fn written(kv: &KvLayout, tokens: u32) -> (usize, usize) {
     (tokens as usize * kv.kv_heads * kv.row_bytes(), tokens as usize * 4)
 }
 
-/// Rotates queries and keys, stores keys and values: `(qkv [tokens, (heads + 2 kv_heads) * head_dim], positions,
-/// freqs [pairs]) -> q [tokens, heads * head_dim]`.
-pub(crate) fn rope_kv_write(
-    rope: &Rope,
-    (heads, kv): (u32, &KvLayout),
-    (tokens, pairs): (u32, u32),
-    limits: &Limits,
-) -> Result<Stages, GpuError> {
-    fused(rope, (heads, kv), (tokens, pairs), None, limits)
-}
-
 /// What normalises the heads of queries and keys before they are rotated, by [`metallic_core::Op::RmsNorm`].
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct HeadNorm {
@@ -242,28 +234,53 @@ pub(crate) struct HeadNorm {
     pub(crate) k: Slot,
 }
 
-/// [`rope_kv_write`] with, for the families that have it, a norm of each head first.
-pub(crate) fn fused(
-    rope: &Rope,
-    (heads, kv): (u32, &KvLayout),
-    (tokens, pairs): (u32, u32),
-    norm: Option<HeadNorm>,
-    limits: &Limits,
-) -> Result<Stages, GpuError> {
-    const OP: &str = "rope_kv_write";
-    check(OP, rope, pairs)?;
-    if rope.head_dim != kv.head_dim {
-        let reason = format!("heads of {} for a cache of heads of {}", rope.head_dim, kv.head_dim);
-        return Err(GpuError::Unsupported { op: OP, reason });
+/// Rows `q | k | v` on their way into the cache.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct RopeKv<'a> {
+    /// The rotation of queries and keys.
+    pub(crate) rope: &'a Rope,
+    /// The cache that keys and values go to.
+    pub(crate) kv: &'a KvLayout,
+    /// Query heads.
+    pub(crate) heads: u32,
+    /// Rows.
+    pub(crate) tokens: u32,
+    /// Elements of a head that are rotated, with a partner each.
+    pub(crate) pairs: u32,
+    /// A frequency for each pair: `F32 [pairs]`.
+    pub(crate) freqs: Slot,
+    /// For the families that have it: a norm of each head.
+    pub(crate) norm: Option<HeadNorm>,
+}
+
+impl RopeKv<'_> {
+    /// Refuses what no kernel takes; returns the number of the cache's type.
+    pub(crate) fn check(&self, op: &'static str) -> Result<u32, GpuError> {
+        check(op, self.rope, self.pairs)?;
+        if self.rope.head_dim != self.kv.head_dim {
+            let reason =
+                format!("heads of {} for a cache of heads of {}", self.rope.head_dim, self.kv.head_dim);
+            return Err(GpuError::Unsupported { op, reason });
+        }
+        kv_type(op, self.kv.dtype, self.kv.head_dim)
     }
+
+    /// Bytes of the keys, or of the values, and of the table that says where they go.
+    pub(crate) fn written(&self) -> (usize, usize) {
+        written(self.kv, self.tokens)
+    }
+}
+
+/// Rotates queries and keys of `qkv [tokens, (heads + 2 kv_heads) * head_dim]`, stores keys and values; the result is
+/// `q [tokens, heads * head_dim]`.
+pub(crate) fn rope_kv_write(spec: &RopeKv<'_>, qkv: Slot, limits: &Limits) -> Result<Stage, GpuError> {
+    const OP: &str = "rope_kv_write";
+    let RopeKv { rope, kv, heads, tokens, pairs, freqs, norm } = *spec;
+    let kv_type = spec.check(OP)?;
     let kv_heads = kv.kv_heads as u32;
     let (groups, threads) = simdgroups(u64::from(tokens) * u64::from(heads + 2 * kv_heads), limits)?;
-    let constants = Constants::of([
-        kv_type(OP, kv.dtype, kv.head_dim)?,
-        kv.head_dim as u32,
-        interleaved(rope),
-        u32::from(norm.is_some()),
-    ]);
+    let constants =
+        Constants::of([kv_type, kv.head_dim as u32, interleaved(rope), u32::from(norm.is_some())]);
     let eps = norm.map_or(0.0, |n| n.eps);
     let launch = Launch {
         kernel: Kernel { family: &FAMILY, function: "rope_kv_write", constants, args: ROPE_KV_WRITE },
@@ -273,9 +290,9 @@ pub(crate) fn fused(
         threadgroup_bytes: 0,
     };
     let slots = [
-        Slot::Input(0),
+        qkv,
         Slot::Step(StepTable::Positions),
-        Slot::Input(2),
+        freqs,
         norm.map_or(Slot::Unused, |n| n.q),
         norm.map_or(Slot::Unused, |n| n.k),
         Slot::Step(StepTable::Rows),
@@ -284,8 +301,8 @@ pub(crate) fn fused(
         Slot::Keys,
         Slot::Values,
     ];
-    let (stored, tables) = written(kv, tokens);
-    Ok(Stage::new(launch, slots).touching(6, tables).touching(8, stored).touching(9, stored).into())
+    let (stored, tables) = spec.written();
+    Ok(Stage::new(launch, slots).touching(6, tables).touching(8, stored).touching(9, stored))
 }
 
 #[cfg(test)]

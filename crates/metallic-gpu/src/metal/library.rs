@@ -59,10 +59,10 @@ impl Library {
     ) -> Result<(Ready, Option<Job>), GpuError> {
         let fails = |error: &NSError| failed(&format!("{} of {}", function, self.name), error);
         let values = MTLFunctionConstantValues::new();
-        for (index, value) in constants.values().iter().enumerate() {
+        for (index, value) in constants.values() {
             // SAFETY: the pointer is to a value of the type named, and Metal copies it in the call.
             unsafe {
-                values.setConstantValue_type_atIndex(NonNull::from(value).cast(), MTLDataType::UInt, index);
+                values.setConstantValue_type_atIndex(NonNull::from(&value).cast(), MTLDataType::UInt, index);
             }
         }
         let name = NSString::from_str(function);

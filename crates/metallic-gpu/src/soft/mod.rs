@@ -197,8 +197,8 @@ impl Gpu for Soft {
             .cloned()
             .ok_or_else(|| fails("its library was given back".to_owned()))?;
         let mut ready = softmetal::Pipeline::new(&library, function).map_err(|e| fails(e.to_string()))?;
-        for (index, value) in constants.values().iter().enumerate() {
-            ready = ready.constant(index as u32, *value).map_err(|e| fails(e.to_string()))?;
+        for (index, value) in constants.values() {
+            ready = ready.constant(index as u32, value).map_err(|e| fails(e.to_string()))?;
         }
         let max_threads = ready.kernel().max_threads.unwrap_or(softmetal::device::MAX_THREADS);
         let id = PipelineId(state.id());

@@ -226,7 +226,16 @@ fn fused_case(
     let qkv: Vec<f32> = numbers(4 * cols, 0.9).iter().map(|x| x * size).collect();
     let weights = [numbers(d, 3.0), numbers(d, 4.0)];
     let head_norm = norm.map(|eps| HeadNorm { eps, q: Slot::Input(3), k: Slot::Input(4) });
-    let stages = fused(&spec, (heads as u32, &cache.kv), (4, pairs as u32), head_norm, &LIMITS).unwrap();
+    let way = RopeKv {
+        rope: &spec,
+        kv: &cache.kv,
+        heads: heads as u32,
+        tokens: 4,
+        pairs: pairs as u32,
+        freqs: Slot::Input(2),
+        norm: head_norm,
+    };
+    let stage = rope_kv_write(&way, Slot::Input(0), &LIMITS).unwrap();
     let weight = |i: usize| if norm.is_some() { f32s(&weights[i]) } else { Data::Unused };
     let room = Data::Room(cache.bytes());
     let args = [
@@ -241,7 +250,7 @@ fn fused_case(
         room.clone(),
         room,
     ];
-    let Some(found) = run(&stages.stages[0].launch, &args) else { return };
+    let Some(found) = run(&stage.launch, &args) else { return };
     let (mut q, mut k, mut v) = (Vec::new(), Vec::new(), Vec::new());
     for (row, position) in qkv.chunks(cols).zip(positions) {
         let mut row = row.to_vec();

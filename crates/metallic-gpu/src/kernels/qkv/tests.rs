@@ -1,0 +1,203 @@
+use metallic_core::{BLOCK_TOKENS, KvLayout, Rope, RopePairs};
+
+use super::super::harness::{Data, Memory, bytes_of, f32s, run_stages, u32s};
+use super::super::project::Part;
+use super::super::quant::tests::{Numbers, weights};
+use super::*;
+use crate::threadgroup::tests::LIMITS;
+
+/// Blocks of the cache.
+const BLOCKS: usize = 4;
+
+#[derive(Clone, Copy, Debug)]
+struct Case {
+    tokens: usize,
+    cols: usize,
+    types: [DType; 3],
+    heads: usize,
+    kv: KvLayout,
+    rope: Rope,
+    pairs: usize,
+    norm: bool,
+    bias: bool,
+}
+
+fn case(tokens: usize, (heads, kv_heads, head_dim): (usize, usize, usize), kv: DType) -> Case {
+    Case {
+        tokens,
+        cols: 75,
+        types: [DType::F32; 3],
+        heads,
+        kv: KvLayout { layers: 1, kv_heads, head_dim, dtype: kv },
+        rope: Rope { head_dim, pairs: RopePairs::Halves, magnitude: 1.0 },
+        pairs: head_dim / 2,
+        norm: true,
+        bias: false,
+    }
+}
+
+/// A case's projection, the way of its result, and what lies behind the slots of both.
+fn make(case: &Case) -> (Projection, Memory) {
+    let mut numbers = Numbers(case.tokens as u64 + 7);
+    let mut memory = Memory::new();
+    let mut add = |data: Data| {
+        let slot = Slot::Input(memory.len());
+        memory.push((slot, data));
+        slot
+    };
+    let x = add(f32s(&numbers.units(case.tokens * case.cols)));
+    let norm = case.norm.then(|| (1e-5, add(f32s(&numbers.units(case.cols)))));
+    let heads = [case.heads, case.kv.kv_heads, case.kv.kv_heads];
+    let parts = [0, 1, 2].map(|i| {
+        let rows = heads[i] * case.kv.head_dim;
+        let weight = add(Data::Bytes(weights(case.types[i], rows * case.cols, 1.0, 3 + i as u64)));
+        let bias = case.bias.then(|| add(f32s(&numbers.units(rows))));
+        Some(Part { dtype: case.types[i], rows: rows as u32, weight, bias })
+    });
+    let freqs: Vec<f32> = (0..case.pairs).map(|i| 0.83f32.powi(i as i32)).collect();
+    memory.push((FREQS, f32s(&freqs)));
+    // A sequence that passes from block 3 to block 1, and the last token in another one.
+    let last = case.tokens as u32 - 1;
+    let rows = (0..last).flat_map(|t| [0, 31 + t]).chain([2, 1]);
+    memory.push((Slot::Step(StepTable::Rows), u32s(&rows.collect::<Vec<_>>())));
+    memory.push((Slot::Step(StepTable::Blocks), u32s(&[3, 1, 0])));
+    let positions: Vec<u32> = (0..last).map(|t| 1000 + t).chain([0]).collect();
+    memory.push((Slot::Step(StepTable::Positions), u32s(&positions)));
+    let cache = BLOCKS * BLOCK_TOKENS * case.kv.kv_heads * case.kv.row_bytes();
+    memory.push((Slot::Keys, Data::Room(cache)));
+    memory.push((Slot::Values, Data::Room(cache)));
+    memory.push((Slot::Output, Data::Room(case.tokens * case.heads * case.kv.head_dim * 4)));
+    let projection = Projection {
+        op: "qkv",
+        tokens: case.tokens as u32,
+        cols: case.cols as u32,
+        parts,
+        x,
+        norm,
+        residual: None,
+        gate: None,
+    };
+    (projection, memory)
+}
+
+const FREQS: Slot = Slot::Input(99);
+
+fn way(case: &Case) -> RopeKv<'_> {
+    RopeKv {
+        rope: &case.rope,
+        kv: &case.kv,
+        heads: case.heads as u32,
+        tokens: case.tokens as u32,
+        pairs: case.pairs as u32,
+        freqs: FREQS,
+        norm: None,
+    }
+}
+
+/// The one launch against the product and its way into the cache, each of which is held to its formula elsewhere.
+fn agrees(case: &Case) {
+    agrees_within(case, &LIMITS);
+}
+
+fn agrees_within(case: &Case, limits: &Limits) {
+    let (projection, memory) = make(case);
+    let way = way(case);
+    let fused = vectors(&projection, &way, limits).unwrap();
+    assert_eq!((fused.stages.len(), fused.scratch.len()), (1, 0), "{case:?}");
+    let apart = after(plan_vectors(&projection, limits).unwrap(), &projection, &way, limits).unwrap();
+    assert_eq!(apart.stages.len(), 2, "{case:?}");
+    let results = [fused, apart].map(|stages| {
+        let mut memory = memory.clone();
+        run_stages(&stages, &mut memory)?;
+        Some([Slot::Output, Slot::Keys, Slot::Values].map(|slot| bytes_of(&memory, slot)))
+    });
+    let [Some(found), Some(expected)] = results else { return };
+    for (what, (found, expected)) in ["queries", "keys", "values"].iter().zip(found.iter().zip(&expected)) {
+        assert!(found == expected, "{what} of {case:?} are not those of two launches");
+    }
+}
+
+#[test]
+fn one_launch_gives_every_bit_of_two_for_any_number_of_tokens() {
+    for tokens in [1, 2, 3, 4, 5, 8, 11, 33] {
+        agrees(&case(tokens, (3, 1, 16), DType::F16));
+    }
+}
+
+#[test]
+fn caches_whose_elements_stand_alone_are_written_in_every_type() {
+    for dtype in [DType::F32, DType::F16, DType::BF16] {
+        agrees(&case(3, (4, 2, 64), dtype));
+    }
+}
+
+#[test]
+fn pairs_are_found_in_both_layouts_in_partial_rotations_and_in_ragged_heads() {
+    for pairs in [RopePairs::Halves, RopePairs::Interleaved] {
+        for (head_dim, rotated) in [(26, 13), (26, 4), (80, 40), (80, 10), (6, 0)] {
+            let case = case(2, (3, 1, head_dim), DType::F32);
+            let rope = Rope { pairs, magnitude: 1.2, ..case.rope };
+            agrees(&Case { rope, pairs: rotated, bias: true, ..case });
+        }
+    }
+}
+
+#[test]
+fn matrices_of_any_types_stand_side_by_side() {
+    for types in [
+        [DType::Q4_0, DType::Q4_0, DType::Q4_0],
+        [DType::Q4K, DType::Q4K, DType::Q6K],
+        [DType::Q5_0, DType::Q8_0, DType::F16],
+        [DType::Q4_1, DType::BF16, DType::Q5_1],
+        [DType::Q5K, DType::F32, DType::Q5K],
+    ] {
+        for (norm, bias, tokens) in [(true, false, 1), (false, true, 4)] {
+            let case = case(tokens, (2, 1, 32), DType::F16);
+            agrees(&Case { types, cols: 512, norm, bias, ..case });
+        }
+    }
+}
+
+#[test]
+fn many_rows_share_simdgroups() {
+    // More tiles than the device wants at a time: blocks of rows grow.
+    let limits = Limits { busy_simdgroups: 16, ..LIMITS };
+    let case = case(2, (9, 3, 26), DType::F16);
+    let (projection, _) = make(&case);
+    assert!(Spread::of(&projection, &limits).params(&projection).blocks > 1);
+    agrees_within(&case, &limits);
+}
+
+#[test]
+fn blocks_with_a_scale_and_odd_heads_take_two_launches() {
+    for case in [case(1, (2, 1, 32), DType::Q8_0), case(2, (2, 1, 7), DType::F32)] {
+        let (projection, mut memory) = make(&Case { pairs: 3, ..case });
+        let stages = vectors(&projection, &way(&Case { pairs: 3, ..case }), &LIMITS).unwrap();
+        assert_eq!((stages.stages.len(), stages.scratch.len()), (2, 1));
+        if run_stages(&stages, &mut memory).is_none() {
+            return;
+        }
+        assert!(bytes_of(&memory, Slot::Keys).iter().any(|b| *b != 0xCD));
+    }
+}
+
+#[test]
+fn the_writes_counted_are_those_of_the_step_and_not_the_cache() {
+    let case = case(5, (3, 2, 64), DType::F16);
+    let (projection, _) = make(&case);
+    let stages = vectors(&projection, &way(&case), &LIMITS).unwrap();
+    let touched: Vec<Option<usize>> = stages.stages[0].slots().iter().map(|(_, bytes)| *bytes).collect();
+    assert_eq!(touched[11..], [Some(20), None, Some(5 * 2 * 128), Some(5 * 2 * 128)]);
+}
+
+#[test]
+fn matrices_that_are_not_those_of_the_heads_are_refused() {
+    let case = case(1, (3, 1, 16), DType::F16);
+    let (projection, _) = make(&case);
+    for wrong in [Case { heads: 2, ..case }, Case { tokens: 2, ..case }] {
+        for plan in [vectors, tiles] {
+            let error = plan(&projection, &way(&wrong), &LIMITS).unwrap_err().to_string();
+            assert!(error.contains("[48, 16, 16]"), "{error}");
+        }
+    }
+}
