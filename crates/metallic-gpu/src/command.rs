@@ -107,15 +107,15 @@ pub struct Binding {
     pub region: Region,
     /// What is done with them.
     pub access: Access,
-    /// Bytes of it that are touched.
+    /// Bytes that are moved: those of a part that is touched, or more than all where they are read several times.
     pub footprint: usize,
 }
 
 impl Binding {
-    /// A gather or a scatter touches only some of the region.
+    /// A gather or a scatter moves only some of the region, a kernel that goes over it several times more than all of it.
     #[must_use]
     pub fn touching(self, bytes: usize) -> Binding {
-        Binding { footprint: bytes.min(self.region.len), ..self }
+        Binding { footprint: bytes, ..self }
     }
 }
 
@@ -136,6 +136,8 @@ pub struct Dispatch {
     pub threads: [u32; 3],
     /// Bytes of threadgroup memory at index 0; 0: none.
     pub threadgroup_bytes: u32,
+    /// Multiply-adds; 0 where the bytes it moves are all that takes time.
+    pub work: u64,
     bindings: [Option<Binding>; MAX_ARGS],
 }
 
@@ -177,6 +179,7 @@ impl Dispatch {
             groups: launch.groups,
             threads: launch.threads,
             threadgroup_bytes: launch.threadgroup_bytes,
+            work: launch.work,
             bindings: all,
         })
     }

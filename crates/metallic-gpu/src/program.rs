@@ -65,14 +65,7 @@ impl GpuProgram {
         };
         for tokens in REHEARSED {
             let tiles = tokens.div_ceil(TILE_TOKENS);
-            let facts = StepFacts {
-                tokens,
-                outputs: 1,
-                tiles,
-                visible_max: tokens,
-                cached: tokens,
-                ..StepFacts::default()
-            };
+            let facts = StepFacts { tokens, outputs: 1, tiles, visible_max: tokens, ..StepFacts::default() };
             program.encoder().rehearse(StepFacts { longest: tokens, ..facts })?;
         }
         Ok(program)

@@ -28,8 +28,10 @@ pub(crate) struct StepFacts {
     pub(crate) tiles: usize,
     /// Most tokens any token may see.
     pub(crate) visible_max: usize,
-    /// Tokens of cache a pass over every sequence reads: each sequence once.
-    pub(crate) cached: usize,
+    /// Tokens that the tokens of the step see, each its own.
+    pub(crate) seen: usize,
+    /// Tokens that the query tiles see, each its own.
+    pub(crate) tiles_see: usize,
     /// Most tokens one sequence brings.
     pub(crate) longest: usize,
     /// The wanted results are those of all tokens, in order.
@@ -51,9 +53,10 @@ impl StepTables {
             tokens: step.tokens.len(),
             outputs: step.outputs.len(),
             visible_max: step.sequences.iter().map(SequenceSpan::kv_len).max().unwrap_or(0),
-            cached: step.sequences.iter().map(SequenceSpan::kv_len).sum(),
             longest: step.sequences.iter().map(|s| s.tokens.len()).max().unwrap_or(0),
             tiles: 0,
+            seen: 0,
+            tiles_see: 0,
             all_outputs: step.outputs.len() == step.tokens.len()
                 && (0..).zip(step.outputs).all(|(index, row)| index == *row),
         };
@@ -65,6 +68,7 @@ impl StepTables {
                 let visible = span.past + (first - span.tokens.start) + 1;
                 self.words.extend([first, count, table, visible].map(|n| n as u32));
                 self.facts.tiles += 1;
+                self.facts.tiles_see += visible + count - 1;
             }
             table += blocks_of(span);
         }
@@ -73,6 +77,7 @@ impl StepTables {
         for span in step.sequences {
             for index in 0..span.tokens.len() {
                 self.words.extend([table, span.past + index + 1].map(|n| n as u32));
+                self.facts.seen += span.past + index + 1;
             }
             table += blocks_of(span);
         }
@@ -153,7 +158,9 @@ mod tests {
         let facts = tables.facts();
         assert_eq!((facts.tokens, facts.outputs, facts.tiles), (38, 2, 3));
         assert!(!facts.all_outputs);
-        assert_eq!((facts.visible_max, facts.cached, facts.longest), (39, 51, 35));
+        assert_eq!((facts.visible_max, facts.longest), (39, 35));
+        assert_eq!(facts.seen, (5..=39).sum::<usize>() + 10 + 11 + 12);
+        assert_eq!(facts.tiles_see, 36 + 39 + 12);
         let table = |which| {
             let region = tables.region(which, Region::whole(BufferId(0), tables.len())).unwrap();
             assert_eq!(region.offset() % 16, 0);

@@ -3,43 +3,25 @@
 
 use std::ops::Range;
 
-use crate::command::{Access, Command, CommandList};
+use crate::command::{Command, CommandList};
 
 /// How much one command buffer may hold.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Bound {
     /// Bytes moved.
     pub(crate) bytes: f64,
-    /// Arithmetic, see [`arithmetic`].
-    pub(crate) arithmetic: f64,
+    /// Multiply-adds.
+    pub(crate) work: f64,
 }
 
-/// About half a second of the smallest GPU of the family: 70 GB/s, 1.3 TFLOP/s.
-pub(crate) const BOUND: Bound = Bound { bytes: 32e9, arithmetic: 1e12 };
-
-/// An estimate of the arithmetic of a command, from the bytes it touches: for a product of matrices
-/// `[m, k] × [k, n] -> [m, n]` the root of the three sizes' product is `m·k·n`, times 3 to 8 for bytes instead of
-/// elements. It counts element-wise work on many tokens too high, which costs a command buffer more and nothing else.
-fn arithmetic(command: &Command) -> f64 {
-    let Command::Dispatch(dispatch) = command else { return 0.0 };
-    let (mut reads, mut write) = ([0f64; 2], 0f64);
-    for (_, binding) in dispatch.bindings() {
-        let bytes = binding.footprint as f64;
-        if matches!(binding.access, Access::Read | Access::ReadWrite) {
-            let smaller = usize::from(reads[1] < reads[0]);
-            reads[smaller] = reads[smaller].max(bytes);
-        }
-        if matches!(binding.access, Access::Write | Access::ReadWrite) {
-            write = write.max(bytes);
-        }
-    }
-    (reads[0].max(1.0) * reads[1].max(1.0) * write.max(1.0)).sqrt()
-}
+/// About half a second of the smallest GPU of the family: 70 GB/s, 1.3 TFLOP/s, two of which make a multiply-add.
+pub(crate) const BOUND: Bound = Bound { bytes: 32e9, work: 3.25e11 };
 
 /// The part of a bound that a command takes; 1 is all of it.
 fn share(command: &Command, bound: &Bound) -> f64 {
     let (read, written) = command.traffic();
-    ((read + written) as f64 / bound.bytes).max(arithmetic(command) / bound.arithmetic)
+    let work = if let Command::Dispatch(dispatch) = command { dispatch.work } else { 0 };
+    ((read + written) as f64 / bound.bytes).max(work as f64 / bound.work)
 }
 
 /// Runs of commands, one for each command buffer. Every run has a command; a command over the bound is alone.
@@ -76,10 +58,16 @@ pub(crate) fn busy(mut spans: Vec<(f64, f64)>) -> Option<std::time::Duration> {
 mod tests {
     use std::time::Duration;
 
+    use metallic_core::{Attention, DType, Unary};
+
     use super::*;
-    use crate::command::{Dispatch, Region};
+    use crate::command::{Access, Dispatch, Region};
     use crate::gpu::{BufferId, PipelineId};
-    use crate::kernels::{Arg, Constants, Family, Kernel, Launch, Params, reads, writes};
+    use crate::kernels::attention::{self, AttentionSpec};
+    use crate::kernels::project::{self, Part, Projection};
+    use crate::kernels::{Arg, Constants, Family, Kernel, Launch, Params, Slot, Stages, reads, writes};
+    use crate::step::StepFacts;
+    use crate::threadgroup::tests::LIMITS;
 
     const FAMILY: Family = Family { name: "t", params: &[], uses: &[], text: "", kernels: &[] };
     const ARGS: &[Arg] = &[reads("x", 1), reads("w", 1), writes("out", 1)];
@@ -92,6 +80,7 @@ mod tests {
             groups: [1; 3],
             threads: [1; 3],
             threadgroup_bytes: 0,
+            work: (m * n * k) as u64,
         };
         let region = |id, len| Region::whole(BufferId(id), len);
         let bindings =
@@ -105,17 +94,6 @@ mod tests {
             list.push(command);
         }
         list
-    }
-
-    #[test]
-    fn arithmetic_of_a_product_is_the_product_of_its_sides() {
-        for (m, n, k) in [(1, 4096, 4096), (512, 11008, 4096), (33, 64, 100)] {
-            let exact = (m * n * k) as f64;
-            for bits in [4, 8, 16, 32] {
-                let found = arithmetic(&product(m, n, k, bits)) / exact;
-                assert!((2.8..8.1).contains(&found), "{m} {n} {k} {bits}: {found}");
-            }
-        }
     }
 
     #[test]
@@ -139,9 +117,87 @@ mod tests {
         assert_eq!(runs.last().unwrap().end, step.len());
     }
 
+    /// The launches of an operation. Buffers are small: what counts is what plans say of the bytes they move.
+    fn commands(stages: &Stages) -> Vec<Command> {
+        let region = Region::whole(BufferId(0), 256);
+        let bind = |(slot, touched): &(Slot, Option<usize>), arg: &Arg| match slot {
+            Slot::Unused => region.unused(),
+            _ if arg.access == Access::Read => region.read().touching(touched.unwrap_or(256)),
+            _ => region.write().touching(touched.unwrap_or(256)),
+        };
+        let stages = stages.stages.iter().map(|stage| {
+            let args = stage.launch.kernel.args;
+            let bindings: Vec<_> =
+                stage.slots().iter().zip(args).map(|(slot, arg)| bind(slot, arg)).collect();
+            Command::Dispatch(Dispatch::new("t", PipelineId(0), &stage.launch, &bindings).unwrap())
+        });
+        stages.collect()
+    }
+
+    /// The layers of Qwen2.5-0.5B in a step of `tokens` tokens that end a context of `context`.
+    fn qwen(tokens: usize, context: usize, kv: DType) -> CommandList {
+        let facts = StepFacts {
+            tokens,
+            outputs: 1,
+            tiles: tokens.div_ceil(32),
+            visible_max: context,
+            seen: (context - tokens + 1..=context).sum(),
+            tiles_see: (context - tokens..context).step_by(32).map(|first| (first + 32).min(context)).sum(),
+            longest: tokens,
+            all_outputs: false,
+        };
+        let (layer, window, softcap) = (0, None, None);
+        let attention =
+            Attention { layer, heads: 14, kv_heads: 2, head_dim: 64, scale: 0.125, window, softcap };
+        let spec = AttentionSpec { attention, facts, kv, sinks: None };
+        let project = |cols: u32, rows: [u32; 3], gate| {
+            let part = |rows| Part { dtype: DType::Q4_0, rows, weight: Slot::Input(1), bias: None };
+            let parts = rows.map(|rows| (rows > 0).then(|| part(rows)));
+            let (norm, residual, x) = (Some((1e-6, Slot::Input(2))), None, Slot::Input(0));
+            let projection =
+                Projection { op: "t", tokens: tokens as u32, cols, parts, x, norm, residual, gate };
+            commands(&project::plan(&projection, &LIMITS).unwrap())
+        };
+        let layer = [
+            project(896, [896, 128, 128], None),
+            commands(&attention::plan(&spec, &LIMITS).unwrap()),
+            project(896, [896, 0, 0], None),
+            project(896, [4864, 4864, 0], Some(Unary::Silu)),
+            project(4864, [896, 0, 0], None),
+        ];
+        list((0..24).flat_map(|_| layer.concat()))
+    }
+
+    fn work(commands: &[Command]) -> f64 {
+        let each = commands.iter().map(|c| if let Command::Dispatch(d) = c { d.work } else { 0 });
+        each.sum::<u64>() as f64
+    }
+
+    #[test]
+    fn attention_over_a_long_context_is_cut_by_its_arithmetic_whatever_the_cache_is_made_of() {
+        let seen: usize = (32768 - 511..=32768).sum();
+        let weights = 896 * (896 + 2 * 128 + 896 + 3 * 4864);
+        let needed = 24 * (2 * 14 * 64 * seen + 512 * weights);
+        for kv in [DType::F16, DType::Q8_0] {
+            let step = qwen(512, 32768, kv);
+            assert_eq!(work(step.commands()), needed as f64, "{kv}");
+            let runs = split(&step, &BOUND);
+            let works: Vec<f64> = runs.iter().map(|run| work(&step.commands()[run.clone()])).collect();
+            assert!(works.len() >= 3 && works.iter().all(|work| *work <= BOUND.work), "{kv}: {works:?}");
+            assert!(works.len() <= 4, "no more than it takes: {works:?}");
+        }
+    }
+
+    #[test]
+    fn a_decode_step_over_a_long_context_stays_one_command_buffer() {
+        for kv in [DType::F16, DType::Q8_0, DType::F32] {
+            assert_eq!(split(&qwen(1, 32768, kv), &BOUND).len(), 1, "{kv}");
+        }
+    }
+
     #[test]
     fn a_command_over_the_bound_is_alone_and_an_empty_list_has_no_command_buffer() {
-        let small = Bound { bytes: 100.0, arithmetic: f64::MAX };
+        let small = Bound { bytes: 100.0, work: f64::MAX };
         let copy = |n| {
             let region = Region::whole(BufferId(0), n);
             Command::Copy { from: region, to: Region::whole(BufferId(1), n) }

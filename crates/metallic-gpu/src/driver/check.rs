@@ -146,7 +146,8 @@ mod tests {
 
     fn dispatch(groups: [u32; 3], threads: [u32; 3], threadgroup_bytes: u32) -> Dispatch {
         let kernel = Kernel { family: &FAMILY, function: "f", constants: Constants::NONE, args: ARGS };
-        let launch = Launch { kernel, params: Params::of_words([0]), groups, threads, threadgroup_bytes };
+        let launch =
+            Launch { kernel, params: Params::of_words([0]), groups, threads, threadgroup_bytes, work: 0 };
         Dispatch::new("op", PipelineId(0), &launch, &[Region::whole(BufferId(3), 64).write()]).unwrap()
     }
 

@@ -84,7 +84,7 @@ mod tests {
 
     /// For each run, for each step: barrier, pipeline.
     fn shape(list: &CommandList, bytes: f64) -> Vec<Vec<(bool, u32)>> {
-        let bound = Bound { bytes, arithmetic: f64::MAX };
+        let bound = Bound { bytes, work: f64::MAX };
         let runs = runs(list, &LIMITS, &bound, &ready).unwrap();
         runs.iter().map(|run| run.iter().map(|s| (s.barrier, s.dispatch.pipeline.0)).collect()).collect()
     }
@@ -114,7 +114,7 @@ mod tests {
     #[test]
     fn bytes_reach_the_dispatch_as_bindings() {
         let list = list(&[Command::Copy { from: region(4, 16, 64), to: region(5, 32, 64) }]);
-        let bound = Bound { bytes: 1e9, arithmetic: 1e9 };
+        let bound = Bound { bytes: 1e9, work: 1e9 };
         let runs = runs(&list, &LIMITS, &bound, &ready).unwrap();
         let bound: Vec<_> = runs[0][0].dispatch.bindings().map(|(i, b)| (i, b.region)).collect();
         assert_eq!(bound, [(1, region(4, 16, 64)), (2, region(5, 32, 64))]);
@@ -124,7 +124,7 @@ mod tests {
     fn a_kernel_that_does_not_compile_is_the_error_of_the_list() {
         let list = list(&[Command::Fill { to: region(0, 0, 16), value: 1 }]);
         let fails = |k: &Kernel| Err(GpuError::Missing(k.function.to_owned()));
-        let bound = Bound { bytes: 1e9, arithmetic: 1e9 };
+        let bound = Bound { bytes: 1e9, work: 1e9 };
         assert!(runs(&list, &LIMITS, &bound, &fails).is_err());
     }
 }

@@ -5,7 +5,7 @@ use metallic_core::{Attention, BLOCK_TOKENS, DType};
 use super::rope::{KV, KV_ALIGN, kv_type};
 use super::{
     Arg, COMMON, Constants, Family, Kernel, Launch, Slot, Stage, Stages, StepTable, attention_tiles, reads,
-    writes,
+    work, writes,
 };
 use crate::error::GpuError;
 use crate::gpu::Limits;
@@ -117,14 +117,30 @@ impl AttentionSpec {
         self.facts.visible_max.min(self.attention.window.unwrap_or(usize::MAX))
     }
 
-    /// Bytes of the keys, or of the values, that are read: each sequence once, as far as its windows reach.
-    pub(crate) fn kv_bytes(&self) -> usize {
-        let a = &self.attention;
-        let row = a.head_dim / self.kv.block_len() * self.kv.block_bytes();
-        let windows = a.window.map_or(usize::MAX, |w| {
+    /// Tokens that the tokens of the step look at, each its own.
+    pub(crate) fn seen(&self) -> usize {
+        let windows = self.attention.window.map_or(usize::MAX, |w| w.saturating_mul(self.facts.tokens));
+        self.facts.seen.min(windows)
+    }
+
+    /// The same for query tiles, which look at a token once for all their own.
+    pub(crate) fn tiles_see(&self) -> usize {
+        let windows = self.attention.window.map_or(usize::MAX, |w| {
             w.saturating_sub(1).saturating_mul(self.facts.tiles).saturating_add(self.facts.tokens)
         });
-        self.facts.cached.min(windows).saturating_mul(row * a.kv_heads)
+        self.facts.tiles_see.min(windows)
+    }
+
+    /// Bytes of so many tokens' keys, or values, where each head's are read by `readers` threadgroups.
+    pub(crate) fn kv_bytes(&self, tokens: usize, readers: usize) -> usize {
+        let a = &self.attention;
+        let row = a.head_dim / self.kv.block_len() * self.kv.block_bytes();
+        tokens.saturating_mul(row * a.kv_heads).saturating_mul(readers)
+    }
+
+    /// Multiply-adds of the queries with the keys, and as many of the weights with the values.
+    pub(crate) fn half_work(&self) -> u64 {
+        work([self.seen(), self.attention.heads, self.attention.head_dim])
     }
 
     /// The slot of the sinks.
@@ -245,6 +261,7 @@ fn rows(spec: &AttentionSpec, limits: &Limits) -> Result<Stages, GpuError> {
         groups: [groups, tokens, split.splits],
         threads: [split.simdgroups * 32, 1, 1],
         threadgroup_bytes: floats * 4,
+        work: spec.half_work().saturating_mul(2),
     };
     let whole = split.splits == 1;
     let slots = [
@@ -257,7 +274,8 @@ fn rows(spec: &AttentionSpec, limits: &Limits) -> Result<Stages, GpuError> {
         if whole { Slot::Output } else { Slot::Scratch(0) },
         if whole { Slot::Unused } else { Slot::Scratch(1) },
     ];
-    let stage = Stage::new(launch, slots).touching(1, spec.kv_bytes()).touching(2, spec.kv_bytes());
+    let bytes = spec.kv_bytes(spec.seen(), parts as usize);
+    let stage = Stage::new(launch, slots).touching(1, bytes).touching(2, bytes);
     if whole {
         return Ok(stage.into());
     }
@@ -268,6 +286,7 @@ fn rows(spec: &AttentionSpec, limits: &Limits) -> Result<Stages, GpuError> {
         groups: [heads, tokens, 1],
         threads: [head_dim.next_multiple_of(32).min(limits.max_threads), 1, 1],
         threadgroup_bytes: 0,
+        work: 0,
     };
     let merged = [Slot::Scratch(0), Slot::Scratch(1), spec.sinks(), Slot::Output];
     Ok(Stages {

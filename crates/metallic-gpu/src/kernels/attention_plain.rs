@@ -59,28 +59,29 @@ pub(crate) fn plan(spec: &AttentionSpec, limits: &Limits) -> Result<Stages, GpuE
         softcap: a.softcap.unwrap_or(1.0),
     };
     let simdgroups = blocks.min(4).min(limits.max_threads / 32).max(1);
-    let launch = |function, args, groups, threads| Launch {
+    let launch = |function, args, groups, threads, work| Launch {
         kernel: Kernel { family: &FAMILY, function, constants, args },
         params: params.params(),
         groups,
         threads: [threads, 1, 1],
         threadgroup_bytes: 0,
+        work,
     };
     let groups = [kv_heads, tokens, blocks.div_ceil(simdgroups)];
-    let scores = launch("attention_plain_scores", SCORES, groups, simdgroups * 32);
+    let scores = launch("attention_plain_scores", SCORES, groups, simdgroups * 32, spec.half_work());
     let threads = threadgroup::row_threads(stride, limits);
-    let softmax = launch("attention_plain_softmax", SOFTMAX, [heads, tokens, 1], threads);
+    let softmax = launch("attention_plain_softmax", SOFTMAX, [heads, tokens, 1], threads, 0);
     let threads = (a.head_dim as u32).next_multiple_of(32);
-    let values = launch("attention_plain_values", VALUES, [heads, tokens, 1], threads);
+    let values = launch("attention_plain_values", VALUES, [heads, tokens, 1], threads, spec.half_work());
     let (table, lists) = (Slot::Step(StepTable::Rows), Slot::Step(StepTable::Blocks));
     let weights = Slot::Scratch(0);
     Ok(Stages {
         stages: vec![
             Stage::new(scores, [Slot::Input(0), Slot::Keys, table, lists, weights])
-                .touching(1, spec.kv_bytes()),
+                .touching(1, spec.kv_bytes(spec.seen(), 1)),
             Stage::new(softmax, [table, spec.sinks(), weights]),
             Stage::new(values, [weights, Slot::Values, table, lists, Slot::Output])
-                .touching(1, spec.kv_bytes()),
+                .touching(1, spec.kv_bytes(spec.seen(), a.heads / a.kv_heads)),
         ],
         scratch: vec![bytes],
     })

@@ -69,6 +69,7 @@ pub(crate) fn plan(spec: &AttentionSpec, limits: &Limits) -> Result<Stages, GpuE
         groups: [a.heads as u32, spec.facts.tiles as u32, 1],
         threads: [THREADS, 1, 1],
         threadgroup_bytes: 0,
+        work: spec.half_work().saturating_mul(2),
     };
     let slots = [
         Slot::Input(0),
@@ -79,5 +80,6 @@ pub(crate) fn plan(spec: &AttentionSpec, limits: &Limits) -> Result<Stages, GpuE
         spec.sinks(),
         Slot::Output,
     ];
-    Ok(Stage::new(launch, slots).touching(1, spec.kv_bytes()).touching(2, spec.kv_bytes()).into())
+    let bytes = spec.kv_bytes(spec.tiles_see(), a.heads / a.kv_heads);
+    Ok(Stage::new(launch, slots).touching(1, bytes).touching(2, bytes).into())
 }

@@ -90,7 +90,8 @@ pub(crate) fn copy((from, to): (DType, DType), axes: &Axes<2>, limits: &Limits) 
     let axes = turned.as_ref().unwrap_or(axes);
     let ([n0, n1, n2, n3], [[x0, x1, x2, x3], [y0, y1, y2, y3]]) = (axes.shape, axes.strides);
     let params = CopyParams { n0, n1, n2, n3, x0, x1, x2, x3, y0, y1, y2, y3 }.params();
-    let launch = |kernel, groups, threads| Launch { kernel, params, groups, threads, threadgroup_bytes: 0 };
+    let launch =
+        |kernel, groups, threads| Launch { kernel, params, groups, threads, threadgroup_bytes: 0, work: 0 };
     if turned.is_some() && limits.max_threads >= TILE * TILE_ROWS {
         let groups = [n3.div_ceil(TILE), n2.div_ceil(TILE), n0 * n1];
         return Ok(launch(kernel(turning), groups, [TILE, TILE_ROWS, 1]));
@@ -125,6 +126,7 @@ pub(crate) fn fill(dtype: DType, value: f32, axes: &Axes<1>, limits: &Limits) ->
         groups: [groups, 1, 1],
         threads: [threads, 1, 1],
         threadgroup_bytes: 0,
+        work: 0,
     })
 }
 

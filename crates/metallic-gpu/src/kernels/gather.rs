@@ -114,7 +114,14 @@ pub(crate) fn slice(
 
 fn launch(kernel: Kernel, params: Params, (per_row, rows): (u32, u32), limits: &Limits) -> Launch {
     let ([across, down], [width, height]) = threadgroup::plane((per_row, rows), limits);
-    Launch { kernel, params, groups: [across, down, 1], threads: [width, height, 1], threadgroup_bytes: 0 }
+    Launch {
+        kernel,
+        params,
+        groups: [across, down, 1],
+        threads: [width, height, 1],
+        threadgroup_bytes: 0,
+        work: 0,
+    }
 }
 
 #[cfg(test)]

@@ -4,7 +4,9 @@ use metallic_core::DType;
 
 use super::project::Projection;
 use super::typed::{ACTIVATION, FUNCTIONS, unary_code};
-use super::{Arg, COMMON, Constants, Family, Kernel, Launch, QUANT, QUANT_TYPES, Slot, Stage, reads, writes};
+use super::{
+    Arg, COMMON, Constants, Family, Kernel, Launch, QUANT, QUANT_TYPES, Slot, Stage, reads, work, writes,
+};
 use crate::error::GpuError;
 use crate::gpu::Limits;
 use crate::params::kernel_params;
@@ -77,12 +79,14 @@ pub(crate) fn stage(
         groups: [rows.iter().map(|rows| rows.div_ceil(TILE)).sum(), projection.tokens.div_ceil(TILE), 1],
         threads: [TILE_THREADS, 1, 1],
         threadgroup_bytes: 0,
+        work: work([projection.tokens, projection.cols, rows.iter().sum()].map(|n| n as usize)),
     };
     launch.check(limits)?;
     let [w0, w1, w2] = projection.weights();
     let [b0, b1, b2] = projection.biases();
     let residual = projection.residual.unwrap_or(Slot::Unused);
-    Ok(Stage::new(launch, [projection.x, w0, w1, w2, b0, b1, b2, residual, gate, out]))
+    let stage = Stage::new(launch, [projection.x, w0, w1, w2, b0, b1, b2, residual, gate, out]);
+    projection.reading(stage, 1, launch.groups[1])
 }
 
 /// The kernels declare their threadgroup memory themselves, so a launch does not name it.
@@ -192,6 +196,7 @@ pub(crate) fn plan_float(product: &FloatProduct, limits: &Limits) -> Result<Laun
         groups: [n.div_ceil(TILE), m.div_ceil(TILE), batch],
         threads: [TILE_THREADS, 1, 1],
         threadgroup_bytes: 0,
+        work: work([batch, m, n, k].map(|n| n as usize)),
     };
     launch.check(limits)?;
     Ok(launch)

@@ -2,7 +2,9 @@
 
 use super::project::Projection;
 use super::typed::{ACTIVATION, FUNCTIONS, unary_code};
-use super::{Arg, COMMON, Constants, Family, Kernel, Launch, QUANT, QUANT_TYPES, Slot, Stage, reads, writes};
+use super::{
+    Arg, COMMON, Constants, Family, Kernel, Launch, QUANT, QUANT_TYPES, Slot, Stage, reads, work, writes,
+};
 use crate::error::GpuError;
 use crate::gpu::Limits;
 use crate::params::kernel_params;
@@ -99,15 +101,22 @@ impl Spread {
         params: MatvecParams,
         limits: &Limits,
     ) -> Result<Launch, GpuError> {
+        let rows = [params.rows0, params.rows1, params.rows2].map(|rows| rows as usize).iter().sum();
         let launch = Launch {
             kernel,
             params: params.params(),
             groups: self.groups,
             threads: [self.threads, 1, 1],
             threadgroup_bytes: self.threadgroup_bytes,
+            work: work([params.tokens as usize, params.cols as usize, rows]),
         };
         launch.check(limits)?;
         Ok(launch)
+    }
+
+    /// Times the weights are read: once by [`Spread::slots`] tokens.
+    pub(crate) fn passes(&self) -> u32 {
+        self.groups[1]
     }
 
     /// The numbers of a projection that rotates nothing.
@@ -153,5 +162,6 @@ pub(crate) fn stage(projection: &Projection, limits: &Limits) -> Result<Stage, G
     let [b0, b1, b2] = projection.biases();
     let norm = projection.norm.map_or(Slot::Unused, |(_, slot)| slot);
     let residual = projection.residual.unwrap_or(Slot::Unused);
-    Ok(Stage::new(launch, [projection.x, norm, w0, w1, w2, b0, b1, b2, residual, Slot::Output]))
+    let stage = Stage::new(launch, [projection.x, norm, w0, w1, w2, b0, b1, b2, residual, Slot::Output]);
+    projection.reading(stage, 2, spread.passes())
 }

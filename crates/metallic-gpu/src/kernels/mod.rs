@@ -174,6 +174,13 @@ pub struct Launch {
     pub threads: [u32; 3],
     /// Bytes of threadgroup memory at index 0; 0: none.
     pub threadgroup_bytes: u32,
+    /// Multiply-adds; 0 where the bytes it moves are all that takes time.
+    pub work: u64,
+}
+
+/// Multiply-adds of nested loops of these lengths.
+pub(crate) fn work<const N: usize>(lengths: [usize; N]) -> u64 {
+    lengths.into_iter().fold(1, |product: u64, length| product.saturating_mul(length as u64))
 }
 
 impl Launch {
@@ -261,7 +268,8 @@ impl Stage {
         Stage { launch, slots }
     }
 
-    /// Says that of the argument at `index` only this many bytes are touched.
+    /// Says how many bytes of the argument at `index` are moved: fewer than are there by a gather, more by a kernel that
+    /// reads them several times.
     #[must_use]
     pub(crate) fn touching(mut self, index: usize, bytes: usize) -> Stage {
         if let Some(slot) = self.slots.get_mut(index) {
@@ -270,7 +278,7 @@ impl Stage {
         self
     }
 
-    /// The slots in order, with how many bytes are touched where it is not all.
+    /// The slots in order, with how many bytes are moved where it is not each once.
     pub(crate) fn slots(&self) -> &[(Slot, Option<usize>)] {
         &self.slots[..self.launch.kernel.args.len().min(MAX_ARGS)]
     }

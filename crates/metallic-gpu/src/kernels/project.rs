@@ -79,6 +79,16 @@ impl Projection {
         Ok(types)
     }
 
+    /// A stage that reads every matrix so many times, the first of them at this argument.
+    #[allow(clippy::large_types_passed_by_value)] // It is moved through.
+    pub(crate) fn reading(&self, mut stage: Stage, first: usize, times: u32) -> Result<Stage, GpuError> {
+        for (index, part) in self.parts.iter().flatten().enumerate() {
+            let bytes = row_bytes(self.op, part.dtype, self.cols)?.saturating_mul(part.rows as usize);
+            stage = stage.touching(first + index, bytes.saturating_mul(times as usize));
+        }
+        Ok(stage)
+    }
+
     pub(crate) fn check(&self) -> Result<(), GpuError> {
         let refuse = |reason: String| Err(GpuError::Unsupported { op: self.op, reason });
         let parts: Vec<&Part> = self.parts.iter().flatten().collect();

@@ -3,7 +3,7 @@
 use metallic_core::{DType, Unary};
 
 use super::harness::{self, Data, Memory, as_f32s, bytes_of, f32s};
-use super::project::{Part, Projection, plan, plan_vectors};
+use super::project::{Part, Projection, plan, plan_tiles, plan_vectors};
 use super::quant::WEIGHT_TYPES;
 use super::quant::tests::{Numbers, decoded, weights};
 use super::{Slot, Stages};
@@ -356,6 +356,29 @@ fn simdgroups_cover_all_rows_within_the_limits_of_any_device() {
                 assert!(busy, "{rows:?}: {needed} simdgroups of {} blocks", words[5]);
             }
         }
+    }
+}
+
+#[test]
+fn weights_are_counted_as_often_as_they_are_read() {
+    let matrix = |rows: usize| rows * 576 / 32 * 18;
+    let touched = |stages: &Stages, first: usize| -> Vec<Option<usize>> {
+        let last = stages.stages.last().unwrap();
+        last.slots()[first..first + 3].iter().map(|(_, bytes)| *bytes).collect()
+    };
+    for (tokens, times) in [(1, 1), (8, 1), (9, 2), (16, 2), (40, 5)] {
+        let stages = plan_vectors(&sized(tokens, 576, [70, 33, 0], None), &LIMITS).unwrap();
+        assert_eq!(touched(&stages, 2), [Some(times * matrix(70)), Some(times * matrix(33)), None]);
+        assert_eq!(stages.stages[0].launch.work, u64::from(tokens) * 576 * 103);
+    }
+    for (tokens, times) in [(9, 1), (64, 1), (65, 2), (512, 8)] {
+        let stages = plan_tiles(&sized(tokens, 576, [70, 33, 5], None), &LIMITS).unwrap();
+        assert_eq!(touched(&stages, 1), [70, 33, 5].map(|rows| Some(times * matrix(rows))));
+        assert_eq!(stages.stages[0].launch.work, u64::from(tokens) * 576 * 108);
+        let gated = plan_tiles(&sized(tokens, 576, [70, 70, 0], Some(Unary::Silu)), &LIMITS).unwrap();
+        assert_eq!(touched(&gated, 1), [Some(times * matrix(70)), None, None]);
+        let work: u64 = gated.stages.iter().map(|stage| stage.launch.work).sum();
+        assert_eq!(work, u64::from(tokens) * 576 * 140);
     }
 }
 

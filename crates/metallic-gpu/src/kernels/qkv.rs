@@ -130,7 +130,8 @@ fn stage(projection: &Projection, way: &RopeKv<'_>, limits: &Limits) -> Result<S
         Slot::Values,
     ];
     let (stored, tables) = way.written();
-    Ok(Stage::new(launch, slots).touching(11, tables).touching(13, stored).touching(14, stored))
+    let stage = Stage::new(launch, slots).touching(11, tables).touching(13, stored).touching(14, stored);
+    projection.reading(stage, 2, spread.passes())
 }
 
 #[cfg(test)]

@@ -82,6 +82,7 @@ pub(crate) mod tests {
             groups: [groups, rows, 1],
             threads: [threads, 1, 1],
             threadgroup_bytes: 0,
+            work: 0,
         })
     }
 

@@ -159,6 +159,7 @@ pub(crate) fn rope_view(
         groups: [groups, count(tokens)?, 1],
         threads: [threads, 1, 1],
         threadgroup_bytes: 0,
+        work: 0,
     })
 }
 
@@ -205,6 +206,7 @@ pub(crate) fn kv_write(kv: &KvLayout, tokens: u32, limits: &Limits) -> Result<St
         groups,
         threads,
         threadgroup_bytes: 0,
+        work: 0,
     };
     let slots = [
         Slot::Input(0),
@@ -288,6 +290,7 @@ pub(crate) fn rope_kv_write(spec: &RopeKv<'_>, qkv: Slot, limits: &Limits) -> Re
         groups,
         threads,
         threadgroup_bytes: 0,
+        work: 0,
     };
     let slots = [
         qkv,

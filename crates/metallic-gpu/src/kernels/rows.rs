@@ -39,6 +39,7 @@ impl RowGrid {
             groups: [self.groups, 1, 1],
             threads: [self.threads, 1, 1],
             threadgroup_bytes: 0,
+            work: 0,
         }
     }
 }

@@ -148,7 +148,14 @@ fn launch(
         return Err(GpuError::Unsupported { op: "sample", reason: "rows of no numbers".to_owned() });
     }
     let threads = threadgroup::row_threads(n, limits);
-    Ok(Launch { kernel, params, groups: [rows, 1, 1], threads: [threads, 1, 1], threadgroup_bytes: 0 })
+    Ok(Launch {
+        kernel,
+        params,
+        groups: [rows, 1, 1],
+        threads: [threads, 1, 1],
+        threadgroup_bytes: 0,
+        work: 0,
+    })
 }
 
 #[cfg(test)]

@@ -4,7 +4,7 @@ use metallic_core::DType;
 use metallic_core::tensor::{Mask, Sdpa, View};
 
 use super::attention::ATTEND;
-use super::{Arg, COMMON, Constants, Family, Kernel, Launch, reads, writes};
+use super::{Arg, COMMON, Constants, Family, Kernel, Launch, reads, work, writes};
 use crate::error::GpuError;
 use crate::gpu::Limits;
 use crate::params::kernel_params;
@@ -127,6 +127,7 @@ pub(crate) fn sdpa(
         groups: [heads, queries, 1],
         threads: [simdgroups as u32 * 32, 1, 1],
         threadgroup_bytes: bytes(simdgroups).next_multiple_of(16) as u32,
+        work: work([heads, queries, keys.min(window), dim, 2].map(|n| n as usize)),
     })
 }
 

@@ -123,6 +123,7 @@ fn launch(
         groups: [groups, 1, 1],
         threads: [threads, 1, 1],
         threadgroup_bytes: 0,
+        work: 0,
     })
 }
 

@@ -95,6 +95,7 @@ fn one(from: Option<Region>, to: Region, value: u8, limits: &Limits) -> Transfer
         groups: [groups, 1, 1],
         threads: [threads, 1, 1],
         threadgroup_bytes: 0,
+        work: 0,
     };
     Transfer { launch, from, to }
 }

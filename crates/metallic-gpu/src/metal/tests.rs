@@ -166,6 +166,7 @@ fn scale(n: u32) -> Launch {
         groups: [n.div_ceil(64), 1, 1],
         threads: [64, 1, 1],
         threadgroup_bytes: 64 * 4,
+        work: 0,
     }
 }
 
