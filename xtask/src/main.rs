@@ -5,6 +5,7 @@ mod checks;
 mod macos;
 mod models;
 mod process;
+mod replay;
 mod test;
 mod tidy;
 
@@ -28,6 +29,9 @@ cargo xtask NAME [OPTIONS]
                  --peers        against llama.cpp, built here, in turns
                  --models F...  these files (default: SmolLM2 in Q4_0, Q4_1 and Q8_0)
                  --threads N, --rounds R, --json
+  replay       run the kernels' tests on an NVIDIA GPU, as PTX of the same sources
+                 FOLDER         where launches and PTX go (default target/replay); to run them on another
+                                machine, carry it there: python3 FOLDER/replay.py
   setup        fetch the test models and stop
 
 Environment: METALLIC_TEST_MODELS (folder of the test models, default target/test-models),
@@ -46,6 +50,7 @@ fn main() -> ExitCode {
         "tidy" => tidy::run(),
         "check-macos" => macos::run(&rest),
         "bench" => bench::run(&rest),
+        "replay" => replay::run(&rest),
         "" | "help" | "-h" | "--help" => {
             println!("{HELP}");
             return ExitCode::SUCCESS;
