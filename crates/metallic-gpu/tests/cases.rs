@@ -48,7 +48,11 @@ fn every_operation_matches_the_reference() {
 
 #[test]
 fn every_operation_matches_the_reference_unfused() {
-    run_table(SoftOptions::default(), GpuOptions { fuse: false, ..GpuOptions::default() }, "");
+    let unfused = || GpuOptions { fuse: false, ..GpuOptions::default() };
+    for seed in [0, 1, 2] {
+        run_table(SoftOptions { seed, ..SoftOptions::default() }, unfused(), "");
+    }
+    run_table(SoftOptions { checked: true, ..SoftOptions::default() }, unfused(), "");
 }
 
 #[test]
@@ -64,19 +68,38 @@ fn the_checked_build_finds_nothing() {
 }
 
 #[test]
+fn contexts_that_are_split_over_threadgroups_match_the_reference() {
+    for (seed, checked) in [(0, false), (2, false), (0, true)] {
+        // So many threads that a row over 1024 tokens is split.
+        let soft = match Soft::new(SoftOptions { threads: 8, seed, checked }) {
+            Ok(soft) => Arc::new(Faulty::new(Arc::new(soft))),
+            Err(error) => return eprintln!("NOT TESTED: {error}"),
+        };
+        let backend = GpuBackend::new(soft.clone(), GpuOptions::default());
+        for case in cases::long() {
+            cases::check_long(&backend, &case).unwrap_or_else(|e| panic!("{}, seed {seed}: {e}", case.name));
+            assert!(soft.labels().ends_with(&["attention"; 2]), "{}: {:?}", case.name, soft.labels());
+        }
+    }
+}
+
+#[test]
 fn attention_in_three_steps_matches_the_reference_too() {
-    run_table(SoftOptions::default(), plain_attention(), "attention");
-    run_table(SoftOptions { seed: 3, ..SoftOptions::default() }, plain_attention(), "attention");
+    for seed in 0..=5 {
+        run_table(SoftOptions { seed, ..SoftOptions::default() }, plain_attention(), "attention");
+    }
     run_table(SoftOptions { checked: true, ..SoftOptions::default() }, plain_attention(), "attention");
 }
 
 #[test]
 fn kernels_with_few_threads_are_planned_again() {
-    let soft = match Soft::new(SoftOptions { threads: 2, ..SoftOptions::default() }) {
-        Ok(soft) => Faulty::new(Arc::new(soft)),
-        Err(error) => return eprintln!("NOT TESTED: {error}"),
-    };
-    // Fewer than a row of 577 elements would get, or a tile of matrices.
-    soft.narrow(64);
-    check_table(&GpuBackend::new(Arc::new(soft), GpuOptions::default()), "");
+    for (seed, checked) in [(0, false), (1, false), (2, false), (0, true)] {
+        let soft = match Soft::new(SoftOptions { threads: 2, seed, checked }) {
+            Ok(soft) => Faulty::new(Arc::new(soft)),
+            Err(error) => return eprintln!("NOT TESTED: {error}"),
+        };
+        // Fewer than a row of 577 elements would get, or a tile of matrices.
+        soft.narrow(64);
+        check_table(&GpuBackend::new(Arc::new(soft), GpuOptions::default()), "");
+    }
 }

@@ -264,6 +264,17 @@ pub fn all() -> Vec<Case> {
     cases
 }
 
+/// Attention over contexts that a device may split, for [`check_long`].
+pub fn long() -> Vec<Case> {
+    let cases = [
+        attention_case("long, odd heads", Heads(3, 1, 26), DType::F32, None, None),
+        attention_case("long, one kv head", Heads(2, 1, 64), DType::F16, None, Some(2.0)),
+        attention_case("long, window", Heads(2, 1, 32), DType::Q8_0, Some(1060), None),
+    ];
+    // Averages of a thousand values are small, and so is what they are off by.
+    cases.into_iter().map(|case| Case { exact: case.exact.min(1e-4), ..case }).collect()
+}
+
 /// Matrix products of every weight type, plain and in the fused forms fusion makes of them.
 fn linear_cases() -> Vec<Case> {
     let mut cases = Vec::new();
@@ -308,6 +319,13 @@ pub fn check(backend: &dyn Backend, case: &Case) -> Result<(), String> {
 /// The same for a backend whose activations are `F32` throughout.
 pub fn check_exact(backend: &dyn Backend, case: &Case) -> Result<(), String> {
     check_within(backend, case, case.exact)
+}
+
+/// The same over contexts of more than a thousand tokens.
+pub fn check_long(backend: &dyn Backend, case: &Case) -> Result<(), String> {
+    let mut expected = Reference::new().compile(&case.graph, case.kv).map_err(|e| e.to_string())?;
+    let mut found = backend.compile(&case.graph, case.kv).map_err(|e| e.to_string())?;
+    compare(expected.as_mut(), found.as_mut(), &[1090, 1, 3], case.exact)
 }
 
 fn check_within(backend: &dyn Backend, case: &Case, tolerance: f32) -> Result<(), String> {

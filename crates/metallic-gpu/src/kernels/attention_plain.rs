@@ -106,6 +106,9 @@ mod tests {
         for length in [1, 2, 31, 32, 33, 64, 65, 257] {
             check(&Scene::new(SMALL, DType::F32, &[(length - 1, 1)]));
         }
+        for head_dim in [16, 26] {
+            check(&Scene::new(Attention { head_dim, ..SMALL }, DType::F16, &[(1100, 2), (2060, 1)]));
+        }
         for tokens in [2, 33] {
             check(&Scene::new(SMALL, DType::F32, &[(30, tokens), (0, 3)]));
         }
@@ -124,6 +127,7 @@ mod tests {
             let attention = Attention { window: Some(window), ..SMALL };
             check(&Scene::new(attention, DType::F32, &[(70, 1), (3, 2), (31, 2)]));
         }
+        check(&Scene::new(Attention { window: Some(1100), ..SMALL }, DType::F32, &[(1500, 2), (20, 1)]));
         for (softcap, sinks) in [(Some(0.7), None), (Some(3.0), Some(vec![-1.0, 50.0]))] {
             let attention = Attention { softcap, ..SMALL };
             check(&Scene { sinks, blind: true, ..Scene::new(attention, DType::F32, &[(40, 1), (0, 2)]) });

@@ -216,9 +216,13 @@ fn every_type_by_tiles() {
 
 #[test]
 fn tiles_at_their_borders() {
-    for (tokens, rows) in [(64, 64), (65, 1), (31, 129)] {
-        if !holds(&Case { cols: 32, ..case(DType::Q8_0, tokens, rows) }) {
-            return;
+    for dtype in [DType::Q8_0, DType::F16, DType::Q4K, DType::Q6K] {
+        // Columns of half a step of a tile, of whole ones, and of ragged ones where the type has them.
+        let cols = if dtype.block_len() == 1 { 45 } else { dtype.block_len() };
+        for (tokens, rows) in [(64, 64), (65, 1), (31, 129)] {
+            if !holds(&Case { cols, ..case(dtype, tokens, rows) }) {
+                return;
+            }
         }
     }
 }
@@ -257,11 +261,13 @@ fn every_activation_gates_a_matrix_of_another_type() {
 
 #[test]
 fn huge_and_tiny_activations() {
-    for tokens in [1, 4, 9] {
-        for size in [1e15, 1e-15, 1e-30] {
-            for norm in [None, Some(1e-6)] {
-                if !holds(&Case { norm, size, ..case(DType::Q4_1, tokens, 5) }) {
-                    return;
+    for dtype in [DType::Q4_1, DType::F16, DType::Q8_0, DType::Q6K] {
+        for tokens in [1, 4, 9] {
+            for size in [1e15, 1e-15, 1e-30] {
+                for norm in [None, Some(1e-6)] {
+                    if !holds(&Case { norm, size, ..case(dtype, tokens, 5) }) {
+                        return;
+                    }
                 }
             }
         }

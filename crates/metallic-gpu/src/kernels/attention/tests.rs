@@ -112,14 +112,54 @@ fn huge_scores_pick_one_value_and_tiny_ones_all_alike() {
     }
 }
 
+/// Holds a scene whose rows are split to the formula.
+fn check_split(scene: &Scene) {
+    let stages = by_rows(scene);
+    assert_eq!(stages.stages.len(), 2, "{scene:?}");
+    scene.check(&stages, TOLERANCE);
+}
+
 #[test]
-fn long_rows_are_split_and_brought_together() {
-    let long = Attention { head_dim: 32, ..SMALL };
-    for (kv, window, sinks) in [(DType::F32, None, None), (DType::Q8_0, Some(1100), Some(vec![1.0, 4.0]))] {
-        let scene = Scene { sinks, ..Scene::new(Attention { window, ..long }, kv, &[(1500, 1), (20, 2)]) };
-        let stages = by_rows(&scene);
-        assert_eq!(stages.stages.len(), 2);
-        scene.check(&stages, TOLERANCE);
+fn long_rows_are_split_and_brought_together_for_heads_and_caches_of_every_kind() {
+    for head_dim in [26, 32, 64, 128, 256] {
+        for kv in KV_TYPES.into_iter().filter(|kv| head_dim % kv.block_len() == 0) {
+            let scale = 1.0 / (head_dim as f32).sqrt();
+            let attention = Attention { heads: 3, kv_heads: 1, head_dim, scale, ..GROUPED };
+            check_split(&Scene::new(attention, kv, &[(1060, 1), (20, 2)]));
+        }
+    }
+    // A second threadgroup for the ninth query head of each key/value head.
+    for head_dim in [16, 26] {
+        let attention = Attention { heads: 18, kv_heads: 2, head_dim, scale: 0.2, ..GROUPED };
+        check_split(&Scene::new(attention, DType::F16, &[(1040, 1)]));
+    }
+}
+
+#[test]
+fn split_rows_keep_to_windows_caps_and_sinks() {
+    let sinks = || Some(vec![1.0, 4.0]);
+    for (head_dim, kv) in [(26, DType::F32), (32, DType::Q8_0), (64, DType::BF16)] {
+        for (window, softcap, sinks) in [
+            (None, Some(0.5), None),
+            (None, None, sinks()),
+            (Some(1100), Some(0.7), sinks()),
+            (Some(1025), None, None),
+        ] {
+            let attention = Attention { head_dim, window, softcap, ..SMALL };
+            let scene = Scene::new(attention, kv, &[(1500, 2), (20, 2)]);
+            check_split(&Scene { sinks, blind: head_dim == 26, ..scene });
+        }
+    }
+    for strength in [1e-30, 1e6, 1e30] {
+        check_split(&Scene { strength, ..Scene::new(SMALL, DType::F32, &[(1200, 2)]) });
+    }
+}
+
+#[test]
+fn tokens_around_the_border_of_a_split_see_what_they_may() {
+    // Splits of 12 blocks of 32 tokens and more.
+    for past in [1024, 1055, 1056, 1087, 1151, 1152, 1153] {
+        check_split(&Scene::new(SMALL, DType::F32, &[(past, 3)]));
     }
 }
 

@@ -198,9 +198,14 @@ fn queries_are_returned_keys_and_values_stored_in_one_pass() {
         (DType::BF16, 1, 1, 26, 13),
         (DType::Q8_0, 6, 2, 96, 48),
     ];
-    for (dtype, heads, kv_heads, head_dim, pairs) in layouts {
-        for norm in [None, Some(1e-5f32)] {
-            fused_case((dtype, heads, kv_heads), (head_dim, pairs), norm, 1.0);
+    for (dtype, heads, kv_heads, head_dim, rotated) in layouts {
+        for pairs in [RopePairs::Halves, RopePairs::Interleaved] {
+            // All that are said, fewer, none.
+            for count in [rotated, rotated / 2, 0] {
+                for norm in [None, Some(1e-5f32)] {
+                    fused_case((dtype, heads, kv_heads), (head_dim, pairs, count), norm, 1.0);
+                }
+            }
         }
     }
 }
@@ -208,18 +213,18 @@ fn queries_are_returned_keys_and_values_stored_in_one_pass() {
 #[test]
 fn heads_of_values_whose_squares_are_no_floats_are_normalised() {
     for size in [1e16, 1e25, 1.3e38] {
-        fused_case((DType::F32, 2, 1), (64, 20), Some(1e-5), size);
+        fused_case((DType::F32, 2, 1), (64, RopePairs::Halves, 20), Some(1e-5), size);
     }
 }
 
 fn fused_case(
     (dtype, heads, kv_heads): (DType, usize, usize),
-    (d, pairs): (usize, usize),
+    (d, layout, pairs): (usize, RopePairs, usize),
     norm: Option<f32>,
     size: f32,
 ) {
     let cache = Cache::new(dtype, kv_heads, d);
-    let spec = Rope { head_dim: d, pairs: RopePairs::Halves, magnitude: 1.2 };
+    let spec = Rope { head_dim: d, pairs: layout, magnitude: 1.2 };
     let freqs: Vec<f32> = (0..pairs).map(|i| 0.8f32.powi(i as i32)).collect();
     let positions = [31u32, 32, 33, 0];
     let cols = (heads + 2 * kv_heads) * d;
@@ -269,7 +274,7 @@ fn fused_case(
         v.extend_from_slice(&row[(heads + kv_heads) * d..]);
     }
     let off = worst(&as_f32s(&found[7]), &q);
-    assert!(off < 3e-6, "{dtype}, norm {norm:?}: queries off by {off}");
+    assert!(off < 3e-6, "{dtype}, {layout:?} {pairs}, norm {norm:?}: queries off by {off}");
     assert!(found[9] == cache.expected(&v), "{dtype} values");
     // A rotated key may lie a rounding of f32 away from the formula's, and so a level of the cache's type.
     let tolerance = match dtype {
@@ -281,7 +286,8 @@ fn fused_case(
     let touched: Vec<(f32, f32)> =
         stored.iter().copied().zip(expected).filter(|(a, b)| !(a.is_nan() && b.is_nan())).collect();
     let (a, b): (Vec<f32>, Vec<f32>) = touched.into_iter().unzip();
-    assert!(worst(&a, &b) <= tolerance, "{dtype}, norm {norm:?}: keys off by {}", worst(&a, &b));
+    let off = worst(&a, &b);
+    assert!(off <= tolerance, "{dtype}, {layout:?} {pairs}, norm {norm:?}: keys off by {off}");
 }
 
 #[test]
