@@ -78,7 +78,8 @@ pub trait Gpu: Send + Sync + fmt::Debug {
     /// A new buffer, zeroed.
     fn allocate(&self, bytes: usize, storage: Storage) -> Result<BufferId, GpuError>;
 
-    /// Makes read-only bytes of the host a buffer, without a copy where the device can. Freed like any other.
+    /// Makes read-only bytes of the host a buffer, without a copy where the device can; such a buffer keeps the bytes.
+    /// Freed like any other.
     fn import(&self, bytes: &Bytes) -> Result<Imported, GpuError>;
 
     /// Gives a buffer back. Work that was submitted keeps it until it is done.

@@ -36,6 +36,6 @@ pub use gpu::{BufferId, Gpu, Imported, LibraryId, Limits, Pipeline, PipelineId, 
 #[cfg(target_os = "macos")]
 pub use metal::Metal;
 pub use pipelines::{PipelineMetrics, Pipelines, ReadyPipeline};
-pub use pool::{Allocation, Arena, ClassStats, Pool, PoolStats, PooledBuffer};
+pub use pool::{Allocation, ClassStats, Pool, PoolStats, PooledBuffer};
 pub use provider::{OpKind, Providers, Quarantined, Selection, Why};
 pub use soft::{Soft, SoftOptions};

@@ -1,8 +1,8 @@
 //! Memory of a device: size classes for what comes and goes, exact allocations for what stays, one budget for all.
 
-use std::collections::BTreeMap;
-use std::fmt;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::collections::{BTreeMap, HashMap};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::{fmt, ptr};
 
 use metallic_core::Bytes;
 
@@ -67,6 +67,7 @@ struct State {
     allocations: u64,
     reuses: u64,
     classes: BTreeMap<(usize, Private), Class>,
+    imports: Imports,
 }
 
 /// Whether the host does not reach a buffer: [`Storage`] with an order.
@@ -132,31 +133,37 @@ impl Pool {
         storage: Storage,
     ) -> Result<Allocation, GpuError> {
         let id = self.shared.allocate(what, bytes, storage)?;
-        Ok(Allocation {
-            shared: self.shared.clone(),
-            region: Region::whole(id, bytes),
-            held: bytes,
-            copied: bytes,
-        })
-    }
-
-    /// A zeroed arena of exactly this size, to be handed out piece by piece.
-    pub fn arena(&self, what: &'static str, bytes: usize, storage: Storage) -> Result<Arena, GpuError> {
-        Ok(Arena { allocation: self.allocate(what, bytes, storage)?, what, used: 0 })
+        let region = Region::whole(id, bytes);
+        let held = Held { shared: self.shared.clone(), region, bytes, copied: bytes, of: None };
+        Ok(Allocation(Arc::new(held)))
     }
 
     /// Read-only bytes of the host as a buffer. They count in full, copied or not: the device must have them at hand.
+    /// Bytes that the device reads where they lie are one buffer, and count once, however often they are imported.
     pub fn import(&self, what: &'static str, bytes: &Bytes) -> Result<Allocation, GpuError> {
+        if let Some(known) = self.shared.state().imports.find(bytes) {
+            return Ok(Allocation(known));
+        }
         let held = bytes.len();
-        self.shared.reserve(held, what)?;
-        let imported = self.shared.gpu.import(bytes).inspect_err(|_| self.shared.unreserve(held))?;
-        self.shared.state().allocations += 1;
+        let imported = self.shared.ask(what, held, || self.shared.gpu.import(bytes))?;
         let whole = Region::whole(imported.buffer, imported.offset.saturating_add(held));
-        // From here on the allocation gives back what was taken.
-        let copied = imported.copied;
-        let mut allocation = Allocation { shared: self.shared.clone(), region: whole, held, copied };
-        allocation.region = whole.slice(imported.offset, held)?;
-        Ok(allocation)
+        // From here on it gives back what was taken.
+        let mut made = Held {
+            shared: self.shared.clone(),
+            region: whole,
+            bytes: held,
+            copied: imported.copied,
+            of: None,
+        };
+        made.region = whole.slice(imported.offset, held)?;
+        if made.copied > 0 {
+            return Ok(Allocation(Arc::new(made)));
+        }
+        made.of = Some(bytes.clone());
+        let made = Arc::new(made);
+        // Another thread may have been first; `made` is given back when the lock is no longer held.
+        let kept = self.shared.state().imports.keep(bytes, &made);
+        Ok(Allocation(kept))
     }
 
     /// Gives every idle buffer back to the device; returns their bytes.
@@ -214,21 +221,31 @@ impl Shared {
         Some(id)
     }
 
-    /// A buffer of the device. Where there is no room, idle buffers go first.
+    /// A buffer of the device.
     fn allocate(&self, what: &'static str, bytes: usize, storage: Storage) -> Result<BufferId, GpuError> {
         let most = self.gpu.limits().max_buffer;
         if bytes > most {
             return Err(GpuError::OutOfMemory { what, needed: bytes, budget: Some(most as u64) });
         }
+        self.ask(what, bytes, || self.gpu.allocate(bytes, storage))
+    }
+
+    /// Asks the device for memory of so many bytes, and once more where it has none and idle buffers can go.
+    fn ask<T>(
+        &self,
+        what: &'static str,
+        bytes: usize,
+        device: impl Fn() -> Result<T, GpuError>,
+    ) -> Result<T, GpuError> {
         self.reserve(bytes, what)?;
-        let mut made = self.gpu.allocate(bytes, storage);
+        let mut made = device();
         if matches!(made, Err(GpuError::OutOfMemory { .. })) && self.trim() > 0 {
-            made = self.gpu.allocate(bytes, storage);
+            made = device();
         }
         match made {
-            Ok(id) => {
+            Ok(made) => {
                 self.state().allocations += 1;
-                Ok(id)
+                Ok(made)
             }
             Err(error) => {
                 self.unreserve(bytes);
@@ -330,63 +347,74 @@ impl Drop for PooledBuffer {
     }
 }
 
-/// A buffer of its own; it is freed when it is dropped.
+/// A buffer of its own; it is freed when it is dropped, an import when the last of the same bytes is.
 #[derive(Debug)]
-pub struct Allocation {
+pub struct Allocation(Arc<Held>);
+
+#[derive(Debug)]
+struct Held {
     shared: Arc<Shared>,
     region: Region,
     /// Bytes it counts for.
-    held: usize,
+    bytes: usize,
     copied: usize,
+    /// The host's bytes that the device reads where they lie.
+    of: Option<Bytes>,
 }
 
 impl Allocation {
     /// The bytes.
     pub fn region(&self) -> Region {
-        self.region
+        self.0.region
     }
 
     /// Bytes of memory it takes; none where the device reads the host's own pages.
     pub fn copied(&self) -> usize {
-        self.copied
+        self.0.copied
     }
 }
 
-impl Drop for Allocation {
+impl Drop for Held {
     fn drop(&mut self) {
-        self.shared.unreserve(self.held);
+        let mut state = self.shared.state();
+        state.live -= self.bytes as u64;
+        if let Some(bytes) = &self.of {
+            state.imports.forget(bytes, self);
+        }
+        drop(state);
         self.shared.gpu.free(self.region.buffer());
     }
 }
 
-/// One allocation, handed out piece by piece and given back as a whole.
-#[derive(Debug)]
-pub struct Arena {
-    allocation: Allocation,
-    what: &'static str,
-    used: usize,
-}
+/// The host's bytes that the device reads where they lie, by address and length. Each entry's buffer keeps its bytes, so
+/// an address that is found is still theirs.
+#[derive(Debug, Default)]
+struct Imports(HashMap<(usize, usize), Weak<Held>>);
 
-impl Arena {
-    /// The next `bytes` bytes, at a multiple of `align`.
-    pub fn take(&mut self, bytes: usize, align: usize) -> Result<Region, GpuError> {
-        let whole = self.allocation.region();
-        let start = self.used.checked_next_multiple_of(align.max(1)).unwrap_or(usize::MAX);
-        let full =
-            |_| GpuError::OutOfMemory { what: self.what, needed: bytes, budget: Some(whole.len() as u64) };
-        let region = whole.slice(start, bytes).map_err(full)?;
-        self.used = start + bytes;
-        Ok(region)
+impl Imports {
+    fn key(bytes: &Bytes) -> (usize, usize) {
+        (bytes.as_ptr().addr(), bytes.len())
     }
 
-    /// All of it.
-    pub fn region(&self) -> Region {
-        self.allocation.region()
+    fn find(&self, bytes: &Bytes) -> Option<Arc<Held>> {
+        self.0.get(&Imports::key(bytes))?.upgrade()
     }
 
-    /// Bytes handed out, gaps included.
-    pub fn used(&self) -> usize {
-        self.used
+    /// The buffer of these bytes: the one that is known, or else this one.
+    fn keep(&mut self, bytes: &Bytes, made: &Arc<Held>) -> Arc<Held> {
+        if let Some(known) = self.find(bytes) {
+            return known;
+        }
+        self.0.insert(Imports::key(bytes), Arc::downgrade(made));
+        made.clone()
+    }
+
+    /// Removes a buffer that goes, unless a newer one has taken its place.
+    fn forget(&mut self, bytes: &Bytes, held: &Held) {
+        let key = Imports::key(bytes);
+        if self.0.get(&key).is_some_and(|known| ptr::eq(known.as_ptr(), held)) {
+            self.0.remove(&key);
+        }
     }
 }
 

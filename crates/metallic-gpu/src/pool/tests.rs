@@ -92,19 +92,6 @@ fn a_request_that_fits_is_served_where_its_class_does_not_fit() {
 }
 
 #[test]
-fn an_arena_hands_out_aligned_pieces_until_it_is_full() {
-    let (_, pool) = pool(None);
-    let mut arena = pool.arena("arena", 1000, Storage::Shared).unwrap();
-    let first = arena.take(10, 1).unwrap();
-    let second = arena.take(100, 256).unwrap();
-    assert_eq!((first.offset(), second.offset(), arena.used()), (0, 256, 356));
-    let error = arena.take(700, 4).unwrap_err();
-    assert_eq!(error, GpuError::OutOfMemory { what: "arena", needed: 700, budget: Some(1000) });
-    arena.take(644, 4).unwrap();
-    assert!(arena.take(1, usize::MAX).is_err());
-}
-
-#[test]
 fn imports_count_like_any_other_memory() {
     let (gpu, pool) = pool(Some(100));
     let imported = pool.import("weights", &Bytes::from(vec![7u8; 80])).unwrap();
@@ -117,17 +104,88 @@ fn imports_count_like_any_other_memory() {
 }
 
 #[test]
+fn a_device_without_room_for_an_import_is_asked_again_once_idle_buffers_are_gone() {
+    let (gpu, pool) = pool(None);
+    drop(pool.transient("test", 4096, Storage::Shared).unwrap());
+    gpu.fail(Fault::Import, 1);
+    let bytes = Bytes::from(vec![7u8; 80]);
+    let _made = pool.import("weights", &bytes).unwrap();
+    assert_eq!((gpu.calls(Fault::Import), gpu.counts().bytes), (2, 80));
+    gpu.fail(Fault::Import, 1);
+    let error = pool.import("weights", &bytes).unwrap_err();
+    assert_eq!(error, GpuError::OutOfMemory { what: "weights", needed: 80, budget: None });
+    assert_eq!(
+        (pool.stats().live_bytes, gpu.calls(Fault::Import)),
+        (80, 3),
+        "there was nothing to give back"
+    );
+}
+
+/// Bytes of a mapped file.
+fn mapped(len: usize) -> Bytes {
+    Bytes::mapped(Arc::new(vec![7u8; len]))
+}
+
+#[test]
+fn a_file_that_two_programs_read_counts_once() {
+    let (gpu, pool) = pool(Some(100));
+    let file = mapped(80);
+    let first = pool.import("weights", &file).unwrap();
+    let second = pool.import("weights", &file).unwrap();
+    assert_eq!(first.region(), second.region());
+    assert_eq!((pool.stats().live_bytes, pool.stats().allocations, gpu.calls(Fault::Import)), (80, 1, 1));
+    let part = file.slice(0..20).unwrap();
+    let other = pool.import("weights", &part).unwrap();
+    assert_eq!(other.region().len(), 20, "other bytes are another import");
+    assert!(pool.import("weights", &mapped(80)).is_err(), "and so is another file");
+    drop(first);
+    assert_eq!((pool.stats().live_bytes, gpu.counts().bytes), (100, 100), "the second still reads it");
+    drop((second, other));
+    assert_eq!((pool.stats().live_bytes, gpu.counts()), (0, Counts::default()));
+    // What nobody reads any longer is forgotten, for other bytes may come to lie there.
+    let again = pool.import("weights", &file).unwrap();
+    assert_eq!((again.region().len(), gpu.calls(Fault::Import)), (80, 3));
+}
+
+#[test]
+fn copies_of_the_same_bytes_are_memory_each() {
+    let (gpu, pool) = pool(None);
+    let bytes = Bytes::from(vec![7u8; 80]);
+    let both = [pool.import("weights", &bytes).unwrap(), pool.import("weights", &bytes).unwrap()];
+    assert_ne!(both[0].region(), both[1].region());
+    assert_eq!((pool.stats().live_bytes, gpu.counts().bytes), (160, 160));
+}
+
+#[test]
+fn threads_that_import_one_file_share_it() {
+    let (gpu, pool) = pool(None);
+    let file = mapped(64);
+    std::thread::scope(|scope| {
+        for _ in 0..8 {
+            scope.spawn(|| {
+                for _ in 0..200 {
+                    let one = pool.import("weights", &file).unwrap();
+                    let two = pool.import("weights", &file).unwrap();
+                    assert_eq!(one.region(), two.region());
+                }
+            });
+        }
+    });
+    assert_eq!((pool.stats().live_bytes, gpu.counts()), (0, Counts::default()));
+}
+
+#[test]
 fn nothing_leaks() {
     let (gpu, pool) = pool(None);
     let held: Vec<_> = (0..50).map(|i| pool.transient("test", i * 100, Storage::Shared).unwrap()).collect();
-    let arena = pool.arena("test", 5000, Storage::Private).unwrap();
+    let kept = pool.allocate("test", 5000, Storage::Private).unwrap();
     let import = pool.import("test", &Bytes::from(vec![1u8; 10])).unwrap();
     assert_eq!(gpu.counts().bytes as u64, pool.stats().live_bytes);
     drop(held);
     assert_eq!(gpu.counts().bytes as u64, pool.stats().live_bytes + pool.stats().idle_bytes);
     assert_eq!(pool.trim() + 5010, pool.stats().peak_bytes);
     assert_eq!((pool.stats().idle_bytes, gpu.counts().bytes), (0, 5010));
-    drop((arena, import));
+    drop((kept, import));
     drop(pool.transient("test", 100, Storage::Shared).unwrap());
     drop(pool);
     assert_eq!(gpu.counts(), Counts::default());
