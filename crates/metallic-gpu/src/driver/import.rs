@@ -49,6 +49,20 @@ pub(crate) fn plan(
     }
 }
 
+/// Carries a plan out. `share` is given what [`Import::Share`] says, in its order; where it makes nothing of that, for
+/// the system refuses pages without a reason, the bytes are copied.
+pub(crate) fn carry_out<T>(
+    plan: Import,
+    share: impl FnOnce(usize, usize, usize) -> Result<Option<T>, GpuError>,
+    copy: impl FnOnce() -> Result<T, GpuError>,
+) -> Result<T, GpuError> {
+    let shared = match plan {
+        Import::Share { start, len, offset } => share(start, len, offset)?,
+        Import::Copy => None,
+    };
+    shared.map_or_else(copy, Ok)
+}
+
 fn too_long(bytes: &Range<usize>, max_buffer: usize) -> GpuError {
     GpuError::OutOfMemory { what: "one buffer", needed: bytes.len(), budget: Some(max_buffer as u64) }
 }
@@ -111,6 +125,25 @@ mod tests {
         ] {
             assert_eq!(plan(mapping, &bytes, PAGE, 2 * PAGE).unwrap(), Import::Copy, "{why}");
         }
+    }
+
+    #[test]
+    fn pages_the_system_does_not_share_are_copied_and_what_is_too_much_is_an_error() {
+        let full = || GpuError::OutOfMemory { what: "weights", needed: 3, budget: Some(2) };
+        let plan = Import::Share { start: PAGE, len: 2 * PAGE, offset: 4 };
+        let never = || panic!("there is no need to copy");
+        assert_eq!(
+            carry_out(plan, |start, len, offset| Ok(Some([start, len, offset])), never),
+            Ok([PAGE, 2 * PAGE, 4])
+        );
+        assert_eq!(carry_out(plan, |_, _, _| Ok(None), || Ok("copied")), Ok("copied"));
+        assert_eq!(carry_out::<u8>(plan, |_, _, _| Ok(None), || Err(full())), Err(full()));
+        assert_eq!(
+            carry_out::<u8>(plan, |_, _, _| Err(full()), || panic!("a copy takes as much")),
+            Err(full())
+        );
+        let asked = |_, _, _| panic!("these were not to be shared");
+        assert_eq!(carry_out(Import::Copy, asked, || Ok("copied")), Ok("copied"));
     }
 
     #[test]

@@ -49,8 +49,14 @@ impl Memory {
         Ok(self.own(raw, len, facts))
     }
 
-    /// A buffer over `len` bytes of a mapping from `start` on. `driver::import` planned both: whole pages of it.
-    pub(super) fn share(&self, mapping: &Bytes, start: usize, len: usize) -> Result<Buffer, GpuError> {
+    /// A buffer over `len` bytes of a mapping from `start` on, where the system makes one. `driver::import` planned
+    /// both: whole pages of it.
+    pub(super) fn share(
+        &self,
+        mapping: &Bytes,
+        start: usize,
+        len: usize,
+    ) -> Result<Option<Buffer>, GpuError> {
         memory::check("weights", len, self.held(), &self.limits)?;
         let inside = mapping.get(start..).filter(|rest| !rest.is_empty());
         let first = inside.ok_or(GpuError::OutOfBounds { start, end: start, len: mapping.len() })?;
@@ -72,8 +78,7 @@ impl Memory {
                 Some(&release),
             )
         };
-        let raw = raw.ok_or_else(|| self.no_room(len))?;
-        Ok(self.own(raw, len, BufferFacts { len, writable: false, host: true }))
+        Ok(raw.map(|raw| self.own(raw, len, BufferFacts { len, writable: false, host: true })))
     }
 
     fn own(&self, raw: RawBuffer, bytes: usize, facts: BufferFacts) -> Buffer {

@@ -39,7 +39,7 @@ use self::residency::Residency;
 use self::submit::{Encoder, Kept};
 use crate::command::CommandList;
 use crate::driver::fault::About;
-use crate::driver::import::{self, Import, Mapping};
+use crate::driver::import::{self, Mapping};
 use crate::driver::table::{Pages, Table};
 use crate::driver::{archive as places, batch, check, fault, steps};
 use crate::error::GpuError;
@@ -210,22 +210,25 @@ impl Gpu for Metal {
         let facts = mapping.as_ref().map(|(all, _)| Mapping { address: all.as_ptr().addr(), len: all.len() });
         let start = mapping.as_ref().map_or(0, |(_, start)| *start);
         let plan = import::plan(facts, &(start..start + bytes.len()), self.page, self.limits().max_buffer)?;
-        autoreleasepool(|_| {
-            if let (Import::Share { start, len, offset }, Some((all, _))) = (plan, &mapping) {
-                let pages = (all.as_ptr().addr() + start, len);
-                // Held to the end: two threads that import one file share one buffer.
-                let mut state = self.state();
-                let buffer = match state.buffers.share(pages) {
-                    Some(id) => id,
-                    None => state.insert(self.memory.share(all, start, len)?, Some(pages)),
-                };
-                return Ok(Imported { buffer, offset, copied: 0 });
-            }
+        let share = |start: usize, len: usize, offset: usize| {
+            let Some((all, _)) = &mapping else { return Ok(None) };
+            let pages = (all.as_ptr().addr() + start, len);
+            // Held to the end: two threads that import one file share one buffer.
+            let mut state = self.state();
+            let known = state.buffers.share(pages);
+            let buffer = match known {
+                Some(id) => Some(id),
+                None => self.memory.share(all, start, len)?.map(|made| state.insert(made, Some(pages))),
+            };
+            Ok(buffer.map(|buffer| Imported { buffer, offset, copied: 0 }))
+        };
+        let copy = || {
             let copy = self.memory.allocate(bytes.len(), Storage::Shared)?;
             copy.write(BufferId(0), 0, bytes)?;
             let buffer = self.state().insert(copy, None);
             Ok(Imported { buffer, offset: 0, copied: bytes.len() })
-        })
+        };
+        autoreleasepool(|_| import::carry_out(plan, share, copy))
     }
 
     fn free(&self, buffer: BufferId) {
