@@ -17,6 +17,13 @@ pub(crate) struct Bound {
 /// About half a second of the smallest GPU of the family: 70 GB/s, 1.3 TFLOP/s, two of which make a multiply-add.
 pub(crate) const BOUND: Bound = Bound { bytes: 32e9, work: 3.25e11 };
 
+/// Command buffers of a submission at most.
+pub(crate) const MOST_RUNS: usize = 512;
+
+/// Command buffers that a queue holds, submissions of several threads together. The system lets a thread that wants one
+/// more wait for as long as the GPU takes, which no bound of a wait ends.
+pub(crate) const QUEUE: usize = 4 * MOST_RUNS;
+
 /// The part of a bound that a command takes; 1 is all of it.
 fn share(command: &Command, bound: &Bound) -> f64 {
     let (read, written) = command.traffic();
@@ -24,13 +31,26 @@ fn share(command: &Command, bound: &Bound) -> f64 {
     ((read + written) as f64 / bound.bytes).max(work as f64 / bound.work)
 }
 
-/// Runs of commands, one for each command buffer. Every run has a command; a command over the bound is alone.
+/// Runs of commands, one for each command buffer. Every run has a command; a command over the bound is alone. Runs are
+/// [`MOST_RUNS`] at most: a list that would be more has longer ones.
 pub(crate) fn split(list: &CommandList, bound: &Bound) -> Vec<Range<usize>> {
+    let mut most = 1.0;
+    loop {
+        let runs = runs_within(list, bound, most);
+        if runs.len() <= MOST_RUNS {
+            return runs;
+        }
+        most *= 2.0;
+    }
+}
+
+/// Runs of `most` bounds each.
+fn runs_within(list: &CommandList, bound: &Bound, most: f64) -> Vec<Range<usize>> {
     let mut runs = Vec::new();
     let (mut start, mut held) = (0, 0.0);
     for (index, command) in list.commands().iter().enumerate() {
         let more = share(command, bound);
-        if index > start && held + more > 1.0 {
+        if index > start && held + more > most {
             runs.push(start..index);
             (start, held) = (index, 0.0);
         }
@@ -205,6 +225,43 @@ mod tests {
         let commands = list([copy(10), copy(500), copy(10), copy(10)]);
         assert_eq!(split(&commands, &small), [0..1, 1..2, 2..4]);
         assert!(split(&CommandList::new(), &small).is_empty());
+    }
+
+    #[test]
+    fn a_queue_has_room_for_every_command_buffer_of_a_submission() {
+        type Sizes = (fn(usize) -> usize, &'static str);
+        let small = Bound { bytes: 100.0, work: f64::MAX };
+        let copies = |count: usize, bytes: fn(usize) -> usize| {
+            list((0..count).map(|index| {
+                let bytes = bytes(index);
+                Command::Copy {
+                    from: Region::whole(BufferId(0), bytes),
+                    to: Region::whole(BufferId(1), bytes),
+                }
+            }))
+        };
+        let sizes: [Sizes; 4] = [
+            (|_| 500, "all over the bound"),
+            (|index| if index % 2 == 0 { 1 } else { 50 }, "one that fits and one that does not"),
+            (|index| 26 + index % 7, "one to a bound"),
+            (|index| if index == 0 { 1_000_000 } else { 30 }, "one that is longer than all others"),
+        ];
+        for (bytes, what) in sizes {
+            for count in [MOST_RUNS, MOST_RUNS + 1, 3 * MOST_RUNS, 9001] {
+                let commands = copies(count, bytes);
+                let runs = split(&commands, &small);
+                assert!(runs.len() <= MOST_RUNS && runs.len() > MOST_RUNS / 4, "{what}: {}", runs.len());
+                assert!(runs.iter().all(|run| !run.is_empty()), "{what}");
+                assert!(runs.windows(2).all(|w| w[0].end == w[1].start), "{what}");
+                assert_eq!((runs[0].start, runs[runs.len() - 1].end), (0, count), "{what}");
+            }
+        }
+        assert_eq!(
+            split(&copies(MOST_RUNS, |_| 500), &small).len(),
+            MOST_RUNS,
+            "no longer than they must be"
+        );
+        const { assert!(QUEUE > MOST_RUNS) };
     }
 
     #[test]

@@ -106,7 +106,7 @@ impl Metal {
         autoreleasepool(|_| {
             let device = device::find(which)?;
             let info = device::info(&device);
-            let queue = device.newCommandQueue();
+            let queue = device.newCommandQueueWithMaxCommandBufferCount(batch::QUEUE);
             let queue =
                 queue.ok_or_else(|| GpuError::Missing(format!("no command queue of `{}`", info.name)))?;
             queue.setLabel(Some(ns_string!("metallic")));
