@@ -77,6 +77,8 @@ struct State {
     strays: usize,
     /// Threads a pipeline allows at most.
     narrow: Option<u32>,
+    /// Command buffers that each submission says it is, where it is not for the device to say.
+    cut: Option<u64>,
     /// Operations of the last submission's dispatches.
     labels: Vec<&'static str>,
 }
@@ -108,6 +110,11 @@ impl Faulty {
     /// registers.
     pub fn narrow(&self, threads: u32) {
         self.state().narrow = Some(threads);
+    }
+
+    /// Lets every submission from now on say that it is so many command buffers, as a driver does that cuts long lists.
+    pub fn cut(&self, command_buffers: u64) {
+        self.state().cut = Some(command_buffers);
     }
 
     /// The operations of the last submission's dispatches, in order.
@@ -276,7 +283,8 @@ impl Gpu for Faulty {
             _ => Fate::Runs(self.inner.submit(commands)?),
         };
         self.submissions.fetch_add(1, Ordering::Relaxed);
-        Ok(Box::new(Watched { fate, late: faults[2], held: self.submissions.clone() }))
+        let cut = self.state().cut;
+        Ok(Box::new(Watched { fate, late: faults[2], cut, held: self.submissions.clone() }))
     }
 }
 
@@ -290,10 +298,19 @@ struct Watched {
     fate: Fate,
     /// Has not been waited for yet, and is not done before it was.
     late: bool,
+    /// Command buffers it says it is.
+    cut: Option<u64>,
     held: Arc<AtomicUsize>,
 }
 
 impl Submission for Watched {
+    fn command_buffers(&self) -> u64 {
+        match &self.fate {
+            Fate::Runs(inner) => self.cut.unwrap_or_else(|| inner.command_buffers()),
+            Fate::Breaks | Fate::Hangs => self.cut.unwrap_or(1),
+        }
+    }
+
     fn poll(&mut self) -> bool {
         match &mut self.fate {
             Fate::Runs(inner) => !self.late && inner.poll(),

@@ -114,6 +114,9 @@ pub trait Gpu: Send + Sync + fmt::Debug {
 
 /// Work on its way.
 pub trait Submission: Send {
+    /// Times work was handed to the device for it: a driver may cut long lists.
+    fn command_buffers(&self) -> u64;
+
     /// Whether it is done, without waiting.
     fn poll(&mut self) -> bool;
 

@@ -113,7 +113,7 @@ impl GpuProgram {
         }
         let gpu = &self.shared.gpu;
         gpu.write(inputs.buffer(), inputs.offset(), &self.staging)?;
-        let mut stats = RunStats { dispatches: commands.len() as u64, submissions: 1, ..RunStats::default() };
+        let mut stats = RunStats { dispatches: commands.len() as u64, ..RunStats::default() };
         for command in commands.commands() {
             let (read, written) = command.traffic();
             stats.bytes_read += read;
@@ -121,7 +121,9 @@ impl GpuProgram {
         }
         let submitted = gpu.submit(&commands);
         self.commands = commands;
-        stats.device_time = self.wait_for(submitted?)?;
+        let submitted = submitted?;
+        stats.submissions = submitted.command_buffers();
+        stats.device_time = self.wait_for(submitted)?;
         self.fetch(facts, arena)?;
         if let Some(chosen) = chosen {
             let all = inputs.slice(ids.start, ids.len())?;

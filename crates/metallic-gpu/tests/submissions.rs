@@ -6,6 +6,7 @@ use metallic_core::{
     Attention, BLOCK_TOKENS, Backend, DType, Graph, GraphBuilder, KvLayout, Program, RunStats, SequenceSpan,
     Shape, Step, TensorType, Var, Weight,
 };
+use metallic_gpu::fault::Faulty;
 use metallic_gpu::{GpuBackend, GpuOptions, Soft, SoftOptions};
 
 const BATCH: usize = 4;
@@ -35,18 +36,25 @@ fn graph() -> Graph {
 }
 
 /// `None`, said aloud, where there is no clang.
-fn program() -> Option<Box<dyn Program>> {
-    let soft = match Soft::new(SoftOptions { threads: 2, ..SoftOptions::default() }) {
-        Ok(soft) => soft,
+fn device() -> Option<Arc<Faulty>> {
+    match Soft::new(SoftOptions { threads: 2, ..SoftOptions::default() }) {
+        Ok(soft) => Some(Arc::new(Faulty::new(Arc::new(soft)))),
         Err(error) => {
             eprintln!("NOT TESTED: {error}");
-            return None;
+            None
         }
-    };
-    let backend = GpuBackend::new(Arc::new(soft), GpuOptions::default());
+    }
+}
+
+fn program() -> Option<Box<dyn Program>> {
+    device().map(program_on)
+}
+
+fn program_on(gpu: Arc<Faulty>) -> Box<dyn Program> {
+    let backend = GpuBackend::new(gpu, GpuOptions::default());
     let mut program = backend.compile(&graph(), KV).unwrap();
     program.reserve_blocks(BATCH).unwrap();
-    Some(program)
+    program
 }
 
 /// The next token of each of these sequences, in one step.
@@ -78,6 +86,15 @@ fn a_batch_is_one_submission_and_as_many_dispatches_as_one_sequence() {
         assert_eq!(all.dispatches * BATCH as u64, each.dispatches);
         assert!(found.iter().zip(&expected).all(|(a, b)| (a - b).abs() < 1e-6), "{found:?} {expected:?}");
     }
+}
+
+#[test]
+fn a_step_that_the_driver_cuts_counts_what_was_handed_over() {
+    let Some(gpu) = device() else { return };
+    let mut program = program_on(gpu.clone());
+    assert_eq!(step(program.as_mut(), &[0, 1], 0).0.submissions, 1);
+    gpu.cut(3);
+    assert_eq!(step(program.as_mut(), &[0, 1], 1).0.submissions, 3);
 }
 
 #[test]

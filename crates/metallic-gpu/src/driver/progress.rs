@@ -13,6 +13,8 @@ pub(crate) type Outcome = Result<(f64, f64), (Option<isize>, String)>;
 
 /// What is known of a submission. Each of its command buffers reports once.
 pub(crate) struct Progress {
+    /// Command buffers in all.
+    count: usize,
     status: Mutex<Status>,
     done: Condvar,
     begun: Instant,
@@ -24,14 +26,22 @@ struct Status {
     pending: usize,
     spans: Vec<(f64, f64)>,
     /// The first one that failed. Those behind it fail because of it.
-    fault: Option<(usize, Fault)>,
+    fault: Option<(usize, GpuError)>,
+}
+
+impl Status {
+    fn fail(&mut self, index: usize, error: GpuError) {
+        if self.fault.as_ref().is_none_or(|(first, _)| index < *first) {
+            self.fault = Some((index, error));
+        }
+    }
 }
 
 impl Progress {
     /// A submission of so many command buffers.
-    pub(crate) fn new(pending: usize, about: About) -> Arc<Progress> {
-        let status = Mutex::new(Status { pending, spans: Vec::with_capacity(pending), fault: None });
-        Arc::new(Progress { status, done: Condvar::new(), begun: Instant::now(), about })
+    fn new(count: usize, about: About) -> Arc<Progress> {
+        let status = Mutex::new(Status { pending: count, spans: Vec::with_capacity(count), fault: None });
+        Arc::new(Progress { count, status, done: Condvar::new(), begun: Instant::now(), about })
     }
 
     /// Notes the end of the command buffer at `index`.
@@ -39,12 +49,23 @@ impl Progress {
         let mut status = self.status();
         match outcome {
             Ok(span) => status.spans.push(span),
-            Err((code, text)) if status.fault.as_ref().is_none_or(|(first, _)| index < *first) => {
-                status.fault = Some((index, Fault { code, text, after: self.begun.elapsed() }));
+            Err((code, text)) => {
+                let fault = Fault { code, text, after: self.begun.elapsed() };
+                status.fail(index, fault::error(&fault, &self.about));
             }
-            Err(_) => {}
         }
-        status.pending = status.pending.saturating_sub(1);
+        self.ended(status, 1);
+    }
+
+    /// Notes that the command buffers from `index` on never came to be.
+    fn give_up(&self, index: usize, error: GpuError) {
+        let mut status = self.status();
+        status.fail(index, error);
+        self.ended(status, self.count.saturating_sub(index));
+    }
+
+    fn ended(&self, mut status: MutexGuard<'_, Status>, count: usize) {
+        status.pending = status.pending.saturating_sub(count);
         if status.pending == 0 {
             self.done.notify_all();
         }
@@ -56,9 +77,36 @@ impl Progress {
 }
 
 /// The caller's end of a submission. Letting go of it leaves the work running.
-pub(crate) struct Running(pub(crate) Arc<Progress>);
+pub(crate) struct Running(Arc<Progress>);
+
+impl Running {
+    /// Hands over `count` command buffers, each by one call of `commit` with its index. An error with the first means
+    /// that nothing runs. After that something does, on memory of the caller, so an error waits until it has ended.
+    pub(crate) fn start(
+        count: usize,
+        about: About,
+        mut commit: impl FnMut(usize, &Arc<Progress>) -> Result<(), GpuError>,
+    ) -> Result<Running, GpuError> {
+        let progress = Progress::new(count, about);
+        for index in 0..count {
+            match commit(index, &progress) {
+                Ok(()) => {}
+                Err(error) if index == 0 => return Err(error),
+                Err(error) => {
+                    progress.give_up(index, error);
+                    break;
+                }
+            }
+        }
+        Ok(Running(progress))
+    }
+}
 
 impl Submission for Running {
+    fn command_buffers(&self) -> u64 {
+        self.0.count as u64
+    }
+
     fn poll(&mut self) -> bool {
         self.0.status().pending == 0
     }
@@ -71,7 +119,7 @@ impl Submission for Running {
             return Err(GpuError::Timeout { after: bound });
         }
         match &status.fault {
-            Some((_, fault)) => Err(fault::error(fault, &self.0.about)),
+            Some((_, error)) => Err(error.clone()),
             None => Ok(batch::busy(status.spans.clone())),
         }
     }
@@ -86,10 +134,26 @@ mod tests {
     const SOON: Duration = Duration::from_millis(1);
     const LONG: Duration = Duration::from_secs(60);
 
-    fn started(pending: usize) -> (Arc<Progress>, Running) {
-        let about = About { label: "work".to_owned(), bytes: 1, budget: None };
-        let progress = Progress::new(pending, about);
-        (progress.clone(), Running(progress))
+    fn about() -> About {
+        About { label: "work".to_owned(), bytes: 1, budget: None }
+    }
+
+    fn started(count: usize) -> (Arc<Progress>, Running) {
+        let running = Running::start(count, about(), |_, _| Ok(())).unwrap();
+        (running.0.clone(), running)
+    }
+
+    /// `count` command buffers, of which the one at `missing` cannot be made.
+    fn cut_short(count: usize, missing: usize) -> (Vec<usize>, Result<Running, GpuError>) {
+        let mut committed = Vec::new();
+        let running = Running::start(count, about(), |index, _| {
+            if index == missing {
+                return Err(GpuError::Missing("no command buffer".to_owned()));
+            }
+            committed.push(index);
+            Ok(())
+        });
+        (committed, running)
     }
 
     #[test]
@@ -120,6 +184,41 @@ mod tests {
         let error = running.wait(SOON).unwrap_err();
         assert!(error.to_string().contains("page fault"), "{error}");
         assert_eq!(running.wait(SOON), Err(error), "an error stays");
+    }
+
+    #[test]
+    fn what_cannot_be_handed_over_is_told_when_what_was_has_ended() {
+        let (committed, running) = cut_short(4, 2);
+        assert_eq!(committed, [0, 1], "nothing follows what is missing");
+        let mut running = running.unwrap();
+        let progress = running.0.clone();
+        progress.finish(1, Ok((2.0, 3.0)));
+        assert!(!running.poll());
+        assert_eq!(running.wait(SOON), Err(GpuError::Timeout { after: SOON }), "the first one still runs");
+        progress.finish(0, Ok((1.0, 2.0)));
+        assert!(running.poll());
+        let error = GpuError::Missing("no command buffer".to_owned());
+        assert_eq!(running.wait(Duration::ZERO), Err(error));
+    }
+
+    #[test]
+    fn a_fault_of_what_was_handed_over_comes_before_what_could_not_be() {
+        let mut running = cut_short(3, 1).1.unwrap();
+        running.0.finish(0, Err((Some(3), "page fault".to_owned())));
+        let error = running.wait(Duration::ZERO).unwrap_err();
+        assert!(error.to_string().contains("page fault"), "{error}");
+    }
+
+    #[test]
+    fn an_error_before_anything_runs_is_told_at_once() {
+        let (committed, running) = cut_short(3, 0);
+        assert!(committed.is_empty());
+        assert_eq!(running.err(), Some(GpuError::Missing("no command buffer".to_owned())));
+    }
+
+    #[test]
+    fn a_submission_knows_its_command_buffers() {
+        assert_eq!([0, 1, 7].map(|count| started(count).1.command_buffers()), [0, 1, 7]);
     }
 
     #[test]

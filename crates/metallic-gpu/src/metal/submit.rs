@@ -46,18 +46,17 @@ impl Encoder<'_> {
         about: About,
     ) -> Result<Running, GpuError> {
         let label = NSString::from_str(&about.label);
-        let progress = Progress::new(runs.len(), about);
         let kept = Arc::new(kept);
         let (mut pipelines, mut buffers) = (kept.pipelines.iter(), kept.buffers.iter());
-        for (index, run) in runs.iter().enumerate() {
-            let command_buffer = self.encode(run, &label, &mut pipelines, &mut buffers)?;
+        Running::start(runs.len(), about, |index, progress| {
+            let command_buffer = self.encode(&runs[index], &label, &mut pipelines, &mut buffers)?;
             let block = handler(progress.clone(), kept.clone(), index);
             // SAFETY: the pointer is to a living block, which Metal copies; its closure may run on any thread, see
             // `handler`.
             unsafe { command_buffer.addCompletedHandler(RcBlock::as_ptr(&block)) };
             command_buffer.commit();
-        }
-        Ok(Running(progress))
+            Ok(())
+        })
     }
 
     fn encode<'k>(

@@ -243,6 +243,10 @@ struct Done {
 }
 
 impl Submission for Done {
+    fn command_buffers(&self) -> u64 {
+        1
+    }
+
     fn poll(&mut self) -> bool {
         true
     }

@@ -76,7 +76,7 @@ impl Queue {
         Ok(GpuMemory { queue: self.clone(), held: Arc::new(Held { buffer, failed: Mutex::default() }) })
     }
 
-    /// Takes over the commands of an operation. Returns how many submissions were made on the way.
+    /// Takes over the commands of an operation. Returns how often work was handed over on the way.
     pub(super) fn push(&self, work: Work<'_>, read: Vec<Arc<Held>>, written: Vec<Arc<Held>>) -> u64 {
         let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
         for command in work.commands {
@@ -110,20 +110,22 @@ impl Queue {
                 held.failure().get_or_insert_with(|| error.clone());
             }
         };
-        match self.shared.gpu.submit(&batch.commands) {
-            Err(error) => fail(&batch, error),
-            Ok(mut submission) => match submission.wait(self.shared.options.timeout) {
-                Ok(_) => {}
-                Err(error) => {
-                    let late = matches!(error, GpuError::Timeout { .. });
-                    fail(&batch, error);
-                    if late {
-                        stuck.push((submission, batch));
-                    }
-                }
-            },
+        let mut submission = match self.shared.gpu.submit(&batch.commands) {
+            Ok(submission) => submission,
+            Err(error) => {
+                fail(&batch, error);
+                return 0;
+            }
+        };
+        let handed_over = submission.command_buffers();
+        if let Err(error) = submission.wait(self.shared.options.timeout) {
+            let late = matches!(error, GpuError::Timeout { .. });
+            fail(&batch, error);
+            if late {
+                stuck.push((submission, batch));
+            }
         }
-        1
+        handed_over
     }
 }
 

@@ -38,19 +38,19 @@ fn table(options: SoftOptions) {
 
 #[test]
 fn the_table_holds_in_order() {
-    table(SoftOptions { threads: 2, checked: false, seed: 0 });
+    table(SoftOptions { threads: 2, ..SoftOptions::default() });
 }
 
 #[test]
 fn the_table_holds_under_random_schedules() {
     for seed in 1..=5 {
-        table(SoftOptions { threads: 2, checked: false, seed });
+        table(SoftOptions { threads: 2, seed, ..SoftOptions::default() });
     }
 }
 
 #[test]
 fn the_table_holds_with_every_access_watched() {
-    table(SoftOptions { threads: 2, checked: true, seed: 0 });
+    table(SoftOptions { threads: 2, checked: true, ..SoftOptions::default() });
 }
 
 #[test]
@@ -122,6 +122,9 @@ fn operations_go_to_the_device_together_when_a_result_is_read() {
     // Nobody reads, and yet work does not pile up.
     let submissions: u64 = (0..100).map(|_| device.add(&device.x, &results[0]).unwrap()).sum();
     assert_eq!(submissions, 1);
+    device.gpu.cut(3);
+    let submissions: u64 = (0..100).map(|_| device.add(&device.x, &results[0]).unwrap()).sum();
+    assert_eq!(submissions, 6, "two, each cut into three");
     // What is written has to wait for what still reads.
     let before = device.twice().unwrap();
     write(&device.x, [0.0; 4]);
