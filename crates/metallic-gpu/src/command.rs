@@ -1,5 +1,7 @@
 //! Commands are data: what runs, on which bytes, and what must wait for what.
 
+use std::iter;
+
 use crate::error::GpuError;
 use crate::gpu::{BufferId, PipelineId};
 use crate::kernels::{Launch, MAX_ARGS, Params};
@@ -24,6 +26,17 @@ impl Access {
 
     fn writes(self) -> bool {
         matches!(self, Access::Write | Access::ReadWrite)
+    }
+
+    /// What is wrong with binding an argument this way that a kernel uses in its own: an access that is not told of is a
+    /// barrier that is not there.
+    fn unlike(self, kernel: Access) -> Option<&'static str> {
+        match (self.writes(), kernel.writes()) {
+            (true, false) => Some("bound for writing, the kernel only reads it"),
+            (false, true) => Some("bound for reading, the kernel writes it"),
+            _ if kernel.reads() && !self.reads() => Some("bound for writing alone, the kernel reads it too"),
+            _ => None,
+        }
     }
 }
 
@@ -161,8 +174,8 @@ impl Dispatch {
         let mut all = [None; MAX_ARGS];
         for (index, (binding, arg)) in bindings.iter().zip(kernel.args).enumerate() {
             if binding.access != Access::Unused {
-                if binding.access.writes() && !arg.access.writes() {
-                    return Err(problem(index, "bound for writing, the kernel only reads it".to_owned()));
+                if let Some(text) = binding.access.unlike(arg.access) {
+                    return Err(problem(index, text.to_owned()));
                 }
                 if !binding.region.offset.is_multiple_of(arg.align) {
                     let text = format!("byte offset {}, {} is needed", binding.region.offset, arg.align);
@@ -287,6 +300,14 @@ impl CommandList {
         self.barriers.iter().copied().zip(&self.commands)
     }
 
+    /// The commands between two barriers, group after group. Inside a group any order will do.
+    pub fn groups(&self) -> impl Iterator<Item = &[Command]> {
+        let barriers = self.barriers.iter().enumerate().filter(|(_, barrier)| **barrier);
+        let starts = iter::once(0).chain(barriers.map(|(index, _)| index));
+        let ends = starts.clone().skip(1).chain([self.len()]);
+        starts.zip(ends).map(|(start, end)| &self.commands[start..end]).filter(|group| !group.is_empty())
+    }
+
     /// The commands in order.
     pub fn commands(&self) -> &[Command] {
         &self.commands
@@ -302,3 +323,6 @@ impl CommandList {
         self.commands.is_empty()
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -71,7 +71,7 @@ fn the_checked_build_finds_nothing() {
 fn contexts_that_are_split_over_threadgroups_match_the_reference() {
     for (seed, checked) in [(0, false), (2, false), (0, true)] {
         // So many threads that a row over 1024 tokens is split.
-        let soft = match Soft::new(SoftOptions { threads: 8, seed, checked }) {
+        let soft = match Soft::new(SoftOptions { threads: 8, seed, checked, ..SoftOptions::default() }) {
             Ok(soft) => Arc::new(Faulty::new(Arc::new(soft))),
             Err(error) => return eprintln!("NOT TESTED: {error}"),
         };
@@ -94,7 +94,7 @@ fn attention_in_three_steps_matches_the_reference_too() {
 #[test]
 fn kernels_with_few_threads_are_planned_again() {
     for (seed, checked) in [(0, false), (1, false), (2, false), (0, true)] {
-        let soft = match Soft::new(SoftOptions { threads: 2, seed, checked }) {
+        let soft = match Soft::new(SoftOptions { threads: 2, seed, checked, ..SoftOptions::default() }) {
             Ok(soft) => Faulty::new(Arc::new(soft)),
             Err(error) => return eprintln!("NOT TESTED: {error}"),
         };

@@ -132,13 +132,14 @@ impl Bench {
 fn device(seed: u64, checked: bool) -> Option<&'static Bench> {
     static DEVICES: [OnceLock<Option<Bench>>; 2 * (SEEDS as usize + 1)] = [const { OnceLock::new() }; 12];
     let slot = &DEVICES[usize::from(checked) * (SEEDS as usize + 1) + seed as usize];
-    let made = slot.get_or_init(|| match Soft::new(SoftOptions { threads: 2, checked, seed }) {
-        Ok(soft) => Some(Bench { gpu: Box::new(soft), libraries: Mutex::default() }),
-        Err(error) => {
-            eprintln!("NOT TESTED: {error}");
-            None
-        }
-    });
+    let made =
+        slot.get_or_init(|| match Soft::new(SoftOptions { threads: 2, checked, seed, time_limit: None }) {
+            Ok(soft) => Some(Bench { gpu: Box::new(soft), libraries: Mutex::default() }),
+            Err(error) => {
+                eprintln!("NOT TESTED: {error}");
+                None
+            }
+        });
     made.as_ref()
 }
 

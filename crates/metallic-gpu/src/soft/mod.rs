@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use metallic_core::{Bytes, DeviceInfo};
-use softmetal::{Compiler, Device, Flavour, Library, Source};
+use softmetal::{Compiler, Device, Flavour, Kind, Library, Source};
 
 use crate::command::{Command, CommandList, Dispatch, Region};
 use crate::error::GpuError;
@@ -19,8 +19,11 @@ pub struct SoftOptions {
     pub threads: usize,
     /// Watch every access to memory; a mistake is an error of the submission.
     pub checked: bool,
-    /// Zero runs everything in order; any other seed gives one random schedule, always the same.
+    /// Zero runs everything in order; any other seed gives one random schedule, always the same: of the threads of a
+    /// kernel, and of the commands between two barriers of a submission.
     pub seed: u64,
+    /// A kernel that runs longer is stopped; `None`: softmetal's own limit.
+    pub time_limit: Option<Duration>,
 }
 
 /// A Metal device in software.
@@ -94,6 +97,20 @@ impl Soft {
         })
     }
 
+    fn execute(&self, command: &Command) -> Result<(), GpuError> {
+        match command {
+            Command::Dispatch(dispatch) => self.dispatch(dispatch),
+            Command::Copy { from, to } => {
+                let (source, target) = (self.buffer(from.buffer())?, self.buffer(to.buffer())?);
+                source.copy_to(from.offset(), &target, to.offset(), from.len()).map_err(|e| memory(&e))
+            }
+            Command::Fill { to, value } => {
+                let target = self.buffer(to.buffer())?;
+                target.write(to.offset(), &vec![*value; to.len()]).map_err(|e| memory(&e))
+            }
+        }
+    }
+
     fn dispatch(&self, dispatch: &Dispatch) -> Result<(), GpuError> {
         let failed = |reason: String| GpuError::Execution {
             label: format!("{} ({})", dispatch.label, dispatch.function),
@@ -115,6 +132,9 @@ impl Soft {
             for (index, buffer, region) in &bound {
                 call = call.bind(*index, buffer, region.offset()..region.offset() + region.len());
             }
+            if let Some(limit) = self.options.time_limit {
+                call = call.time_limit(limit);
+            }
             if dispatch.threadgroup_bytes > 0 {
                 call = call.threadgroup_memory(0, dispatch.threadgroup_bytes);
             }
@@ -122,10 +142,30 @@ impl Soft {
         };
         let outcome = run().map_err(|e| failed(e.to_string()))?;
         match outcome.reports.first() {
+            Some(report) if report.kind == Kind::TimeLimit => {
+                Err(GpuError::Timeout { after: outcome.elapsed })
+            }
             Some(report) => Err(failed(report.to_string())),
             None => Ok(()),
         }
     }
+}
+
+/// An order for the commands of a group: as they stand for seed 0, else shuffled, by the seed and the group's number.
+fn order(len: usize, seed: u64, group: u64) -> Vec<usize> {
+    let mut order: Vec<usize> = (0..len).collect();
+    if seed == 0 {
+        return order;
+    }
+    let mut state = seed ^ group.wrapping_mul(0xA076_1D64_78BD_642F);
+    for last in (1..len).rev() {
+        // SplitMix64.
+        state = state.wrapping_add(0x9E37_79B9_7F4A_7C15);
+        let mut bits = (state ^ (state >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        bits = (bits ^ (bits >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+        order.swap(last, ((bits ^ (bits >> 31)) % (last as u64 + 1)) as usize);
+    }
+    order
 }
 
 fn memory(error: &softmetal::Error) -> GpuError {
@@ -216,23 +256,10 @@ impl Gpu for Soft {
 
     fn submit(&self, commands: &CommandList) -> Result<Box<dyn Submission>, GpuError> {
         let start = std::time::Instant::now();
-        let mut result = Ok(());
-        for command in commands.commands() {
-            result = match command {
-                Command::Dispatch(dispatch) => self.dispatch(dispatch),
-                Command::Copy { from, to } => self.buffer(from.buffer()).and_then(|source| {
-                    let target = self.buffer(to.buffer())?;
-                    source.copy_to(from.offset(), &target, to.offset(), from.len()).map_err(|e| memory(&e))
-                }),
-                Command::Fill { to, value } => self
-                    .buffer(to.buffer())?
-                    .write(to.offset(), &vec![*value; to.len()])
-                    .map_err(|e| memory(&e)),
-            };
-            if result.is_err() {
-                break;
-            }
-        }
+        let mut ordered = commands.groups().zip(1..).flat_map(|(group, number)| {
+            order(group.len(), self.options.seed, number).into_iter().map(|index| &group[index])
+        });
+        let result = ordered.try_for_each(|command| self.execute(command));
         Ok(Box::new(Done { result: result.map(|()| Some(start.elapsed())) }))
     }
 }
@@ -264,3 +291,6 @@ impl AsRef<[u8]> for Owner {
         &self.0
     }
 }
+
+#[cfg(test)]
+mod tests;
