@@ -133,6 +133,10 @@ fn of_backend(error: &BackendError) -> Option<&'static str> {
         BackendError::Unavailable { .. } => {
             "`metallic devices` lists what there is; `--device cpu` always works"
         }
+        BackendError::Setting { device: "cpu" | "reference", .. } => {
+            "leave out `--provider`, or run on a GPU: `--device soft` or `--device metal`"
+        }
+        BackendError::Setting { .. } => "correct or unset it; `--provider` goes before the environment",
         BackendError::Compile { .. } => {
             "try another `--provider`, or `--device cpu`; please report the line above"
         }

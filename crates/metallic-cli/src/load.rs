@@ -60,8 +60,11 @@ pub(crate) fn llm(model: &ModelOptions, answer: &AnswerOptions, ui: Ui) -> anyho
     Ok(llm)
 }
 
-/// Says which kernels of the device could not be had: others serve in their place.
+/// Says which kernels of the device could not be had, where others serve in their place, and which wishes are idle.
 fn tell(providers: &Providers, ui: Ui) {
+    for error in providers.passed_over() {
+        ui.note(&format!("note: {error}; `--provider` goes before it"));
+    }
     for Quarantined { op, provider, error } in providers.quarantined() {
         ui.note(&format!("note: {op}={provider} is left out on this device: {error}"));
     }

@@ -47,12 +47,22 @@ pub enum BackendError {
         /// Bytes asked for.
         needed: usize,
     },
-    /// The device cannot be used on this machine, or not in the way that was asked for.
+    /// The device cannot be used on this machine.
     #[error("{device} is not available: {reason}")]
     Unavailable {
         /// The device's kind.
         device: &'static str,
         /// What is missing, and what would help.
+        reason: String,
+    },
+    /// The device cannot follow a choice that was made for it: an option, or a variable of the environment.
+    #[error("{device} cannot take `{setting}`: {reason}")]
+    Setting {
+        /// The device's kind.
+        device: &'static str,
+        /// The choice: `sdpa=plain`, `METALLIC_FORCE_SDPA_BACKEND=plain`.
+        setting: String,
+        /// Why not, and what there is.
         reason: String,
     },
     /// The step breaks the contract of [`Step`].
@@ -197,8 +207,7 @@ impl SequenceSpan<'_> {
     }
 
     /// The same span so many steps later.
-    #[must_use]
-    pub fn ahead(&self, steps: usize) -> Self {
+    fn ahead(&self, steps: usize) -> Self {
         SequenceSpan { past: self.past.saturating_add(steps), ..self.clone() }
     }
 }
@@ -256,6 +265,13 @@ impl Step<'_> {
             Some((index, row)) => Err(StepError::OutputOutOfRange { index, row: *row, tokens }),
             None => Ok(()),
         }
+    }
+
+    /// What `then` makes of the step that comes so many steps later; its tokens are still these.
+    pub fn ahead<R>(&self, steps: usize, then: impl FnOnce(&Step<'_>) -> R) -> R {
+        let positions: Vec<u32> = self.positions.iter().map(|p| p.saturating_add(steps as u32)).collect();
+        let sequences: Vec<SequenceSpan<'_>> = self.sequences.iter().map(|s| s.ahead(steps)).collect();
+        then(&Step { positions: &positions, sequences: &sequences, ..self.clone() })
     }
 }
 
@@ -352,6 +368,10 @@ pub struct RunStats {
     pub bytes_read: u64,
     /// Bytes written to the cache and to results.
     pub bytes_written: u64,
+    /// Kernels that were ready when they were asked for.
+    pub cache_hits: u64,
+    /// Kernels that had to be made.
+    pub cache_misses: u64,
     /// Time by operation name; empty unless profiling is on.
     pub time_by_op: Vec<(&'static str, Duration)>,
     /// Wall time of the run.
@@ -369,13 +389,20 @@ impl RunStats {
         self.arena_bytes = self.arena_bytes.max(other.arena_bytes);
         self.bytes_read += other.bytes_read;
         self.bytes_written += other.bytes_written;
+        self.cache_hits += other.cache_hits;
+        self.cache_misses += other.cache_misses;
         self.time += other.time;
         self.device_time += other.device_time;
         for (op, time) in &other.time_by_op {
-            match self.time_by_op.iter_mut().find(|(name, _)| name == op) {
-                Some((_, sum)) => *sum += *time,
-                None => self.time_by_op.push((op, *time)),
-            }
+            self.add_time(op, *time);
+        }
+    }
+
+    /// Adds time of an operation.
+    pub fn add_time(&mut self, op: &'static str, time: Duration) {
+        match self.time_by_op.iter_mut().find(|(name, _)| *name == op) {
+            Some((_, sum)) => *sum += time,
+            None => self.time_by_op.push((op, time)),
         }
     }
 }
@@ -437,11 +464,8 @@ pub fn run_ahead_on_host<P: Program + ?Sized>(
     let mut total = RunStats::default();
     let mut tokens = step.tokens.to_vec();
     for ahead in 0..steps {
-        let positions: Vec<u32> = step.positions.iter().map(|p| p.saturating_add(ahead as u32)).collect();
-        let sequences: Vec<SequenceSpan<'_>> = step.sequences.iter().map(|s| s.ahead(ahead)).collect();
-        let next =
-            Step { tokens: &tokens, positions: &positions, sequences: &sequences, outputs: step.outputs };
-        total.add(&program.run(&next)?);
+        let next = Step { tokens: &tokens, ..step.clone() };
+        total.add(&next.ahead(ahead, |next| program.run(next))?);
         let logits = program.output(0);
         let rows = logits.chunks_exact((logits.len() / step.outputs.len().max(1)).max(1));
         tokens = rows.map(best).collect();

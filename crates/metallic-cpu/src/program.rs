@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use metallic_core::{
     BackendError, Graph, KvLayout, Node, NodeId, Op, Program, ProgramMemory, Project, Qkv, Rope, RunStats,
@@ -154,7 +154,7 @@ impl CpuProgram {
             self.run_node(NodeId(index), step, sizes, stats)?;
             stats.dispatches += 1;
             if let Some(start) = start {
-                add_time(stats, op.name(), start.elapsed());
+                stats.add_time(op.name(), start.elapsed());
             }
         }
         Ok(())
@@ -272,13 +272,6 @@ impl CpuProgram {
 /// Bytes of one layer's keys and values of `tokens` tokens.
 fn kv_bytes(layout: &KvLayout, tokens: usize) -> u64 {
     (2 * layout.kv_heads * layout.row_bytes() * tokens) as u64
-}
-
-fn add_time(stats: &mut RunStats, op: &'static str, time: Duration) {
-    match stats.time_by_op.iter_mut().find(|(name, _)| *name == op) {
-        Some((_, sum)) => *sum += time,
-        None => stats.time_by_op.push((op, time)),
-    }
 }
 
 fn norm(isa: Isa, team: &Team, (x, w, eps): (&[f32], &[f32], f32), out: &mut [f32]) {

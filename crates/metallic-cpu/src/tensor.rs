@@ -5,7 +5,7 @@ use std::ptr;
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::time::Instant;
 
-use metallic_core::tensor::{Operand, TensorDevice, TensorMemory, TensorOp, check};
+use metallic_core::tensor::{Operand, TensorDevice, TensorMemory, TensorOp, check, traffic};
 use metallic_core::{BackendError, Binary, RunStats};
 
 use crate::simd::{Isa, Team};
@@ -73,14 +73,7 @@ impl TensorDevice for CpuTensors {
         check(op, inputs, outputs)?;
         let start = Instant::now();
         guarded(|| self.evaluate(op, inputs, outputs))?;
-        let bytes = |all: &[Operand<'_>]| all.iter().map(|o| o.view.byte_range().len() as u64).sum::<u64>();
-        Ok(RunStats {
-            dispatches: 1,
-            bytes_read: bytes(inputs),
-            bytes_written: bytes(outputs),
-            time: start.elapsed(),
-            ..RunStats::default()
-        })
+        Ok(RunStats { time: start.elapsed(), ..traffic(inputs, outputs) })
     }
 }
 

@@ -8,8 +8,8 @@ use metallic_core::{Backend, BackendError, DeviceInfo, Graph, KvLayout, Program,
 
 use crate::error::GpuError;
 use crate::gpu::Gpu;
-use crate::pipelines::Pipelines;
-use crate::pool::Pool;
+use crate::pipelines::{LIBRARIES, PIPELINES, PipelineMetrics, Pipelines};
+use crate::pool::{Pool, PoolStats};
 use crate::program::GpuProgram;
 use crate::provider::Providers;
 use crate::tensor::GpuTensors;
@@ -25,6 +25,10 @@ pub struct GpuOptions {
     pub fuse: bool,
     /// Bytes that may be held in all; the device's own limit if none is given.
     pub budget: Option<u64>,
+    /// Kernels kept ready at most, unless more are in use.
+    pub kernels: usize,
+    /// Measure the time of every kind of operation: each becomes a submission of its own, which costs speed.
+    pub profile: bool,
     /// Which providers serve which operations.
     pub providers: Providers,
 }
@@ -36,6 +40,8 @@ impl Default for GpuOptions {
             steps_ahead: 1,
             fuse: true,
             budget: None,
+            kernels: PIPELINES,
+            profile: false,
             providers: Providers::default(),
         }
     }
@@ -68,10 +74,20 @@ impl GpuBackend {
     pub fn new(gpu: Arc<dyn Gpu>, options: GpuOptions) -> GpuBackend {
         let budget = options.budget.or(gpu.limits().budget);
         let pool = Pool::new(gpu.clone(), budget);
-        let pipelines = Pipelines::new(gpu.clone());
+        let pipelines = Pipelines::bounded(gpu.clone(), LIBRARIES, options.kernels);
         let providers = options.providers.clone();
         let shared = Arc::new(Shared { gpu, pool, pipelines, providers, options });
         GpuBackend { tensors: Arc::new(GpuTensors::new(shared.clone())), shared }
+    }
+
+    /// What the caches of compiled sources and of kernels hold and have done so far, for all programs and tensors.
+    pub fn cache_metrics(&self) -> PipelineMetrics {
+        self.shared.pipelines.metrics()
+    }
+
+    /// What the memory pool holds and has done so far, for all programs and tensors.
+    pub fn pool_stats(&self) -> PoolStats {
+        self.shared.pool.stats()
     }
 }
 

@@ -9,6 +9,7 @@ use crate::gpu::Limits;
 use crate::kernels::{MAX_ARGS, Slot, Stage, Stages, StepTable};
 use crate::kv::KvCache;
 use crate::lower::{Lowering, layer_of};
+use crate::pipelines::{HeldKernels, ReadyPipeline};
 use crate::step::{StepFacts, StepTables};
 use crate::weights::Weights;
 
@@ -30,9 +31,32 @@ pub(crate) struct Encoder<'a> {
 
 /// The launches of one step, and the scratch they need at most.
 pub(crate) struct Planned {
-    facts: StepFacts,
-    nodes: Vec<(NodeId, Stages)>,
+    pub(crate) facts: StepFacts,
+    pub(crate) nodes: Vec<PlannedNode>,
     pub(crate) scratch: usize,
+}
+
+/// The launches of one node.
+pub(crate) struct PlannedNode {
+    pub(crate) id: NodeId,
+    stages: Stages,
+    /// Where their kernels begin among those that are held.
+    first: usize,
+}
+
+/// Commands for the device, and the kernels they run.
+#[derive(Default)]
+pub(crate) struct Work {
+    pub(crate) commands: CommandList,
+    pub(crate) held: HeldKernels,
+}
+
+impl Work {
+    /// Lets go of everything and keeps the memory.
+    pub(crate) fn clear(&mut self) {
+        self.commands.clear();
+        self.held.clear();
+    }
 }
 
 /// Where a step's memory lies.
@@ -51,26 +75,19 @@ impl Encoder<'_> {
         Lowering { graph: self.graph, aliases: self.aliases, kv: self.kv, shared: self.shared }
     }
 
-    /// Picks the kernels of a step.
-    pub(crate) fn plan(&self, facts: StepFacts) -> Result<Planned, GpuError> {
+    /// Picks the kernels of a step and makes them ready.
+    pub(crate) fn plan(&self, facts: StepFacts, held: &mut HeldKernels) -> Result<Planned, GpuError> {
         let lowering = self.lowering();
         let mut planned = Planned { facts, nodes: Vec::with_capacity(self.graph.nodes().len()), scratch: 0 };
         for id in (0..self.graph.nodes().len()).map(NodeId) {
-            if let Some(stages) = lowering.stages(id, facts)? {
+            let first = held.pipelines().len();
+            if let Some(stages) = lowering.stages(id, facts, held)? {
                 let needed = stages.scratch.iter().map(|bytes| bytes.next_multiple_of(ALIGN)).sum();
                 planned.scratch = planned.scratch.max(needed);
-                planned.nodes.push((id, stages));
+                planned.nodes.push(PlannedNode { id, stages, first });
             }
         }
         Ok(planned)
-    }
-
-    /// Compiles what a step needs.
-    pub(crate) fn rehearse(&self, facts: StepFacts) -> Result<(), GpuError> {
-        for stage in self.plan(facts)?.nodes.iter().flat_map(|(_, stages)| &stages.stages) {
-            self.shared.pipelines.get(&stage.launch.kernel)?;
-        }
-        Ok(())
     }
 
     /// Bytes of intermediates; scratch begins after them.
@@ -78,26 +95,23 @@ impl Encoder<'_> {
         (self.schedule.arena_len(sizes) * F32).next_multiple_of(ALIGN)
     }
 
-    /// Appends a step's commands.
+    /// Appends a node's commands.
     pub(crate) fn encode(
         &self,
-        planned: &Planned,
-        place: Place<'_>,
-        commands: &mut CommandList,
+        planned: &PlannedNode,
+        (facts, place): (StepFacts, Place<'_>),
+        work: &mut Work,
     ) -> Result<(), GpuError> {
-        let sizes = planned.facts.sizes();
+        let PlannedNode { id, stages, first } = planned;
         let mut scratch = Vec::new();
-        for (id, stages) in &planned.nodes {
-            scratch.clear();
-            let mut at = self.value_bytes(sizes);
-            for bytes in &stages.scratch {
-                scratch.push(place.arena.slice(at, *bytes)?);
-                at += bytes.next_multiple_of(ALIGN);
-            }
-            for stage in &stages.stages {
-                let dispatch = self.dispatch(*id, stage, (planned.facts, place), &scratch)?;
-                commands.push(Command::Dispatch(dispatch));
-            }
+        let mut at = self.value_bytes(facts.sizes());
+        for bytes in &stages.scratch {
+            scratch.push(place.arena.slice(at, *bytes)?);
+            at += bytes.next_multiple_of(ALIGN);
+        }
+        for (stage, kernel) in stages.stages.iter().zip(&work.held.pipelines()[*first..]) {
+            let dispatch = self.dispatch(*id, (stage, kernel), (facts, place), &scratch)?;
+            work.commands.push(Command::Dispatch(dispatch));
         }
         Ok(())
     }
@@ -105,7 +119,7 @@ impl Encoder<'_> {
     fn dispatch(
         &self,
         id: NodeId,
-        stage: &Stage,
+        (stage, kernel): (&Stage, &ReadyPipeline),
         (facts, place): (StepFacts, Place<'_>),
         scratch: &[Region],
     ) -> Result<Dispatch, GpuError> {
@@ -140,7 +154,7 @@ impl Encoder<'_> {
                 Slot::Unused => place.arena.slice(0, ALIGN),
             }
         };
-        bind(self.shared, node.op.name(), stage, region)
+        bind((stage, kernel), node.op.name(), self.shared.gpu.limits(), region)
     }
 
     /// Where a node's value lies.
@@ -155,14 +169,13 @@ impl Encoder<'_> {
 
 /// A stage as a dispatch; `region` says what stands behind each slot.
 pub(crate) fn bind(
-    shared: &Shared,
+    (stage, kernel): (&Stage, &ReadyPipeline),
     label: &'static str,
-    stage: &Stage,
+    limits: &Limits,
     region: impl Fn(Slot) -> Result<Region, GpuError>,
 ) -> Result<Dispatch, GpuError> {
     let launch = &stage.launch;
-    let pipeline = shared.pipelines.get(&launch.kernel)?;
-    launch.check(&Limits { max_threads: pipeline.max_threads(), ..*shared.gpu.limits() })?;
+    launch.check(&kernel.limits(limits))?;
     let mut bindings: Vec<Binding> = Vec::with_capacity(MAX_ARGS);
     for ((slot, touched), arg) in stage.slots().iter().zip(launch.kernel.args) {
         let region = region(*slot)?;
@@ -174,5 +187,5 @@ pub(crate) fn bind(
         };
         bindings.push(touched.map_or(binding, |bytes| binding.touching(bytes)));
     }
-    Dispatch::new(label, pipeline.id(), launch, &bindings)
+    Dispatch::new(label, kernel.id(), launch, &bindings)
 }

@@ -98,6 +98,14 @@ pub enum GpuError {
         /// What there is.
         known: Vec<String>,
     },
+    /// A variable of the environment asks for a provider that is not there.
+    #[error("`{variable}` names no provider; there are {}", known.join(", "))]
+    Variable {
+        /// `VARIABLE=provider`, as it was found.
+        variable: String,
+        /// What there is.
+        known: Vec<String>,
+    },
     /// A provider that was asked for by name cannot serve.
     #[error("provider `{provider}`, which was asked for, cannot serve `{op}`: {error}")]
     Provider {
@@ -126,11 +134,24 @@ impl GpuError {
         match self {
             GpuError::OutOfMemory { what, needed, .. } => BackendError::OutOfMemory { device, what, needed },
             GpuError::Unsupported { op, reason } => BackendError::Unsupported { device, op, reason },
+            GpuError::Launch { kernel, what, found, most } => {
+                let reason = format!("it asks for {found} {what}, the device allows {most}");
+                BackendError::Unsupported { device, op: kernel, reason }
+            }
+            GpuError::Provider { op, provider, error } => {
+                let reason = format!("provider `{provider}`, which was asked for, cannot: {error}");
+                BackendError::Unsupported { device, op, reason }
+            }
+            GpuError::NoProvider { asked: setting, known }
+            | GpuError::Variable { variable: setting, known } => {
+                let reason = format!("there are {}", known.join(", "));
+                BackendError::Setting { device, setting, reason }
+            }
             GpuError::Compile { kernel, message } => {
                 BackendError::Compile { device, kernel, reason: message }
             }
             GpuError::Timeout { after } => BackendError::Timeout { device, after },
-            error @ (GpuError::NoDevice { .. } | GpuError::Missing(_) | GpuError::NoProvider { .. }) => {
+            error @ (GpuError::NoDevice { .. } | GpuError::Missing(_)) => {
                 BackendError::Unavailable { device, reason: error.to_string() }
             }
             other => BackendError::Failed { device, reason: other.to_string() },

@@ -1,5 +1,7 @@
 //! From operations to launches. The match over [`Op`] is exhaustive: a new operation breaks the build here.
 
+use std::sync::Arc;
+
 use metallic_core::{DType, Dim, Graph, KvLayout, Node, NodeId, Op, Project, Sizes};
 
 use crate::backend::Shared;
@@ -12,6 +14,7 @@ use crate::kernels::{
     Slot, Stage, Stages, StepTable, attention, attention_plain, elementwise, gather, matvec, norm, project,
     qkv, rope, softmax,
 };
+use crate::pipelines::{HeldKernels, ReadyPipeline};
 use crate::provider::OpKind;
 use crate::step::StepFacts;
 
@@ -25,29 +28,31 @@ pub(crate) struct Lowering<'a> {
 }
 
 impl Lowering<'_> {
-    /// How a node runs in a step like this; `None` where there is nothing to compute.
-    pub(crate) fn stages(&self, id: NodeId, facts: StepFacts) -> Result<Option<Stages>, GpuError> {
+    /// How a node runs in a step like this; `None` where there is nothing to compute. `held` gets the kernel of each
+    /// stage.
+    pub(crate) fn stages(
+        &self,
+        id: NodeId,
+        facts: StepFacts,
+        held: &mut HeldKernels,
+    ) -> Result<Option<Stages>, GpuError> {
         let mut limits = *self.shared.gpu.limits();
+        let first = held.pipelines().len();
         loop {
-            let stages = self.stages_within(id, facts, &limits)?;
-            let Some(most) = self.fewer_threads(stages.as_ref())? else { return Ok(stages) };
-            if most >= limits.max_threads {
-                return Ok(stages);
+            held.truncate(first);
+            let Some(stages) = self.stages_within(id, facts, &limits, held)? else { return Ok(None) };
+            // A choice has taken its kernels to see whether they compile.
+            let taken = held.pipelines().len() - first;
+            self.take(stages.stages.get(taken..).unwrap_or_default(), held)?;
+            match fewer_threads(&stages.stages, &held.pipelines()[first..]) {
+                Some(most) if most < limits.max_threads => limits.max_threads = most,
+                _ => return Ok(Some(stages)),
             }
-            limits.max_threads = most;
         }
     }
 
-    /// Threads the compiler left a kernel, where it is launched with more: one that takes many registers has fewer.
-    fn fewer_threads(&self, stages: Option<&Stages>) -> Result<Option<u32>, GpuError> {
-        let mut most = None;
-        for stage in stages.into_iter().flat_map(|s| &s.stages) {
-            let allowed = self.shared.pipelines.get(&stage.launch.kernel)?.max_threads();
-            if stage.launch.threads.iter().product::<u32>() > allowed {
-                most = Some(most.unwrap_or(allowed).min(allowed));
-            }
-        }
-        Ok(most)
+    fn take(&self, stages: &[Stage], held: &mut HeldKernels) -> Result<(), GpuError> {
+        stages.iter().try_for_each(|stage| held.take(&self.shared.pipelines, &stage.launch.kernel).map(drop))
     }
 
     fn stages_within(
@@ -55,6 +60,7 @@ impl Lowering<'_> {
         id: NodeId,
         facts: StepFacts,
         limits: &Limits,
+        held: &mut HeldKernels,
     ) -> Result<Option<Stages>, GpuError> {
         let node = self.graph.node(id);
         let sizes = facts.sizes();
@@ -104,13 +110,13 @@ impl Lowering<'_> {
             Op::Softmax => map(softmax::softmax(DType::F32, shape, limits)?),
             Op::Linear => {
                 let plain = Project { norm: None, parts: 1, bias: false, residual: false };
-                self.products(&self.projection(node, &plain, shape.0)?, limits)?
+                self.products(&self.projection(node, &plain, shape.0)?, limits, held)?
             }
-            Op::Project(spec) => self.products(&self.projection(node, &spec, shape.0)?, limits)?,
+            Op::Project(spec) => self.products(&self.projection(node, &spec, shape.0)?, limits, held)?,
             Op::GatedProject { norm, act } => {
                 let spec = Project { norm, parts: 2, bias: false, residual: false };
                 let projection = Projection { gate: Some(act), ..self.projection(node, &spec, shape.0)? };
-                self.products(&projection, limits)?
+                self.products(&projection, limits, held)?
             }
             Op::Rope(rope) => rope::rope(&rope, shape, input_cols(2)?, limits)?,
             Op::KvWrite { .. } => rope::kv_write(&self.kv, count(facts.tokens)?, limits)?,
@@ -126,14 +132,14 @@ impl Lowering<'_> {
                     norm: None,
                 };
                 self.vectors_or_tiles(
-                    shape.0,
+                    (shape.0, held),
                     || qkv::vectors(&projection, &way, limits),
                     || qkv::tiles(&projection, &way, limits),
                 )?
             }
             Op::Attention(spec) => {
                 let spec = AttentionSpec { attention: spec, facts, kv: self.kv.dtype, sinks: None };
-                self.choose(OpKind::Sdpa, |provider| match provider {
+                self.choose((OpKind::Sdpa, held), |provider| match provider {
                     "plain" => attention_plain::plan(&spec, limits),
                     _ => attention::plan(&spec, limits),
                 })?
@@ -142,9 +148,14 @@ impl Lowering<'_> {
         Ok(Some(stages))
     }
 
-    fn products(&self, projection: &Projection, limits: &Limits) -> Result<Stages, GpuError> {
+    fn products(
+        &self,
+        projection: &Projection,
+        limits: &Limits,
+        held: &mut HeldKernels,
+    ) -> Result<Stages, GpuError> {
         self.vectors_or_tiles(
-            projection.tokens,
+            (projection.tokens, held),
             || project::plan_vectors(projection, limits),
             || project::plan_tiles(projection, limits),
         )
@@ -153,14 +164,14 @@ impl Lowering<'_> {
     /// Few tokens go through the matrix–vector kernels, which fuse everything; for many there is a choice.
     fn vectors_or_tiles(
         &self,
-        tokens: u32,
+        (tokens, held): (u32, &mut HeldKernels),
         vectors: impl Fn() -> Result<Stages, GpuError>,
         tiles: impl Fn() -> Result<Stages, GpuError>,
     ) -> Result<Stages, GpuError> {
         if tokens <= matvec::MAX_TOKENS {
             return vectors();
         }
-        self.choose(OpKind::Matmul, |provider| match provider {
+        self.choose((OpKind::Matmul, held), |provider| match provider {
             "rows" => vectors(),
             _ => tiles(),
         })
@@ -171,17 +182,17 @@ impl Lowering<'_> {
         facts.all_outputs && self.aliases.get(id.0).copied().unwrap_or(false)
     }
 
-    /// The first provider whose kernels compile.
+    /// The first provider whose kernels compile; `held` gets them.
     fn choose(
         &self,
-        op: OpKind,
+        (op, held): (OpKind, &mut HeldKernels),
         plan: impl Fn(&'static str) -> Result<Stages, GpuError>,
     ) -> Result<Stages, GpuError> {
+        let first = held.pipelines().len();
         self.shared.providers.choose(op, |provider| {
+            held.truncate(first);
             let stages = plan(provider)?;
-            for stage in &stages.stages {
-                self.shared.pipelines.get(&stage.launch.kernel)?;
-            }
+            self.take(&stages.stages, held)?;
             Ok(stages)
         })
     }
@@ -234,6 +245,13 @@ impl Lowering<'_> {
             gate: None,
         })
     }
+}
+
+/// Threads the compiler left a kernel, where it is launched with more: one that takes many registers has fewer.
+fn fewer_threads(stages: &[Stage], kernels: &[Arc<ReadyPipeline>]) -> Option<u32> {
+    let threads = stages.iter().map(|stage| stage.launch.threads.iter().product::<u32>());
+    let allowed = kernels.iter().map(|kernel| kernel.max_threads());
+    threads.zip(allowed).filter(|(threads, allowed)| threads > allowed).map(|(_, allowed)| allowed).min()
 }
 
 /// The layer whose cache a node writes or reads.

@@ -11,9 +11,9 @@ use crate::gpu::{Gpu, LibraryId, Limits, Pipeline, PipelineId};
 use crate::kernels::{Constants, Family, Kernel};
 
 /// Libraries kept at most.
-const LIBRARIES: usize = 64;
+pub(crate) const LIBRARIES: usize = 64;
 /// Pipelines kept at most.
-const PIPELINES: usize = 1024;
+pub(crate) const PIPELINES: usize = 1024;
 
 /// A kernel made ready. Its driver is told when the last holder lets go.
 #[derive(Debug)]
@@ -115,9 +115,16 @@ impl Pipelines {
 
     /// A kernel, ready to run.
     pub fn get(&self, kernel: &Kernel) -> Result<Arc<ReadyPipeline>, GpuError> {
+        self.look_up(kernel).0
+    }
+
+    /// A kernel, and whether it had to be made.
+    fn look_up(&self, kernel: &Kernel) -> (Result<Arc<ReadyPipeline>, GpuError>, bool) {
         let hash = self.hash(kernel.family);
         let key = (hash, kernel.function, kernel.constants);
-        self.ready.get_or_make(&key, || {
+        let mut made = false;
+        let ready = self.ready.get_or_make(&key, || {
+            made = true;
             if !kernel.family.declares(kernel.function, kernel.args) {
                 let message =
                     format!("family `{}` does not declare it with these arguments", kernel.family.name);
@@ -126,7 +133,8 @@ impl Pipelines {
             let library = self.library(hash, kernel.family)?;
             let pipeline = self.gpu.pipeline(library.id, kernel.function, &kernel.constants)?;
             Ok(ReadyPipeline { gpu: self.gpu.clone(), pipeline, _library: library })
-        })
+        });
+        (ready, made)
     }
 
     /// What the caches have done so far.
@@ -162,6 +170,53 @@ impl Pipelines {
             self.hashes.write().unwrap_or_else(PoisonError::into_inner).insert(place, hash);
             hash
         })
+    }
+}
+
+/// The kernels of work that is under way: as long as they stand here the cache lets none of them go.
+#[derive(Debug, Default)]
+pub(crate) struct HeldKernels {
+    pipelines: Vec<Arc<ReadyPipeline>>,
+    /// Kernels that were ready.
+    pub(crate) hits: u64,
+    /// Kernels that had to be made.
+    pub(crate) misses: u64,
+}
+
+impl HeldKernels {
+    /// Adds a kernel.
+    pub(crate) fn take(
+        &mut self,
+        pipelines: &Pipelines,
+        kernel: &Kernel,
+    ) -> Result<Arc<ReadyPipeline>, GpuError> {
+        let (ready, made) = pipelines.look_up(kernel);
+        let ready = ready?;
+        self.hits += u64::from(!made);
+        self.misses += u64::from(made);
+        self.pipelines.push(ready.clone());
+        Ok(ready)
+    }
+
+    /// The kernels, in the order they were taken.
+    pub(crate) fn pipelines(&self) -> &[Arc<ReadyPipeline>] {
+        &self.pipelines
+    }
+
+    /// The kernels, for work that is handed on.
+    pub(crate) fn into_pipelines(self) -> Vec<Arc<ReadyPipeline>> {
+        self.pipelines
+    }
+
+    /// Lets go of all kernels but the first so many.
+    pub(crate) fn truncate(&mut self, len: usize) {
+        self.pipelines.truncate(len);
+    }
+
+    /// Lets go of all kernels and forgets what was counted; keeps the memory.
+    pub(crate) fn clear(&mut self) {
+        self.pipelines.clear();
+        (self.hits, self.misses) = (0, 0);
     }
 }
 

@@ -9,19 +9,34 @@ use metallic_core::{
 };
 
 use crate::backend::Shared;
-use crate::command::{Command, CommandList, Region};
-use crate::encode::{ALIGN, Encoder, F32, Place, Planned, bind};
+use crate::command::{Command, Region};
+use crate::encode::{ALIGN, Encoder, F32, Place, Planned, Work, bind};
 use crate::error::GpuError;
-use crate::gpu::{Storage, Submission};
-use crate::kernels::{Slot, Stage, TILE_TOKENS, sample};
+use crate::gpu::Storage;
+use crate::kernels::{Launch, Slot, Stage, TILE_TOKENS, sample};
 use crate::kv::KvCache;
 use crate::lower::aliases;
+use crate::pipelines::HeldKernels;
 use crate::pool::Allocation;
 use crate::step::{StepFacts, StepTables};
 use crate::weights::Weights;
 
-/// Steps of these sizes are planned when a program is made, so that a kernel that does not compile is known then.
-const REHEARSED: [usize; 3] = [1, 2, 64];
+/// Steps that are planned when a program is made, as tokens, results and tokens in sight: each takes kernels the others
+/// do not. So every kernel of later steps is ready, or known not to compile.
+const REHEARSED: [(usize, usize, usize); 8] = [
+    (1, 1, 1),
+    (1, 1, LONG),
+    (2, 1, 2),
+    (2, 2, 2),
+    (4, 4, 4),
+    (8, 8, 8),
+    (TILED, 1, TILED),
+    (TILED, TILED, TILED),
+];
+/// Tokens that fill tiles.
+const TILED: usize = 2 * TILE_TOKENS;
+/// Tokens in sight of which threadgroups take a part each.
+const LONG: usize = 1 << 14;
 /// Bytes of step tables at least.
 const TABLES: usize = 1 << 16;
 
@@ -39,7 +54,8 @@ pub(crate) struct GpuProgram {
     inputs: Option<Allocation>,
     /// Intermediates, then scratch.
     arena: Option<Allocation>,
-    commands: CommandList,
+    /// What the device is given, while it has it.
+    work: Work,
     outputs: Vec<Vec<f32>>,
     /// Bytes on their way to or from the device.
     staging: Vec<u8>,
@@ -59,16 +75,34 @@ impl GpuProgram {
             tables: Vec::new(),
             inputs: None,
             arena: None,
-            commands: CommandList::new(),
+            work: Work::default(),
             staging: Vec::new(),
             shared,
         };
-        for tokens in REHEARSED {
-            let tiles = tokens.div_ceil(TILE_TOKENS);
-            let facts = StepFacts { tokens, outputs: 1, tiles, visible_max: tokens, ..StepFacts::default() };
-            program.encoder().rehearse(StepFacts { longest: tokens, ..facts })?;
-        }
+        program.rehearse()?;
         Ok(program)
+    }
+
+    fn rehearse(&self) -> Result<(), GpuError> {
+        let mut held = HeldKernels::default();
+        for (tokens, outputs, visible) in REHEARSED {
+            let facts = StepFacts {
+                tokens,
+                outputs,
+                tiles: tokens.div_ceil(TILE_TOKENS),
+                visible_max: visible,
+                longest: tokens,
+                all_outputs: outputs == tokens,
+                ..StepFacts::default()
+            };
+            self.encoder().plan(facts, &mut held)?;
+            held.clear();
+        }
+        let logits = self.graph.outputs().first().map_or(0, |id| self.graph.node(*id).ty.shape.cols());
+        if self.steps_ahead() > 1 && logits > 0 {
+            held.take(&self.shared.pipelines, &self.argmax(1, logits)?.kernel)?;
+        }
+        Ok(())
     }
 
     fn encoder(&self) -> Encoder<'_> {
@@ -83,12 +117,26 @@ impl GpuProgram {
         }
     }
 
-    /// Runs the steps whose tables are filled in, in one submission. Each but the first takes the tokens the one before
-    /// has chosen.
+    /// Runs the steps whose tables are filled in. Each but the first takes the tokens the one before has chosen.
     fn run_tables(&mut self, chosen: Option<&mut Vec<u32>>) -> Result<RunStats, GpuError> {
+        let mut work = std::mem::take(&mut self.work);
+        let stats = self.run_work(&mut work, chosen);
+        work.clear();
+        self.work = work;
+        if matches!(stats, Err(GpuError::Timeout { .. })) {
+            // What does not finish keeps what it uses: the driver holds it until the device is done, and later steps take
+            // their own. Keys and values stay where they are: the device does its work in order.
+            self.inputs = None;
+            self.arena = None;
+        }
+        stats
+    }
+
+    /// All steps go in one submission; each operation in its own where their times are wanted.
+    fn run_work(&mut self, work: &mut Work, chosen: Option<&mut Vec<u32>>) -> Result<RunStats, GpuError> {
         let before = self.shared.pool.allocations();
-        let steps: Vec<Planned> =
-            self.tables.iter().map(|t| self.encoder().plan(t.facts())).collect::<Result<_, _>>()?;
+        let plan = |t: &StepTables| self.encoder().plan(t.facts(), &mut work.held);
+        let steps: Vec<Planned> = self.tables.iter().map(plan).collect::<Result<_, _>>()?;
         let facts = self.tables.first().map_or_else(StepFacts::default, StepTables::facts);
         let scratch = steps.iter().map(|p| p.scratch).max().unwrap_or(0);
         let needed = self.encoder().value_bytes(facts.sizes()) + scratch;
@@ -98,32 +146,30 @@ impl GpuProgram {
         let inputs = grow(&self.shared, &mut self.inputs, "the step's tables", tables_len(ids.end))?;
         let picks = |step: usize| inputs.slice(ids.start + 4 * facts.tokens * step, 4 * facts.tokens);
 
-        let mut commands = std::mem::take(&mut self.commands);
-        commands.clear();
+        self.shared.gpu.write(inputs.buffer(), inputs.offset(), &self.staging)?;
+        let mut stats = RunStats::default();
         let encoder = self.encoder();
         for (index, (planned, tables)) in steps.iter().zip(&self.tables).enumerate() {
             let at = inputs.slice(starts[index], tables.len())?;
             let tokens = if index == 0 { None } else { Some(picks(index - 1)?) };
-            encoder.encode(planned, Place { arena, tables: (tables, at), tokens }, &mut commands)?;
+            let place = Place { arena, tables: (tables, at), tokens };
+            for node in &planned.nodes {
+                encoder.encode(node, (planned.facts, place), work)?;
+                if self.shared.options.profile {
+                    let time = self.submit(work, &mut stats)?;
+                    stats.add_time(self.graph.node(node.id).op.name(), time);
+                }
+            }
             if chosen.is_some() {
                 let logits = self.graph.outputs().first().copied();
                 let logits = logits.map_or(arena.slice(0, 0), |id| encoder.value(id, facts, arena))?;
-                commands.push(self.pick(logits, picks(index)?, facts.outputs)?);
+                self.pick(logits, picks(index)?, facts.outputs, work)?;
             }
         }
-        let gpu = &self.shared.gpu;
-        gpu.write(inputs.buffer(), inputs.offset(), &self.staging)?;
-        let mut stats = RunStats { dispatches: commands.len() as u64, ..RunStats::default() };
-        for command in commands.commands() {
-            let (read, written) = command.traffic();
-            stats.bytes_read += read;
-            stats.bytes_written += written;
+        if !work.commands.is_empty() {
+            self.submit(work, &mut stats)?;
         }
-        let submitted = gpu.submit(&commands);
-        self.commands = commands;
-        let submitted = submitted?;
-        stats.submissions = submitted.command_buffers();
-        stats.device_time = self.wait_for(submitted)?;
+        (stats.cache_hits, stats.cache_misses) = (work.held.hits, work.held.misses);
         self.fetch(facts, arena)?;
         if let Some(chosen) = chosen {
             let all = inputs.slice(ids.start, ids.len())?;
@@ -136,15 +182,22 @@ impl GpuProgram {
         Ok(stats)
     }
 
-    /// Waits for work to finish. What does not keeps the memory it uses: the driver holds it until the device is done,
-    /// and later steps take their own. Keys and values stay where they are: the device does its work in order.
-    fn wait_for(&mut self, mut work: Box<dyn Submission>) -> Result<Duration, GpuError> {
-        let waited = work.wait(self.shared.options.timeout);
-        if matches!(waited, Err(GpuError::Timeout { .. })) {
-            self.inputs = None;
-            self.arena = None;
+    /// Hands over the commands that have gathered and waits for them; the time they took on the device, where it tells,
+    /// else until they were done.
+    fn submit(&self, work: &mut Work, stats: &mut RunStats) -> Result<Duration, GpuError> {
+        stats.dispatches += work.commands.len() as u64;
+        for command in work.commands.commands() {
+            let (read, written) = command.traffic();
+            stats.bytes_read += read;
+            stats.bytes_written += written;
         }
-        Ok(waited?.unwrap_or_default())
+        let start = Instant::now();
+        let mut submitted = self.shared.gpu.submit(&work.commands)?;
+        stats.submissions += submitted.command_buffers();
+        let told = submitted.wait(self.shared.options.timeout)?;
+        stats.device_time += told.unwrap_or_default();
+        work.commands.clear();
+        Ok(told.unwrap_or_else(|| start.elapsed()))
     }
 
     /// Puts all tables one after another into `staging`; returns where each begins.
@@ -159,15 +212,19 @@ impl GpuProgram {
         starts
     }
 
-    /// The best token of each row of logits.
-    fn pick(&self, logits: Region, to: Region, rows: usize) -> Result<Command, GpuError> {
-        let cols = logits.len() / F32 / rows.max(1);
-        let launch = sample::argmax(DType::F32, (rows as u32, cols as u32), self.shared.gpu.limits())?;
+    fn argmax(&self, rows: usize, cols: usize) -> Result<Launch, GpuError> {
+        sample::argmax(DType::F32, (rows as u32, cols as u32), self.shared.gpu.limits())
+    }
+
+    /// Appends the choice of the best token of each row of logits.
+    fn pick(&self, logits: Region, to: Region, rows: usize, work: &mut Work) -> Result<(), GpuError> {
+        let launch = self.argmax(rows, logits.len() / F32 / rows.max(1))?;
+        let kernel = work.held.take(&self.shared.pipelines, &launch.kernel)?;
         let stage = Stage::new(launch, [Slot::Input(0), Slot::Output]);
-        let dispatch = bind(&self.shared, "argmax", &stage, |slot| {
-            Ok(if slot == Slot::Input(0) { logits } else { to })
-        })?;
-        Ok(Command::Dispatch(dispatch))
+        let region = |slot| Ok(if slot == Slot::Input(0) { logits } else { to });
+        let dispatch = bind((&stage, &kernel), "argmax", self.shared.gpu.limits(), region)?;
+        work.commands.push(Command::Dispatch(dispatch));
+        Ok(())
     }
 
     /// Bytes of the device, in `staging`.
@@ -200,9 +257,7 @@ impl GpuProgram {
     fn fill_ahead(&mut self, step: &Step<'_>, steps: usize) {
         self.tables.resize(steps, StepTables::default());
         for (ahead, tables) in self.tables.iter_mut().enumerate() {
-            let positions: Vec<u32> = step.positions.iter().map(|p| p.saturating_add(ahead as u32)).collect();
-            let sequences: Vec<SequenceSpan<'_>> = step.sequences.iter().map(|s| s.ahead(ahead)).collect();
-            tables.fill(&Step { positions: &positions, sequences: &sequences, ..step.clone() });
+            step.ahead(ahead, |step| tables.fill(step));
         }
     }
 
@@ -210,13 +265,12 @@ impl GpuProgram {
     fn can_chain(&self, step: &Step<'_>, steps: usize) -> bool {
         let one = |s: &SequenceSpan<'_>| s.tokens.len() == 1;
         let all = (0..).zip(step.outputs).all(|(index, row)| index == *row);
-        let last: Vec<SequenceSpan<'_>> = step.sequences.iter().map(|s| s.ahead(steps - 1)).collect();
-        let last = Step { sequences: &last, ..step.clone() };
+        let fits = |last: &Step<'_>| last.validate(self.graph.vocab(), self.cache.blocks()).is_ok();
         step.sequences.iter().all(one)
             && all
             && step.outputs.len() == step.tokens.len()
             && self.graph.outputs().len() == 1
-            && last.validate(self.graph.vocab(), self.cache.blocks()).is_ok()
+            && step.ahead(steps - 1, fits)
     }
 
     fn timed(
@@ -270,7 +324,8 @@ impl Program for GpuProgram {
     }
 
     fn steps_ahead(&self) -> usize {
-        self.shared.options.steps_ahead.max(1)
+        // Times are wanted operation by operation, so steps go one by one.
+        if self.shared.options.profile { 1 } else { self.shared.options.steps_ahead.max(1) }
     }
 
     fn run_ahead(
@@ -280,7 +335,7 @@ impl Program for GpuProgram {
         chosen: &mut Vec<u32>,
     ) -> Result<RunStats, BackendError> {
         step.validate(self.graph.vocab(), self.cache.blocks())?;
-        if steps == 0 || !self.can_chain(step, steps) {
+        if steps == 0 || self.shared.options.profile || !self.can_chain(step, steps) {
             return run_ahead_on_host(self, step, steps, chosen);
         }
         self.fill_ahead(step, steps);

@@ -118,6 +118,7 @@ pub struct Providers {
 struct State {
     forced: HashMap<OpKind, (&'static str, Why)>,
     quarantined: Vec<Quarantined>,
+    passed_over: Vec<GpuError>,
     events: VecDeque<Selection>,
 }
 
@@ -151,11 +152,30 @@ impl Providers {
     fn follow(&self, vars: impl IntoIterator<Item = (String, String)>) -> Result<(), GpuError> {
         for (name, value) in vars {
             let op = name.strip_prefix("METALLIC_FORCE_").and_then(|rest| rest.strip_suffix("_BACKEND"));
-            if let Some(op) = op.filter(|_| !value.is_empty()) {
-                self.force(&op.to_lowercase(), &value, Why::Environment)?;
+            let Some(op) = op.map(str::to_lowercase).filter(|_| !value.is_empty()) else { continue };
+            if self.force(&op, &value, Why::Environment).is_ok() {
+                continue;
+            }
+            let kind = OpKind::ALL.iter().copied().find(|kind| kind.name() == op);
+            let known = kind.map_or(OpKind::ALL.to_vec(), |kind| vec![kind]);
+            let choices = |op: OpKind| op.providers().iter().map(move |p| format!("{}={p}", op.variable()));
+            let known = known.into_iter().flat_map(choices).collect();
+            let error = GpuError::Variable { variable: format!("{name}={value}"), known };
+            let mut state = self.state();
+            // Where a caller has asked, the variable has no say.
+            if !kind.is_some_and(|kind| state.is_asked(kind)) {
+                return Err(error);
+            }
+            if !state.passed_over.contains(&error) {
+                state.passed_over.push(error);
             }
         }
         Ok(())
+    }
+
+    /// Variables that name no provider and do no harm: a caller has asked for one.
+    pub fn passed_over(&self) -> Vec<GpuError> {
+        self.state().passed_over.clone()
     }
 
     /// What callers and flags have asked for, by operation.
@@ -256,8 +276,7 @@ impl Providers {
         let known = known.ok_or_else(|| unknown(format!("{op}={provider}"), &[kind]))?;
         let mut state = self.state();
         // A caller goes before the environment, whoever comes first.
-        let kept = state.forced.get(&kind).is_some_and(|(_, had)| *had == Why::Override);
-        if why == Why::Override || !kept {
+        if why == Why::Override || !state.is_asked(kind) {
             state.forced.insert(kind, (known, why));
         }
         Ok(())
@@ -276,6 +295,11 @@ impl PartialEq for Providers {
 }
 
 impl State {
+    /// Whether a caller has asked for a provider of an operation.
+    fn is_asked(&self, op: OpKind) -> bool {
+        self.forced.get(&op).is_some_and(|(_, why)| *why == Why::Override)
+    }
+
     fn quarantine_of(&self, op: OpKind, provider: &str) -> Option<GpuError> {
         let found = self.quarantined.iter().find(|q| q.op == op && q.provider == provider);
         found.map(|q| q.error.clone())
@@ -424,8 +448,31 @@ mod tests {
         for (flag, message) in cases {
             assert_eq!(providers.set_by_flag(flag).unwrap_err().to_string(), message);
         }
-        let vars = [("METALLIC_FORCE_SPDA_BACKEND".to_owned(), "plain".to_owned())];
-        assert!(Providers::from_variables(vars).is_err());
+    }
+
+    #[test]
+    fn a_variable_that_means_nothing_is_named_with_what_it_can_be() {
+        let var = |name: &str, value: &str| [(format!("METALLIC_FORCE_{name}_BACKEND"), value.to_owned())];
+        let error = Providers::from_variables(var("SDPA", "fast")).unwrap_err();
+        let choices = "METALLIC_FORCE_SDPA_BACKEND=flash, METALLIC_FORCE_SDPA_BACKEND=plain";
+        let message = format!("`METALLIC_FORCE_SDPA_BACKEND=fast` names no provider; there are {choices}");
+        assert_eq!(error.to_string(), message);
+        let message = format!("soft cannot take `METALLIC_FORCE_SDPA_BACKEND=fast`: there are {choices}");
+        assert_eq!(error.on("soft").to_string(), message);
+        let error = Providers::from_variables(var("SPDA", "plain")).unwrap_err().to_string();
+        assert!(error.contains("_SPDA_") && error.contains(choices) && error.contains("=rows"), "{error}");
+    }
+
+    #[test]
+    fn a_variable_that_means_nothing_is_passed_over_where_a_caller_has_asked() {
+        let var = |name: &str, value: &str| [(format!("METALLIC_FORCE_{name}_BACKEND"), value.to_owned())];
+        let providers = Providers::new();
+        providers.set("sdpa", "plain").unwrap();
+        providers.follow(var("SDPA", "fast")).unwrap();
+        assert_eq!(providers.choose(OpKind::Sdpa, Ok), Ok("plain"));
+        assert!(providers.passed_over()[0].to_string().contains("`METALLIC_FORCE_SDPA_BACKEND=fast`"));
+        assert!(providers.follow(var("MATMUL", "fast")).is_err(), "nobody has asked for that");
+        assert!(providers.follow(var("SPDA", "plain")).is_err(), "nor for that");
     }
 
     #[test]

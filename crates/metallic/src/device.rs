@@ -75,7 +75,7 @@ impl fmt::Display for Device {
 pub struct OpenOptions {
     /// Threads of devices that compute on the processor; 0: one for each core.
     pub threads: usize,
-    /// Measure the time of every kind of operation, where the device can.
+    /// Measure the time of every kind of operation, which costs speed: on a GPU each is a submission of its own.
     pub profile: bool,
     /// Compute in 32 bits throughout on the CPU, for comparisons.
     pub exact: bool,
@@ -100,7 +100,8 @@ impl Device {
             }
             Device::Metal(which) => gpu(metal(which.as_deref()).map_err(|error| error.on("metal"))?, options),
             Device::Reference => {
-                without_providers("reference", options).map(|()| Box::new(Reference::new()) as _)
+                without_providers("reference", options)?;
+                Ok(Box::new(if options.profile { Reference::profiling() } else { Reference::new() }))
             }
             Device::Auto | Device::Cpu => {
                 without_providers("cpu", options)?;
@@ -127,7 +128,9 @@ fn gpu(gpu: Arc<dyn Gpu>, options: &OpenOptions) -> Result<Box<dyn Backend>, Bac
     providers.follow_environment().map_err(|error| error.on(kind))?;
     // What a submission costs is worth sharing on hardware; in software it costs nothing, and tokens should come one by one.
     let steps_ahead = if kind == "metal" { STEPS_AHEAD } else { 1 };
-    Ok(Box::new(GpuBackend::new(gpu, GpuOptions { providers, steps_ahead, ..GpuOptions::default() })))
+    let profile = options.profile;
+    let options = GpuOptions { providers, steps_ahead, profile, ..GpuOptions::default() };
+    Ok(Box::new(GpuBackend::new(gpu, options)))
 }
 
 /// Greedy steps a GPU is given at once: a few, so that an answer still flows.
@@ -136,10 +139,10 @@ const STEPS_AHEAD: usize = 4;
 fn without_providers(device: &'static str, options: &OpenOptions) -> Result<(), BackendError> {
     match options.providers.asked().first() {
         None => Ok(()),
-        Some((op, provider)) => Err(BackendError::Unsupported {
+        Some((op, provider)) => Err(BackendError::Setting {
             device,
-            op: op.name(),
-            reason: format!("`{op}={provider}` was asked for; providers are kernels of a GPU"),
+            setting: format!("{op}={provider}"),
+            reason: "providers are kernels of a GPU".to_owned(),
         }),
     }
 }

@@ -2,11 +2,12 @@
 
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
 use metallic::model::Model;
 use metallic_core::{BLOCK_TOKENS, DType, NodeId, Program, RunStats, SequenceSpan, Step, rewrite};
 use metallic_gpu::fault::Faulty;
-use metallic_gpu::{GpuBackend, GpuOptions, Soft, SoftOptions};
+use metallic_gpu::{GpuBackend, GpuOptions, Providers, Soft, SoftOptions};
 use metallic_testkit::golden;
 
 fn soft(threads: usize) -> Option<Arc<Soft>> {
@@ -20,7 +21,11 @@ fn soft(threads: usize) -> Option<Arc<Soft>> {
 }
 
 fn backend() -> Option<GpuBackend> {
-    Some(GpuBackend::new(soft(2)?, GpuOptions::default()))
+    backend_with(GpuOptions::default())
+}
+
+fn backend_with(options: GpuOptions) -> Option<GpuBackend> {
+    Some(GpuBackend::new(soft(2)?, options))
 }
 
 fn compile(backend: &GpuBackend, path: &Path, kv: DType) -> Box<dyn Program> {
@@ -144,12 +149,182 @@ fn every_operation_of_the_forward_pass_runs_on_the_device_that_was_asked_for() {
     let sequences = [SequenceSpan { tokens: 0..2, past: 0, blocks: &blocks }];
     let step = Step { tokens: &[3, 5], positions: &[0, 1], sequences: &sequences, outputs: &[1] };
     let stats = program.run(&step).unwrap();
-    let fused = rewrite::fuse(model.graph()).unwrap();
-    let expected: Vec<&str> = (0..fused.nodes().len())
-        .map(|index| &fused.node(NodeId(index)).op)
-        .filter(|op| !op.is_source())
-        .map(metallic_core::Op::name)
-        .collect();
+    let expected = operations(&model);
     assert_eq!(watched.labels(), expected);
     assert_eq!(stats.dispatches, expected.len() as u64);
+}
+
+/// The operations of a model as a GPU runs them, in order.
+fn operations(model: &Model) -> Vec<&'static str> {
+    let fused = rewrite::fuse(model.graph()).unwrap();
+    let ops = (0..fused.nodes().len()).map(|index| fused.node(NodeId(index)).op);
+    ops.filter(|op| !op.is_source()).map(|op| op.name()).collect()
+}
+
+/// A prompt of one sequence, with the result of its last token.
+fn prefill(program: &mut dyn Program, tokens: usize, blocks: &[u32]) -> RunStats {
+    let ids: Vec<u32> = (0..tokens as u32).map(|i| i * 7 % 50).collect();
+    let positions: Vec<u32> = (0..tokens as u32).collect();
+    let sequences = [SequenceSpan { tokens: 0..tokens, past: 0, blocks }];
+    let outputs = [tokens as u32 - 1];
+    let step = Step { tokens: &ids, positions: &positions, sequences: &sequences, outputs: &outputs };
+    program.run(&step).unwrap()
+}
+
+#[test]
+fn a_profile_has_the_time_of_each_operation_and_the_numbers_of_a_run_without_one() {
+    let profile = GpuOptions { profile: true, steps_ahead: 4, ..GpuOptions::default() };
+    let (Some(plain), Some(profiled)) = (backend(), backend_with(profile)) else { return };
+    let model = Model::open(&golden::gguf("llama256.Q4_0").0).unwrap();
+    let expected = operations(&model);
+    let [mut plain, mut profiled] =
+        [&plain, &profiled].map(|backend| model.compile(backend, DType::F16).unwrap());
+    for program in [&mut plain, &mut profiled] {
+        program.reserve_blocks(4).unwrap();
+    }
+    for tokens in [100, 2] {
+        let without = prefill(plain.as_mut(), tokens, &[2, 0, 3, 1]);
+        let with = prefill(profiled.as_mut(), tokens, &[2, 0, 3, 1]);
+        let bits = |program: &dyn Program| program.output(0).iter().map(|x| x.to_bits()).collect::<Vec<_>>();
+        assert_eq!(bits(profiled.as_ref()), bits(plain.as_ref()));
+        assert_eq!(without.time_by_op, []);
+        let names: Vec<_> = with.time_by_op.iter().map(|(op, _)| *op).collect();
+        assert!(expected.iter().all(|op| names.contains(op)), "{names:?}");
+        assert!(names.iter().all(|op| expected.contains(op)), "{names:?}");
+        assert_eq!((without.submissions, with.submissions), (1, expected.len() as u64));
+        assert_eq!(
+            (with.dispatches, with.bytes_read, with.bytes_written),
+            (without.dispatches, without.bytes_read, without.bytes_written)
+        );
+        let sum: Duration = with.time_by_op.iter().map(|(_, time)| *time).sum();
+        assert_eq!(sum, with.device_time);
+        // Apart from the kernels a step plans and copies, which takes a part of a long one.
+        assert!(sum <= with.time && (tokens == 2 || 2 * sum >= with.time), "{sum:?} of {:?}", with.time);
+    }
+    // Steps are not chained, so that each operation stays alone.
+    assert_eq!((plain.steps_ahead(), profiled.steps_ahead()), (1, 1));
+    let sequences = [SequenceSpan { tokens: 0..1, past: 2, blocks: &[2] }];
+    let step = Step { tokens: &[7], positions: &[2], sequences: &sequences, outputs: &[0] };
+    let [mut with, mut without] = [vec![], vec![]];
+    let stats = profiled.run_ahead(&step, 3, &mut with).unwrap();
+    plain.run_ahead(&step, 3, &mut without).unwrap();
+    assert_eq!(with, without);
+    // Where all results are wanted there is nothing to select.
+    let selections = expected.iter().filter(|op| **op == "select_rows").count();
+    assert_eq!(stats.submissions, 3 * (expected.len() - selections) as u64);
+}
+
+/// Steps of every kind: prompts, several sequences at once, results of some tokens or of all, a long context.
+fn all_kinds(program: &mut dyn Program, blocks: &[u32]) -> RunStats {
+    let mut sum = RunStats::default();
+    for tokens in [1, 2, 3, 5, 8, 9, 16, 17, 33, 100] {
+        sum.add(&prefill(program, tokens, blocks));
+        // One token each of as many sequences, and a result for each.
+        let ids = vec![7; tokens];
+        let positions = vec![5; tokens];
+        let sequences: Vec<_> = (0..tokens)
+            .map(|t| SequenceSpan { tokens: t..t + 1, past: 5, blocks: &blocks[t % 40..] })
+            .collect();
+        let outputs: Vec<u32> = (0..tokens as u32).collect();
+        let step = Step { tokens: &ids, positions: &positions, sequences: &sequences, outputs: &outputs };
+        sum.add(&program.run(&step).unwrap());
+        // A prompt of which every result is wanted.
+        let sequences = [SequenceSpan { tokens: 0..tokens, past: 0, blocks }];
+        let step = Step { sequences: &sequences, ..step };
+        sum.add(&program.run(&step).unwrap());
+    }
+    sum.add(&decode(program, blocks.len() * BLOCK_TOKENS - 1, blocks));
+    let sequences = [SequenceSpan { tokens: 0..1, past: 3, blocks }];
+    let step = Step { tokens: &[7], positions: &[3], sequences: &sequences, outputs: &[0] };
+    sum.add(&program.run_ahead(&step, 2, &mut Vec::new()).unwrap());
+    sum
+}
+
+#[test]
+fn a_program_is_made_with_every_kernel_its_steps_will_need() {
+    let blocks: Vec<u32> = (0..64).collect();
+    for flags in [&[][..], &["sdpa=plain", "matmul=rows"]] {
+        for (fuse, kv) in [(true, DType::F16), (true, DType::Q8_0), (false, DType::F16)] {
+            // Enough threads to share a long context out.
+            let Some(soft) = soft(8) else { return };
+            let providers = Providers::new();
+            for flag in flags {
+                providers.set_by_flag(flag).unwrap();
+            }
+            let options = GpuOptions { providers, fuse, steps_ahead: 2, ..GpuOptions::default() };
+            let backend = GpuBackend::new(soft, options);
+            for model in families() {
+                let name = &model.config().architecture;
+                if model.kv_layout(kv).is_err() {
+                    continue; // Heads that are no whole number of blocks.
+                }
+                let mut program = model.compile(&backend, kv).unwrap();
+                program.reserve_blocks(blocks.len()).unwrap();
+                let before = backend.cache_metrics();
+                let stats = all_kinds(program.as_mut(), &blocks);
+                let after = backend.cache_metrics();
+                assert_eq!(stats.cache_misses, 0, "{name}, {flags:?}, fuse {fuse}, {kv}");
+                assert_eq!(stats.cache_hits, stats.dispatches, "{name}");
+                assert_eq!(after.pipelines.hits - before.pipelines.hits, stats.cache_hits, "{name}");
+                assert_eq!(after.pipelines.misses, after.pipelines.entries as u64, "{name}");
+            }
+        }
+    }
+}
+
+#[test]
+fn kernels_in_use_stay_where_a_cache_has_no_room_for_them() {
+    let Some(plenty) = backend() else { return };
+    let few = backend_with(GpuOptions { kernels: 2, ..GpuOptions::default() }).unwrap();
+    let models = families();
+    let compile = |backend: &GpuBackend| {
+        models.each_ref().map(|model| {
+            let mut program = model.compile(backend, DType::F16).unwrap();
+            program.reserve_blocks(4).unwrap();
+            program
+        })
+    };
+    let (mut expected, mut found) = (compile(&plenty), compile(&few));
+    for past in 0..4 {
+        for (expected, found) in expected.iter_mut().zip(&mut found) {
+            decode(expected.as_mut(), past, &[1]);
+            let stats = decode(found.as_mut(), past, &[1]);
+            assert_eq!(found.output(0), expected.output(0));
+            assert!(stats.cache_misses > 0, "the other program has taken their place");
+        }
+    }
+    let metrics = few.cache_metrics().pipelines;
+    assert!(metrics.capacity == 2 && metrics.evictions > 0, "{metrics:?}");
+    // At the same time, too.
+    std::thread::scope(|scope| {
+        for (expected, found) in expected.into_iter().zip(found) {
+            scope.spawn(move || {
+                let (mut expected, mut found) = (expected, found);
+                for past in 4..20 {
+                    decode(expected.as_mut(), past, &[1]);
+                    decode(found.as_mut(), past, &[1]);
+                    assert_eq!(found.output(0), expected.output(0));
+                }
+            });
+        }
+    });
+}
+
+#[test]
+fn a_backend_tells_what_its_memory_and_its_kernels_are() {
+    let Some(backend) = backend() else { return };
+    assert_eq!((backend.pool_stats().live_bytes, backend.cache_metrics().pipelines.entries), (0, 0));
+    let [model, _] = families();
+    let mut program = model.compile(&backend, DType::F16).unwrap();
+    program.reserve_blocks(4).unwrap();
+    let stats = decode(program.as_mut(), 0, &[0]);
+    let (pool, caches) = (backend.pool_stats(), backend.cache_metrics());
+    assert!(stats.allocations > 0 && pool.allocations > stats.allocations, "{pool:?}");
+    assert!(pool.live_bytes >= program.memory().kv as u64 + stats.arena_bytes, "{pool:?}");
+    assert!(
+        caches.libraries.entries > 1 && caches.pipelines.entries > caches.libraries.entries,
+        "{caches:?}"
+    );
+    drop(program);
+    assert_eq!(backend.pool_stats().live_bytes, 0);
 }

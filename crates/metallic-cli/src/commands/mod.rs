@@ -63,7 +63,13 @@ MODEL is one of
 
 Environment
   METALLIC_HOME              the cache folder (default: the cache folder of the platform)
-  HF_ENDPOINT, HF_TOKEN      another hub; the token for gated or private models";
+  HF_ENDPOINT, HF_TOKEN      another hub; the token for gated or private models
+  METALLIC_FORCE_SDPA_BACKEND, METALLIC_FORCE_MATMUL_BACKEND
+                             kernels of a GPU, as `--provider`, which goes before them: flash or plain; tiles or rows
+  METALLIC_KERNEL_CACHE      the folder of kernels compiled for Metal; `off`: none
+  METALLIC_CPU_ISA           portable, avx2 or avx512: less than the processor has
+  SOFTMETAL_CLANG            the clang that compiles kernels for `--device soft`
+  SOFTMETAL_CACHE            the folder of kernels it has compiled";
 
 const EXAMPLES: &str = "\
 Examples:

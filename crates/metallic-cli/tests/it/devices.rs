@@ -94,15 +94,42 @@ fn providers_are_refused_where_they_mean_nothing() {
     let model = stories();
     let args = ["run", "-m", &model, "--raw", "-n", "1"];
     let with = |more: &[&str]| run(&machine, &[&args[..], more, &["x"]].concat());
-    with(&["--device", "cpu", "--provider", "sdpa=plain"]).failed(1, "`sdpa=plain`", "--device cpu");
+    for device in ["cpu", "reference"] {
+        with(&["--device", device, "--provider", "sdpa=plain"]).failed(1, "`sdpa=plain`", "`--device soft`");
+    }
     for (flag, part) in [("sdpa=fast", "sdpa=flash, sdpa=plain"), ("spda=plain", "matmul=")] {
         let ran = with(&["--provider", flag]);
         assert!(ran.code == Some(2) && ran.err.contains(part), "{ran:?}");
     }
     if clang(&machine) {
-        let mut command = command(&machine, &[&args[..], &["--device", "soft", "x"]].concat());
-        let ran = Ran::from(command.env("METALLIC_FORCE_SDPA_BACKEND", "fast").output().unwrap());
-        ran.failed(1, "no provider `sdpa=fast`; there are sdpa=flash, sdpa=plain", "metallic devices");
+        let forced = |more: &[&str]| {
+            let mut command = command(&machine, &[&args[..], &["--device", "soft"], more, &["x"]].concat());
+            Ran::from(command.env("METALLIC_FORCE_SDPA_BACKEND", "fast").output().unwrap())
+        };
+        let wrong = "soft cannot take `METALLIC_FORCE_SDPA_BACKEND=fast`: there are METALLIC_FORCE_SDPA_BACKEND=flash";
+        forced(&[]).failed(1, wrong, "correct or unset it");
+        // Who asks by a flag is served, and is told that the variable is wrong.
+        let ran = forced(&["--provider", "sdpa=flash"]).ok();
+        assert!(ran.err.contains("note: `METALLIC_FORCE_SDPA_BACKEND=fast`"), "{}", ran.err);
+        // Where there are no providers the variable has nothing to say.
+        let mut command = command(&machine, &[&args[..], &["--device", "cpu", "x"]].concat());
+        Ran::from(command.env("METALLIC_FORCE_SDPA_BACKEND", "fast").output().unwrap()).ok();
+    }
+}
+
+#[test]
+fn a_profile_tells_the_time_of_each_operation_on_every_device() {
+    let machine = Machine::without_hub();
+    let devices = if clang(&machine) { &["cpu", "soft", "reference"][..] } else { &["cpu", "reference"] };
+    for device in devices {
+        let model = stories();
+        let args = ["bench", "-m", &model, "--device", device, "-n", "3", "-r", "1", "--json"];
+        let profiled = rows(&run(&machine, &[&args[..], &["--profile"]].concat()).ok());
+        let times = profiled[0]["seconds_by_op"].as_object().unwrap();
+        assert!(times.contains_key("embed") && times.contains_key("attention"), "{device}: {times:?}");
+        assert!(times.values().all(|seconds| seconds.as_f64() > Some(0.0)), "{device}: {times:?}");
+        let plain = rows(&run(&machine, &args).ok());
+        assert!(plain[0].get("seconds_by_op").is_none());
     }
 }
 
@@ -122,10 +149,18 @@ fn the_metal_kernels_answer_like_the_processor_with_every_provider() {
         assert_eq!(answer["tokens"], expected, "{provider:?}");
         let stats = &answer["stats"];
         assert_eq!(stats["device"], "soft");
-        for key in ["dispatches", "submissions", "allocations", "arena_bytes", "bytes_read", "bytes_written"]
-        {
+        for key in [
+            "dispatches",
+            "submissions",
+            "allocations",
+            "arena_bytes",
+            "bytes_read",
+            "bytes_written",
+            "cache_hits",
+        ] {
             assert!(stats[key].as_u64() > Some(0), "{key}: {stats}");
         }
+        assert_eq!(stats["cache_misses"], 0, "every kernel was ready: {stats}");
         // A prompt, and a step for each of the tokens after the first at most.
         assert!(stats["submissions"].as_u64() <= Some(16), "{stats}");
     }

@@ -2,6 +2,8 @@
 
 use std::io;
 
+use metallic::device::OpKind;
+
 use crate::{
     hub::{Hub, noise},
     support::{Machine, Ran},
@@ -25,6 +27,15 @@ fn every_help_text_has_examples() {
     assert!(help.contains("Examples:"), "{help}");
     let forms = machine.run(&["pull", "--help"]).ok().out;
     assert!(forms.contains("OWNER/REPO:Q4_K_M") && forms.contains("METALLIC_HOME"), "{forms}");
+    let help = machine.run(&["run", "--help"]).ok().out;
+    for op in OpKind::ALL {
+        // Every provider, by its flag and by its variable.
+        let choices = op.providers().join("|");
+        assert!(help.contains(&format!("`{op}={choices}`")) && help.contains(&op.variable()), "{help}");
+    }
+    for variable in ["SOFTMETAL_CLANG", "SOFTMETAL_CACHE", "METALLIC_KERNEL_CACHE", "METALLIC_CPU_ISA"] {
+        assert!(help.contains(variable), "{help}");
+    }
 }
 
 #[test]

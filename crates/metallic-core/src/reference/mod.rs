@@ -21,6 +21,7 @@ const DEVICE: &str = "reference";
 #[derive(Debug)]
 pub struct Reference {
     info: DeviceInfo,
+    profile: bool,
 }
 
 impl Reference {
@@ -28,7 +29,13 @@ impl Reference {
     pub fn new() -> Reference {
         let units = std::thread::available_parallelism().map_or(1, usize::from);
         let name = "naive interpreter".to_owned();
-        Reference { info: DeviceInfo { kind: DEVICE, name, units, memory_bytes: None } }
+        let info = DeviceInfo { kind: DEVICE, name, units, memory_bytes: None };
+        Reference { info, profile: false }
+    }
+
+    /// The reference with a clock: programs fill [`RunStats::time_by_op`].
+    pub fn profiling() -> Reference {
+        Reference { profile: true, ..Reference::new() }
     }
 }
 
@@ -51,6 +58,7 @@ impl Backend for Reference {
             weights,
             cache: Cache::new(kv),
             threads: self.info.units,
+            profile: self.profile,
             values: vec![Vec::new(); graph.nodes().len()],
         }))
     }
@@ -76,6 +84,7 @@ struct Interpreter {
     weights: Vec<Vec<f32>>,
     cache: Cache,
     threads: usize,
+    profile: bool,
     /// The value of each node after the last run.
     values: Vec<Vec<f32>>,
 }
@@ -94,15 +103,21 @@ impl Program for Interpreter {
         step.validate(self.graph.vocab(), self.cache.blocks())?;
         let start = Instant::now();
         let sizes = Sizes { tokens: step.tokens.len(), outputs: step.outputs.len() };
-        let mut dispatches = 0;
+        let mut stats = RunStats::default();
         for index in 0..self.graph.nodes().len() {
             let node = self.graph.nodes()[index].clone();
-            if !node.op.is_source() {
-                dispatches += 1;
-                self.values[index] = self.evaluate(&node, step, sizes)?;
+            if node.op.is_source() {
+                continue;
+            }
+            let begun = Instant::now();
+            self.values[index] = self.evaluate(&node, step, sizes)?;
+            stats.dispatches += 1;
+            if self.profile {
+                stats.add_time(node.op.name(), begun.elapsed());
             }
         }
-        Ok(RunStats { dispatches, time: start.elapsed(), ..RunStats::default() })
+        stats.time = start.elapsed();
+        Ok(stats)
     }
 
     fn output(&self, index: usize) -> &[f32] {

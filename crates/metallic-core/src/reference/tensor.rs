@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use super::{DEVICE, ops, softcap};
 use crate::quant::{dequantize, quantize};
-use crate::tensor::{Operand, Sdpa, TensorDevice, TensorMemory, TensorOp, View, by_rank, check};
+use crate::tensor::{Operand, Sdpa, TensorDevice, TensorMemory, TensorOp, View, by_rank, check, traffic};
 use crate::{BackendError, Binary, DType, Rope, RunStats, Unary};
 
 /// The tensors of the reference.
@@ -69,15 +69,7 @@ impl TensorDevice for ReferenceTensors {
         {
             store(memory(output, "output", index)?, output.view, &values)?;
         }
-        let bytes =
-            |operands: &[Operand<'_>]| operands.iter().map(|o| o.view.byte_range().len() as u64).sum::<u64>();
-        Ok(RunStats {
-            dispatches: 1,
-            bytes_read: bytes(inputs),
-            bytes_written: bytes(outputs),
-            time: start.elapsed(),
-            ..RunStats::default()
-        })
+        Ok(RunStats { time: start.elapsed(), ..traffic(inputs, outputs) })
     }
 }
 

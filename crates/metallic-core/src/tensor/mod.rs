@@ -56,6 +56,17 @@ impl Operand<'_> {
     }
 }
 
+/// What an operation costs that reads its inputs once and writes its outputs once; the time is left open.
+pub fn traffic(inputs: &[Operand<'_>], outputs: &[Operand<'_>]) -> RunStats {
+    let bytes = |all: &[Operand<'_>]| all.iter().map(|o| o.view.byte_range().len() as u64).sum();
+    RunStats {
+        dispatches: 1,
+        bytes_read: bytes(inputs),
+        bytes_written: bytes(outputs),
+        ..RunStats::default()
+    }
+}
+
 /// A device that carries out single operations on tensors.
 pub trait TensorDevice: Send + Sync {
     /// Memory of `bytes` bytes (0 is fine), in which anything may stand.

@@ -83,7 +83,7 @@ impl Queue {
             waiting.commands.push(command);
         }
         waiting.scratch.extend(work.scratch);
-        waiting.pipelines.extend(work.pipelines);
+        waiting.pipelines.extend(work.held.into_pipelines());
         waiting.read.extend(read);
         waiting.written.extend(written);
         let scratch: usize = waiting.scratch.iter().map(|buffer| buffer.region().len()).sum();

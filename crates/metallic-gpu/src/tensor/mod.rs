@@ -71,10 +71,15 @@ impl TensorDevice for GpuTensors {
             let one = |(held, view): (&Arc<Held>, &View)| Tensor::of(held.region(), view).map_err(fails);
             held.iter().zip(views).map(one).collect()
         };
-        let allocated = shared.pool.stats().allocations;
-        let mut work = Work::new(shared, op.name());
-        ops::plan(&mut work, op, &tensors(&read, inputs)?, &tensors(&written, outputs)?).map_err(fails)?;
-        let mut stats = RunStats { dispatches: work.commands.len() as u64, ..RunStats::default() };
+        let allocated = shared.pool.allocations();
+        let (from, to) = (tensors(&read, inputs)?, tensors(&written, outputs)?);
+        let work = Work::planned(shared, op.name(), |work| ops::plan(work, op, &from, &to)).map_err(fails)?;
+        let mut stats = RunStats {
+            dispatches: work.commands.len() as u64,
+            cache_hits: work.held.hits,
+            cache_misses: work.held.misses,
+            ..RunStats::default()
+        };
         for command in &work.commands {
             let (bytes_read, bytes_written) = command.traffic();
             stats.bytes_read += bytes_read;
@@ -87,7 +92,7 @@ impl TensorDevice for GpuTensors {
             }
         }
         stats.submissions = self.queue.push(work, read, written);
-        stats.allocations = shared.pool.stats().allocations - allocated;
+        stats.allocations = shared.pool.allocations() - allocated;
         stats.time = start.elapsed();
         Ok(stats)
     }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use metallic_core::tensor::{Operand, TensorMemory, TensorOp, View};
+use metallic_core::tensor::{Mask, Operand, Sdpa, TensorMemory, TensorOp, View};
 use metallic_core::{Backend, BackendError, Binary, DType};
 use metallic_testkit::tensor_cases::{self, TensorCase};
 
@@ -22,7 +22,12 @@ fn soft(options: SoftOptions) -> Option<Arc<dyn Gpu>> {
 }
 
 fn table(options: SoftOptions) {
-    let Some(gpu) = soft(options) else { return };
+    if let Some(gpu) = soft(options) {
+        table_on(gpu);
+    }
+}
+
+fn table_on(gpu: Arc<dyn Gpu>) {
     let backend = GpuBackend::new(gpu, GpuOptions::default());
     let check = |case: &TensorCase| {
         tensor_cases::check(&backend, case).err().map(|problem| format!("{}: {problem}", case.name))
@@ -51,6 +56,28 @@ fn the_table_holds_under_random_schedules() {
 #[test]
 fn the_table_holds_with_every_access_watched() {
     table(SoftOptions { threads: 2, checked: true, ..SoftOptions::default() });
+}
+
+#[test]
+fn the_table_holds_where_kernels_have_few_threads() {
+    let Some(gpu) = soft(SoftOptions { threads: 2, ..SoftOptions::default() }) else { return };
+    let gpu = Faulty::new(gpu);
+    // As many as a tile of matrices needs; long rows would have more.
+    gpu.narrow(128);
+    table_on(Arc::new(gpu));
+}
+
+#[test]
+fn heads_no_threadgroup_holds_are_refused_before_anything_runs() {
+    let Some(gpu) = soft(SoftOptions::default()) else { return };
+    let tensors = GpuBackend::new(gpu, GpuOptions::default()).tensors();
+    let view = View::contiguous(DType::F32, &[1, 1, 9000]).unwrap();
+    let memory: Vec<_> = (0..4).map(|_| tensors.allocate(36_000).unwrap()).collect();
+    let at = |index: usize| Operand { memory: &memory[index], view: &view };
+    let op = TensorOp::Sdpa(Sdpa { scale: 0.1, mask: Mask::Full, softcap: None });
+    let error = tensors.run(&op, &[at(0), at(1), at(2)], &[at(3)]).unwrap_err();
+    assert!(matches!(error, BackendError::Unsupported { device: "soft", .. }), "{error}");
+    assert!(error.to_string().contains("threadgroup memory"), "{error}");
 }
 
 #[test]

@@ -1,7 +1,5 @@
 //! The commands of one operation while they are put together.
 
-use std::sync::Arc;
-
 use metallic_core::DType;
 use metallic_core::tensor::View;
 
@@ -12,7 +10,7 @@ use crate::gpu::{Limits, Storage};
 use crate::kernels::Launch;
 use crate::kernels::axes::Axes;
 use crate::kernels::copy;
-use crate::pipelines::ReadyPipeline;
+use crate::pipelines::HeldKernels;
 use crate::pool::PooledBuffer;
 
 /// Bytes bound where an argument is not used.
@@ -41,22 +39,38 @@ impl Tensor {
 pub(super) struct Work<'a> {
     pub(super) shared: &'a Shared,
     op: &'static str,
+    limits: Limits,
+    /// Threads a kernel allows, where it was to be launched with more.
+    fewer: Option<u32>,
     pub(super) commands: Vec<Command>,
     pub(super) scratch: Vec<PooledBuffer>,
-    pub(super) pipelines: Vec<Arc<ReadyPipeline>>,
+    pub(super) held: HeldKernels,
 }
 
 impl<'a> Work<'a> {
-    pub(super) fn new(shared: &'a Shared, op: &'static str) -> Work<'a> {
-        Work { shared, op, commands: Vec::new(), scratch: Vec::new(), pipelines: Vec::new() }
+    /// What `plan` puts together, planned again where the compiler left a kernel fewer threads than the device has.
+    pub(super) fn planned(
+        shared: &'a Shared,
+        op: &'static str,
+        plan: impl Fn(&mut Work<'a>) -> Result<(), GpuError>,
+    ) -> Result<Work<'a>, GpuError> {
+        let mut limits = *shared.gpu.limits();
+        loop {
+            let (commands, scratch, held) = Default::default();
+            let mut work = Work { shared, op, limits, fewer: None, commands, scratch, held };
+            match (plan(&mut work), work.fewer) {
+                (Err(_), Some(most)) if most < limits.max_threads => limits.max_threads = most,
+                (done, _) => return done.map(|()| work),
+            }
+        }
     }
 
     pub(super) fn op(&self) -> &'static str {
         self.op
     }
 
-    pub(super) fn limits(&self) -> &'a Limits {
-        self.shared.gpu.limits()
+    pub(super) fn limits(&self) -> &Limits {
+        &self.limits
     }
 
     pub(super) fn unsupported(&self, reason: impl Into<String>) -> GpuError {
@@ -70,8 +84,11 @@ impl<'a> Work<'a> {
 
     /// Appends a launch; an argument without a region is one that its constants leave unused.
     pub(super) fn launch(&mut self, launch: &Launch, regions: &[Option<Region>]) -> Result<(), GpuError> {
-        let pipeline = self.shared.pipelines.get(&launch.kernel)?;
-        launch.check(&pipeline.limits(self.limits()))?;
+        let pipeline = self.held.take(&self.shared.pipelines, &launch.kernel)?;
+        if launch.threads.iter().product::<u32>() > pipeline.max_threads() {
+            self.fewer = Some(pipeline.max_threads());
+        }
+        launch.check(&pipeline.limits(&self.limits))?;
         // An unused argument is bound all the same, at a place that suits any type.
         let stand_in = if regions.iter().any(Option::is_none) { Some(self.scratch(STAND_IN)?) } else { None };
         let bind = |(region, access): (&Option<Region>, Access)| -> Option<Binding> {
@@ -87,7 +104,6 @@ impl<'a> Work<'a> {
         let bindings: Vec<Binding> = regions.iter().zip(args).filter_map(bind).collect();
         let dispatch = Dispatch::new(self.op, pipeline.id(), launch, &bindings)?;
         self.commands.push(Command::Dispatch(dispatch));
-        self.pipelines.push(pipeline);
         Ok(())
     }
 

@@ -126,6 +126,10 @@ pub struct RequestStats {
     pub bytes_read: u64,
     /// Bytes written to the cache and to results in those steps.
     pub bytes_written: u64,
+    /// Kernels that were ready in those steps.
+    pub cache_hits: u64,
+    /// Kernels that had to be made in those steps.
+    pub cache_misses: u64,
     /// How often it was set aside for lack of cache and computed again.
     pub preemptions: usize,
     /// The seed its tokens were drawn with.

@@ -231,6 +231,8 @@ impl<'t> Sequence<'t> {
             arena_bytes: record.cost.arena_bytes,
             bytes_read: record.cost.bytes_read,
             bytes_written: record.cost.bytes_written,
+            cache_hits: record.cost.cache_hits,
+            cache_misses: record.cost.cache_misses,
             preemptions: record.preemptions,
             seed: self.sampler.seed(),
         }
