@@ -13,16 +13,21 @@ const BATCH: usize = 4;
 const VOCAB: usize = 8;
 const KV: KvLayout = KvLayout { layers: 1, kv_heads: 1, head_dim: 32, dtype: DType::F16 };
 
-fn rows<'g>(g: &'g GraphBuilder, name: &str) -> Var<'g> {
-    let values = (0..VOCAB * KV.head_dim).flat_map(|i| ((i as f32 * 0.7).sin()).to_le_bytes());
+/// `[VOCAB, head_dim]`, a sine of its own.
+fn weight<'g>(g: &'g GraphBuilder, name: &str, step: f32) -> Var<'g> {
+    let values = (0..VOCAB * KV.head_dim).flat_map(|i| ((i as f32 * step).sin()).to_le_bytes());
     let ty = TensorType::new(DType::F32, Shape::matrix(VOCAB, KV.head_dim));
     let data = values.collect::<Vec<u8>>().into();
-    g.weight(Weight { name: name.to_owned(), ty, data }).embed(g.tokens())
+    g.weight(Weight { name: name.to_owned(), ty, data })
+}
+
+fn rows<'g>(g: &'g GraphBuilder, name: &str, step: f32) -> Var<'g> {
+    weight(g, name, step).embed(g.tokens())
 }
 
 fn graph() -> Graph {
     let g = GraphBuilder::new();
-    let receipt = rows(&g, "k").kv_write(rows(&g, "v"), 0);
+    let receipt = rows(&g, "k", 0.31).kv_write(rows(&g, "v", 0.53), 0);
     let spec = Attention {
         layer: 0,
         heads: 1,
@@ -32,12 +37,13 @@ fn graph() -> Graph {
         window: None,
         softcap: None,
     };
-    g.finish(&[rows(&g, "q").attention(receipt, spec)]).unwrap()
+    let logits = rows(&g, "q", 1.7).attention(receipt, spec).linear(weight(&g, "head", 0.37));
+    g.finish(&[logits]).unwrap()
 }
 
 /// `None`, said aloud, where there is no clang.
-fn device() -> Option<Arc<Faulty>> {
-    match Soft::new(SoftOptions { threads: 2, ..SoftOptions::default() }) {
+fn device(seed: u64) -> Option<Arc<Faulty>> {
+    match Soft::new(SoftOptions { threads: 2, seed, ..SoftOptions::default() }) {
         Ok(soft) => Some(Arc::new(Faulty::new(Arc::new(soft)))),
         Err(error) => {
             eprintln!("NOT TESTED: {error}");
@@ -47,7 +53,7 @@ fn device() -> Option<Arc<Faulty>> {
 }
 
 fn program() -> Option<Box<dyn Program>> {
-    device().map(program_on)
+    device(0).map(program_on)
 }
 
 fn program_on(gpu: Arc<Faulty>) -> Box<dyn Program> {
@@ -90,11 +96,37 @@ fn a_batch_is_one_submission_and_as_many_dispatches_as_one_sequence() {
 
 #[test]
 fn a_step_that_the_driver_cuts_counts_what_was_handed_over() {
-    let Some(gpu) = device() else { return };
+    let Some(gpu) = device(0) else { return };
     let mut program = program_on(gpu.clone());
     assert_eq!(step(program.as_mut(), &[0, 1], 0).0.submissions, 1);
     gpu.cut(3);
     assert_eq!(step(program.as_mut(), &[0, 1], 1).0.submissions, 3);
+}
+
+/// What two sequences say in steps that go together, a step after another.
+fn chosen_ahead(seed: u64) -> Option<Vec<u32>> {
+    let mut program = program_on(device(seed)?);
+    let sequences = [
+        SequenceSpan { tokens: 0..1, past: 0, blocks: &[0] },
+        SequenceSpan { tokens: 1..2, past: 0, blocks: &[1] },
+    ];
+    let step = Step { tokens: &[1, 6], positions: &[0, 0], sequences: &sequences, outputs: &[0, 1] };
+    let mut chosen = Vec::new();
+    let stats = program.run_ahead(&step, 8, &mut chosen).unwrap();
+    assert_eq!(stats.submissions, 1);
+    Some(chosen)
+}
+
+#[test]
+fn steps_that_go_together_wait_for_each_other_whatever_order_a_device_takes_commands_in() {
+    let Some(expected) = chosen_ahead(0) else { return };
+    let mut different = expected.clone();
+    different.sort_unstable();
+    different.dedup();
+    assert!(expected.len() == 16 && different.len() > 3, "{expected:?}");
+    for seed in 1..=10 {
+        assert_eq!(chosen_ahead(seed).as_ref(), Some(&expected), "seed {seed}");
+    }
 }
 
 #[test]
