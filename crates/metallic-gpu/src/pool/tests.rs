@@ -157,6 +157,20 @@ fn copies_of_the_same_bytes_are_memory_each() {
 }
 
 #[test]
+fn a_thread_that_comes_second_gives_its_own_import_back() {
+    let (_, pool) = pool(None);
+    let held = |what| pool.allocate(what, 10, Storage::Shared).unwrap().0;
+    let (bytes, first, second) = (mapped(10), held("first"), held("second"));
+    let mut imports = Imports::default();
+    assert!(Arc::ptr_eq(&imports.keep(&bytes, &first), &first));
+    assert!(Arc::ptr_eq(&imports.keep(&bytes, &second), &first));
+    imports.forget(&bytes, &second);
+    assert!(imports.find(&bytes).is_some_and(|found| Arc::ptr_eq(&found, &first)), "it was never kept");
+    imports.forget(&bytes, &first);
+    assert!(imports.find(&bytes).is_none());
+}
+
+#[test]
 fn threads_that_import_one_file_share_it() {
     let (gpu, pool) = pool(None);
     let file = mapped(64);
