@@ -5,7 +5,7 @@ use std::ptr;
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::time::Instant;
 
-use metallic_core::tensor::{Operand, TensorDevice, TensorMemory, TensorOp, check, traffic};
+use metallic_core::tensor::{Operand, TensorDevice, TensorMemory, TensorOp, check, room, traffic};
 use metallic_core::{BackendError, Binary, RunStats};
 
 use crate::simd::{Isa, Team};
@@ -13,7 +13,7 @@ use crate::tensor_attention::attend;
 use crate::tensor_data::{Sink, Source};
 use crate::tensor_matmul::matmul;
 use crate::tensor_ops as ops;
-use crate::{DEVICE, guarded};
+use crate::{DEVICE, guarded, tensor_attention, tensor_matmul};
 
 /// The tensors of one [`crate::Cpu`]: its team and its instruction set.
 pub(crate) struct CpuTensors {
@@ -64,6 +64,10 @@ impl TensorDevice for CpuTensors {
         Ok(Arc::new(Memory(RwLock::new(memory))))
     }
 
+    fn owns(&self, memory: &dyn TensorMemory) -> bool {
+        (memory as &dyn Any).is::<Memory>()
+    }
+
     fn run(
         &self,
         op: &TensorOp,
@@ -72,12 +76,37 @@ impl TensorDevice for CpuTensors {
     ) -> Result<RunStats, BackendError> {
         check(op, inputs, outputs)?;
         let start = Instant::now();
+        room(DEVICE, self.scratch(op, inputs, outputs))?;
         guarded(|| self.evaluate(op, inputs, outputs))?;
         Ok(RunStats { time: start.elapsed(), ..traffic(inputs, outputs) })
     }
 }
 
 impl CpuTensors {
+    /// The most bytes an operation takes beside its operands, where that may be more than a few pages for each thread.
+    fn scratch(&self, op: &TensorOp, inputs: &[Operand<'_>], outputs: &[Operand<'_>]) -> usize {
+        if outputs.iter().all(|output| output.view.is_empty()) {
+            return 0;
+        }
+        let threads = self.team.threads();
+        match (op, inputs) {
+            (TensorOp::Matmul, [a, b]) => tensor_matmul::scratch(threads, a.view, b.view),
+            (TensorOp::Sdpa(_), [q, ..]) => tensor_attention::scratch(threads, q.view),
+            (TensorOp::Argmax | TensorOp::TopK { .. } | TensorOp::Sample(_), [x, ..]) => {
+                ops::scratch(threads.min(x.view.rows()), x.view.cols(), outputs[0].view.elements())
+            }
+            // The heads of a token are turned together.
+            (TensorOp::Rope(rope), [x, ..]) => {
+                let [tokens, heads] = [x.view.shape()[0], x.view.shape()[1]];
+                ops::scratch(threads.min(tokens), heads * rope.head_dim, 0)
+            }
+            (op, [x, ..]) if !op.is_element_wise() => {
+                ops::scratch(threads.min(x.view.rows()), x.view.cols(), 0)
+            }
+            _ => 0,
+        }
+    }
+
     fn evaluate(
         &self,
         op: &TensorOp,
@@ -211,4 +240,32 @@ fn with<R>(
     let read: Vec<Source<'_>> =
         inputs.iter().enumerate().map(|(index, input)| Source::new(find(index), *input.view)).collect();
     Ok(body(&read, Sink::new(out, *output.view)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use metallic_core::tensor::View;
+    use metallic_core::{Backend, DType};
+
+    #[test]
+    fn scratch_is_counted_for_as_many_rows_as_there_are_threads() {
+        let cpu = crate::Cpu::new(crate::CpuOptions { threads: 2, ..Default::default() }).unwrap();
+        let tensors = CpuTensors { team: cpu.team.clone(), isa: cpu.isa };
+        let memory = cpu.tensors().allocate(4).unwrap();
+        let one = View::contiguous(DType::F32, &[1]).unwrap();
+        let scratch = |op, shape: &[usize], output: &[usize]| {
+            let (x, out) = (one.broadcast(shape).unwrap(), View::contiguous(DType::U32, output).unwrap());
+            let at = |view| Operand { memory: &memory, view };
+            tensors.scratch(&op, &[at(&x)], &[at(&out)])
+        };
+        let row = 1 << 30;
+        assert_eq!(scratch(TensorOp::Argmax, &[1, row], &[1]), 16 * (2 * row + 1));
+        assert_eq!(scratch(TensorOp::Argmax, &[100, row], &[100]), 16 * (3 * row + 100));
+        assert_eq!(scratch(TensorOp::TopK { k: 7 }, &[1, row], &[1, 7]), 16 * (2 * row + 7));
+        assert_eq!(scratch(TensorOp::Softmax, &[100, row], &[100, row]), 16 * 3 * row);
+        assert_eq!(scratch(TensorOp::Unary(metallic_core::Unary::Relu), &[100, row], &[100, row]), 0);
+        assert_eq!(scratch(TensorOp::Softmax, &[0, row], &[0, row]), 0);
+        assert_eq!(scratch(TensorOp::Softmax, &[1, usize::MAX / 8], &[1, 1]), usize::MAX);
+    }
 }

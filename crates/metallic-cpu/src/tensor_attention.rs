@@ -1,6 +1,6 @@
 //! Attention of strided tensors: keys and values in one pass, a running softmax for each query.
 
-use metallic_core::tensor::Sdpa;
+use metallic_core::tensor::{Sdpa, View};
 
 use crate::simd::{Isa, Team, axpy, dot_f32, exp_in_place, scale};
 use crate::tensor_data::{Sink, Source};
@@ -53,6 +53,14 @@ impl Running {
             scale(isa, 1.0 / self.total, out);
         }
     }
+}
+
+/// Bytes that attention takes at most: for each thread its queries, sums and results, and blocks of keys and values; a
+/// sink for each head.
+pub(crate) fn scratch(threads: usize, q: &View) -> usize {
+    let tasks = threads.min(q.rows().div_ceil(QUERIES));
+    let rows = tasks * (4 * QUERIES + 2 * KEYS);
+    q.cols().saturating_mul(rows).saturating_add(q.shape()[0]).saturating_mul(size_of::<f32>())
 }
 
 /// `(q [heads, m, d], k, v [kv_heads, n, d], sinks?)`

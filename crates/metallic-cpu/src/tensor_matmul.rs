@@ -31,6 +31,20 @@ struct Product<'a> {
     n: usize,
 }
 
+/// Bytes that a product takes at most: the left side and the result as numbers, the result turned, and for each thread
+/// and for packing, columns of the right side.
+pub(crate) fn scratch(threads: usize, a: &View, b: &View) -> usize {
+    let (m, k, n) = (a.shape()[a.rank() - 2], a.cols(), b.cols());
+    let columns = packed_columns(k, n).saturating_mul(2).saturating_add(threads);
+    let sides = m.saturating_mul(k).saturating_add(m.saturating_mul(n).saturating_mul(2));
+    k.saturating_mul(columns).saturating_add(sides).saturating_mul(size_of::<f32>())
+}
+
+/// Columns of the right side that are packed at a time.
+fn packed_columns(k: usize, n: usize) -> usize {
+    (PACKED / k.max(1)).clamp(1, n.max(1)).next_multiple_of(COLUMNS).min(n)
+}
+
 /// `out = a · b`, batch by batch.
 pub(crate) fn matmul(
     (isa, team): (Isa, &Team),
@@ -132,7 +146,7 @@ impl Product<'_> {
     /// Columns of the right side are packed, some at a time, and multiplied as weights are.
     fn many(&self, out: &mut [f32]) -> Result<(), BackendError> {
         let (k, n) = (self.k, self.n);
-        let columns = (PACKED / k).clamp(1, n).next_multiple_of(COLUMNS).min(n);
+        let columns = packed_columns(k, n);
         for from in (0..n).step_by(columns) {
             let count = columns.min(n - from);
             let view = self.b.view().slice(0, from..from + count)?;

@@ -7,6 +7,13 @@ use crate::ops::Angles;
 use crate::simd::{self, Isa, Team};
 use crate::tensor_data::{PART, Sink, Source};
 
+/// Bytes that an operation on rows takes at most, `tasks` at a time. A task has its rows twice as numbers, or once with as
+/// many counts and candidates; vectors that meet every row are there once, and so are `chosen` numbers with their indices.
+pub(crate) fn scratch(tasks: usize, row: usize, chosen: usize) -> usize {
+    let rows = row.max(PART).saturating_mul(tasks + 1);
+    rows.saturating_add(chosen).saturating_mul(16)
+}
+
 /// `out = f(x)`, where `f` works in place on a run of elements.
 pub(crate) fn map(team: &Team, x: &Source<'_>, out: Sink<'_>, f: impl Fn(&mut [f32]) + Sync) {
     out.produce(team, x.part(), |start, values| {
@@ -98,6 +105,9 @@ fn map_rows(team: &Team, x: &Source<'_>, out: Sink<'_>, f: impl Fn(&mut [f32]) +
 
 /// `(x, w)`
 pub(crate) fn rms_norm((isa, team): (Isa, &Team), inputs: &[Source<'_>], eps: f32, out: Sink<'_>) {
+    if out.view().is_empty() {
+        return;
+    }
     let w = inputs[1].all();
     let (x, cols) = (&inputs[0], w.len().max(1));
     out.produce(team, row_part(x.view()), |start, values| {
@@ -111,6 +121,9 @@ pub(crate) fn rms_norm((isa, team): (Isa, &Team), inputs: &[Source<'_>], eps: f3
 
 /// `(x, w, b)`
 pub(crate) fn layer_norm(team: &Team, inputs: &[Source<'_>], eps: f32, out: Sink<'_>) {
+    if out.view().is_empty() {
+        return;
+    }
     let (w, b) = (inputs[1].all(), inputs[2].all());
     map_rows(team, &inputs[0], out, |row| {
         // In f64: the variance of numbers far from zero is a small difference of large ones.
@@ -130,11 +143,11 @@ pub(crate) fn softmax((isa, team): (Isa, &Team), x: &Source<'_>, out: Sink<'_>) 
 
 /// `(x [tokens, heads, head_dim], positions, freqs)`
 pub(crate) fn rope(team: &Team, rope: &Rope, inputs: &[Source<'_>], out: Sink<'_>) {
-    let (x, freqs) = (&inputs[0], inputs[2].all());
-    let token = x.view().shape()[1] * rope.head_dim;
-    if token == 0 {
+    if out.view().is_empty() {
         return;
     }
+    let (x, freqs) = (&inputs[0], inputs[2].all());
+    let token = x.view().shape()[1] * rope.head_dim;
     let part = (PART / token).max(1) * token;
     out.produce(team, part, |start, values| {
         x.read(start, values);

@@ -4,5 +4,8 @@
 pub mod cases;
 pub mod data;
 pub mod golden;
+mod needs;
 pub mod random;
 pub mod tensor_cases;
+
+pub use needs::{missing, needed};

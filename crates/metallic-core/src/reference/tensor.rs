@@ -6,8 +6,14 @@ use std::time::Instant;
 
 use super::{DEVICE, ops, softcap};
 use crate::quant::{dequantize, quantize};
-use crate::tensor::{Operand, Sdpa, TensorDevice, TensorMemory, TensorOp, View, by_rank, check, traffic};
+use crate::tensor::{
+    Operand, Sdpa, TensorDevice, TensorMemory, TensorOp, View, by_rank, check, room, traffic,
+};
 use crate::{BackendError, Binary, DType, Rope, RunStats, Unary};
+
+/// The most bytes that stand here at one time for an element of an operand: encoded, decoded, gathered, and in the midst
+/// of a formula.
+const ELEMENT_BYTES: usize = 32;
 
 /// The tensors of the reference.
 pub(super) struct ReferenceTensors;
@@ -52,6 +58,10 @@ impl TensorDevice for ReferenceTensors {
         Ok(Arc::new(Memory(Mutex::new(memory))))
     }
 
+    fn owns(&self, memory: &dyn TensorMemory) -> bool {
+        (memory as &dyn Any).is::<Memory>()
+    }
+
     fn run(
         &self,
         op: &TensorOp,
@@ -60,23 +70,32 @@ impl TensorDevice for ReferenceTensors {
     ) -> Result<RunStats, BackendError> {
         check(op, inputs, outputs)?;
         let start = Instant::now();
-        let mut read: Vec<Values> = Vec::with_capacity(inputs.len());
-        for (index, input) in inputs.iter().enumerate() {
-            read.push(load(memory(input, "input", index)?, input.view)?);
-        }
-        let views: Vec<&View> = inputs.iter().map(|input| input.view).collect();
-        for (index, (output, values)) in outputs.iter().zip(evaluate(op, &read, &views, outputs)).enumerate()
-        {
-            store(memory(output, "output", index)?, output.view, &values)?;
+        let (sources, targets) = (memories(inputs, "input")?, memories(outputs, "output")?);
+        if outputs.iter().any(|output| !output.view.is_empty()) {
+            let all = inputs.iter().chain(outputs);
+            let elements = all.fold(0usize, |sum, operand| sum.saturating_add(operand.view.elements()));
+            room(DEVICE, elements.saturating_mul(ELEMENT_BYTES))?;
+            let mut read: Vec<Values> = Vec::with_capacity(inputs.len());
+            for (memory, input) in sources.iter().zip(inputs) {
+                read.push(load(memory, input.view)?);
+            }
+            let views: Vec<&View> = inputs.iter().map(|input| input.view).collect();
+            let results = evaluate(op, &read, &views, outputs);
+            for ((memory, output), values) in targets.iter().zip(outputs).zip(results) {
+                store(memory, output.view, &values)?;
+            }
         }
         Ok(RunStats { time: start.elapsed(), ..traffic(inputs, outputs) })
     }
 }
 
-fn memory<'a>(operand: &Operand<'a>, kind: &str, index: usize) -> Result<&'a Memory, BackendError> {
-    let any: &dyn Any = operand.memory.as_ref();
-    any.downcast_ref()
-        .ok_or_else(|| BackendError::ForeignMemory { device: DEVICE, operand: format!("{kind} {index}") })
+fn memories<'a>(operands: &[Operand<'a>], kind: &str) -> Result<Vec<&'a Memory>, BackendError> {
+    let mine = |(index, operand): (usize, &Operand<'a>)| {
+        let any: &dyn Any = operand.memory.as_ref();
+        any.downcast_ref()
+            .ok_or_else(|| BackendError::ForeignMemory { device: DEVICE, operand: format!("{kind} {index}") })
+    };
+    operands.iter().enumerate().map(mine).collect()
 }
 
 /// The elements of a view in row-major order.
@@ -103,12 +122,16 @@ fn load(memory: &Memory, view: &View) -> Result<Values, BackendError> {
     let base = view.offset();
     if matches!(view.dtype(), DType::U32 | DType::I32) {
         let words: Vec<u32> = bytes.as_chunks().0.iter().map(|b| u32::from_le_bytes(*b)).collect();
-        return Ok(Values::Integers(view.offsets().map(|at| words[at - base]).collect()));
+        let mut values = Vec::with_capacity(view.elements());
+        values.extend(view.offsets().map(|at| words[at - base]));
+        return Ok(Values::Integers(values));
     }
     let blocks = bytes.len() / view.dtype().block_bytes();
     let mut numbers = vec![0.0; blocks * view.dtype().block_len()];
     dequantize(view.dtype(), &bytes, &mut numbers).map_err(failed)?;
-    Ok(Values::Floats(view.offsets().map(|at| numbers[at - base]).collect()))
+    let mut values = Vec::with_capacity(view.elements());
+    values.extend(view.offsets().map(|at| numbers[at - base]));
+    Ok(Values::Floats(values))
 }
 
 fn store(memory: &Memory, view: &View, values: &Values) -> Result<(), BackendError> {

@@ -43,14 +43,14 @@ pub fn outputs(op: &TensorOp, inputs: &[&View]) -> Result<Vec<View>, TensorError
         TensorOp::Argmax => {
             rule.arity(1, 1, "1")?;
             let (_, outer, n) = rule.row_type(0)?;
-            rule.require(0, n > 0, || "rows of at least one number".to_owned())?;
+            rule.require(0, n > 0 && indexed(n), || format!("rows of 1 to {} numbers", u32::MAX))?;
             Ok(vec![View::contiguous(DType::U32, outer)?])
         }
         TensorOp::TopK { k } => {
             rule.arity(1, 1, "1")?;
             let (dtype, outer, n) = rule.row_type(0)?;
             rule.parameter(*k > 0, || "k of 0".to_owned())?;
-            rule.require(0, *k <= n, || format!("rows of at least {k} numbers"))?;
+            rule.require(0, *k <= n && indexed(n), || format!("rows of {k} to {} numbers", u32::MAX))?;
             let shape = [outer, &[*k]].concat();
             Ok(vec![View::contiguous(dtype, &shape)?, View::contiguous(DType::U32, &shape)?])
         }
@@ -95,6 +95,11 @@ pub fn check(op: &TensorOp, inputs: &[Operand<'_>], outputs: &[Operand<'_>]) -> 
         }
     }
     overlaps(op, inputs, outputs)
+}
+
+/// Whether `n` things have indices of type `U32`.
+fn indexed(n: usize) -> bool {
+    u32::try_from(n).is_ok()
 }
 
 fn float(op: &TensorOp, view: &View) -> Result<(), TensorError> {
@@ -271,9 +276,8 @@ impl Rule<'_> {
             self.parameter(x.is_finite(), || format!("{name} {x}"))?;
         }
         let (_, outer, n) = self.row_type(0)?;
-        let small = |n: usize| u32::try_from(n).is_ok();
-        let rows = outer.len() == 1 && n > 0 && small(n) && small(outer[0]);
-        self.require(0, rows, || "logits [rows, n] of at least one token".to_owned())?;
+        let rows = outer.len() == 1 && n > 0 && indexed(n) && indexed(outer[0]);
+        self.require(0, rows, || format!("logits [rows, n] of 1 to {} tokens", u32::MAX))?;
         if self.inputs.len() == 2 {
             self.exact(1, DType::U32, self.inputs[0].shape())?;
         } else {

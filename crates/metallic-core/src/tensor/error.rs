@@ -17,6 +17,16 @@ pub enum TensorError {
         /// Strides given with them.
         strides: usize,
     },
+    /// An order of axes that does not name each of them.
+    #[error("a permutation of {shape} names each of its {axes} axes once; found is {order}")]
+    Order {
+        /// The order.
+        order: String,
+        /// The shape.
+        shape: String,
+        /// Axes of the shape.
+        axes: usize,
+    },
     /// Elements or bytes beyond what can be counted.
     #[error("{dtype} {shape} is larger than the address space")]
     TooLarge {
@@ -36,8 +46,8 @@ pub enum TensorError {
         /// Shape, strides and offset.
         found: String,
     },
-    /// An axis that is not there, or is named twice.
-    #[error("axis {axis} of {shape} is not there or is named twice")]
+    /// An axis that is not there.
+    #[error("axis {axis} of {shape} is not there")]
     Axis {
         /// The axis.
         axis: usize,

@@ -72,6 +72,9 @@ pub trait TensorDevice: Send + Sync {
     /// Memory of `bytes` bytes (0 is fine), in which anything may stand.
     fn allocate(&self, bytes: usize) -> Result<Arc<dyn TensorMemory>, BackendError>;
 
+    /// Whether this memory is of this device: whether [`TensorDevice::run`] takes it.
+    fn owns(&self, memory: &dyn TensorMemory) -> bool;
+
     /// Carries out one operation, after [`check`]. Operations take effect in the order they are given; a device may return
     /// before one is done, and then reports a failure when the result is read.
     ///
@@ -82,4 +85,16 @@ pub trait TensorDevice: Send + Sync {
         inputs: &[Operand<'_>],
         outputs: &[Operand<'_>],
     ) -> Result<RunStats, BackendError>;
+}
+
+/// Refuses an operation that needs more memory of the host, beside its operands, than can be had. A view repeats elements
+/// without memory, so what is made from it may be of any size: a device that computes on the host asks once for the most
+/// that an operation needs.
+pub fn room(device: &'static str, bytes: usize) -> Result<(), BackendError> {
+    let mut scratch = Vec::<u8>::new();
+    let full = BackendError::OutOfMemory { device, what: "scratch of a tensor operation", needed: bytes };
+    scratch.try_reserve_exact(bytes).map_err(|_| full)?;
+    // The optimiser may take memory that nobody uses as given.
+    std::hint::black_box(&mut scratch);
+    Ok(())
 }

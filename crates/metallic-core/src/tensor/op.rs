@@ -20,7 +20,7 @@ impl Mask {
     /// The keys that query `query` of `queries` sees, of `keys` keys. May be empty.
     pub fn visible(self, query: usize, queries: usize, keys: usize) -> std::ops::Range<usize> {
         // One past the last visible key.
-        let end = (query + 1 + keys).saturating_sub(queries).min(keys);
+        let end = keys.saturating_sub(queries.saturating_sub(query.saturating_add(1)));
         match self {
             Mask::Full => 0..keys,
             Mask::Causal => 0..end,

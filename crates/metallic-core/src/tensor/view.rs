@@ -260,7 +260,10 @@ impl View {
 
     /// The view without an axis, at one index of it.
     pub fn select(self, axis: usize, index: usize) -> Result<View, TensorError> {
-        let end = index.saturating_add(1);
+        let Some(end) = index.checked_add(1) else {
+            let shape = shape_text(self.shape());
+            return Err(TensorError::Slice { range: index.to_string(), axis, shape });
+        };
         let one = self.slice(axis, index..end)?;
         let keep = |values: &[usize]| -> Vec<usize> {
             values.iter().enumerate().filter(|(i, _)| *i != axis).map(|(_, v)| *v).collect()
@@ -278,17 +281,15 @@ impl View {
 
     /// Axes in another order: axis `i` of the result is axis `order[i]` of this.
     pub fn permute(self, order: &[usize]) -> Result<View, TensorError> {
-        if order.len() != self.rank {
-            return Err(TensorError::Rank { axes: self.rank, strides: order.len() });
+        let is_named_once = |axis| order.iter().filter(|named| **named == axis).count() == 1;
+        if order.len() != self.rank || !(0..self.rank).all(is_named_once) {
+            let (order, shape) = (shape_text(order), shape_text(self.shape()));
+            return Err(TensorError::Order { order, shape, axes: self.rank });
         }
         let mut permuted = self;
         for (to, from) in order.iter().enumerate() {
-            if order[..to].contains(from) {
-                return Err(TensorError::Axis { axis: *from, shape: shape_text(self.shape()) });
-            }
-            let from = self.axis(*from)?;
-            permuted.shape[to] = self.shape[from];
-            permuted.strides[to] = self.strides[from];
+            permuted.shape[to] = self.shape[*from];
+            permuted.strides[to] = self.strides[*from];
         }
         Ok(permuted)
     }
@@ -318,7 +319,7 @@ impl View {
         let mut runs: Vec<(usize, usize)> = Vec::new();
         for (len, stride) in self.axes().filter(|(len, _)| *len > 1).collect::<Vec<_>>().into_iter().rev() {
             match runs.last_mut() {
-                Some((elements, inner)) if stride == *elements * *inner => *elements *= len,
+                Some((elements, inner)) if Some(stride) == elements.checked_mul(*inner) => *elements *= len,
                 _ => runs.push((len, stride)),
             }
         }
@@ -333,7 +334,8 @@ impl View {
                 return None;
             }
             strides[axis] = stride;
-            stride *= len;
+            // Past the outermost axis of a run there may be no number for it, and no use.
+            stride = stride.saturating_mul(*len);
             left /= len;
         }
         Some(strides)

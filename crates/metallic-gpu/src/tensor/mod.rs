@@ -30,11 +30,16 @@ impl GpuTensors {
         GpuTensors { queue: Arc::new(Queue::new(shared)) }
     }
 
+    /// The memory, if it is of this device.
+    fn mine<'a>(&self, memory: &'a dyn TensorMemory) -> Option<&'a GpuMemory> {
+        let any: &dyn Any = memory;
+        any.downcast_ref::<GpuMemory>().filter(|memory| memory.is_of(&self.queue))
+    }
+
     /// The memory of each operand, if it is of this device.
     fn held(&self, operands: &[Operand<'_>], kind: &str) -> Result<Vec<Arc<Held>>, BackendError> {
         let mine = |(index, operand): (usize, &Operand<'_>)| {
-            let any: &dyn Any = operand.memory.as_ref();
-            let memory = any.downcast_ref::<GpuMemory>().filter(|memory| memory.is_of(&self.queue));
+            let memory = self.mine(operand.memory.as_ref());
             memory.map(|memory| memory.held().clone()).ok_or_else(|| BackendError::ForeignMemory {
                 device: self.queue.shared.kind(),
                 operand: format!("{kind} {index}"),
@@ -48,6 +53,10 @@ impl TensorDevice for GpuTensors {
     fn allocate(&self, bytes: usize) -> Result<Arc<dyn TensorMemory>, BackendError> {
         let memory = self.queue.allocate(bytes).map_err(|e| e.on(self.queue.shared.kind()))?;
         Ok(Arc::new(memory))
+    }
+
+    fn owns(&self, memory: &dyn TensorMemory) -> bool {
+        self.mine(memory).is_some()
     }
 
     fn run(

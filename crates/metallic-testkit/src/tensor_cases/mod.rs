@@ -264,6 +264,9 @@ pub fn check_refusals(backend: &dyn Backend) -> Result<(), String> {
     let view = |shape: &[usize]| View::contiguous(DType::F32, shape).expect("a small view");
     let (here, small) = (device.allocate(64).map_err(text)?, device.allocate(8).map_err(text)?);
     let foreign = Reference::new().tensors().allocate(64).map_err(text)?;
+    if !device.owns(here.as_ref()) {
+        return Err("memory of its own passes for foreign".to_owned());
+    }
     let (a, b) = (view(&[4]), view(&[5]));
     let at = |memory, view| Operand { memory, view };
     let add = TensorOp::Binary(Binary::Add);
@@ -280,6 +283,9 @@ pub fn check_refusals(backend: &dyn Backend) -> Result<(), String> {
     if backend.info().kind != Reference::new().info().kind {
         let other = device.run(&relu, &[at(&foreign, &a)], &[at(&out, &a)]);
         refused("foreign memory", other, &|e| matches!(e, BackendError::ForeignMemory { .. }))?;
+        if device.owns(foreign.as_ref()) {
+            return Err("foreign memory passes for its own".to_owned());
+        }
     }
     let outside = |e: &BackendError| matches!(e, BackendError::Range { .. });
     refused("a read outside", small.read(5, &mut [0; 4]), &outside)?;

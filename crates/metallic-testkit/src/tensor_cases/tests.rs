@@ -54,6 +54,10 @@ impl TensorDevice for WrongTensors {
         self.reference.allocate(bytes)
     }
 
+    fn owns(&self, memory: &dyn TensorMemory) -> bool {
+        self.reference.owns(memory)
+    }
+
     fn run(
         &self,
         op: &TensorOp,

@@ -181,7 +181,9 @@ impl Tensor {
             }
         }
         let all = Tensor::empty(&self.device, View::contiguous(self.dtype(), self.shape())?)?;
-        for index in 0..batch {
+        // Items without elements are alike, however many there are: one is checked.
+        let items = if all.view.is_empty() { batch.min(1) } else { batch };
+        for index in 0..items {
             let item = [self, keys, values].map(|tensor| tensor.select(0, index));
             let [q, k, v] = item;
             let (q, k, v, out) = (q?, k?, v?, all.select(0, index)?);

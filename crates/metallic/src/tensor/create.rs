@@ -1,20 +1,28 @@
 //! Making tensors and reading them.
 
+use std::ops::Range;
 use std::sync::Arc;
 
+use metallic_core::BackendError;
 use metallic_core::quant::quantize;
 use metallic_core::tensor::{TensorMemory, TensorOp, philox};
 
 use super::{DType, Element, Error, OpenDevice, Tensor, TensorError, View};
 
+/// Elements that are made on the host at a time: whole blocks of every type.
+const PIECE: usize = 1 << 16;
+
 impl Tensor {
     /// Zeros, of any type but the quantised ones.
     pub fn zeros(device: &OpenDevice, dtype: DType, shape: impl AsRef<[usize]>) -> Result<Tensor, Error> {
-        if matches!(dtype, DType::U32 | DType::I32) {
-            let view = View::contiguous(dtype, shape.as_ref())?;
-            return Tensor::from_bytes(device, dtype, shape, &vec![0; view.byte_range().end]);
+        if !matches!(dtype, DType::U32 | DType::I32) {
+            return Tensor::full(device, dtype, shape, 0.0);
         }
-        Tensor::full(device, dtype, shape, 0.0)
+        let tensor = Tensor::empty(device, View::contiguous(dtype, shape.as_ref())?)?;
+        tensor.write_elements(|elements, bytes| {
+            bytes.resize(elements.len() * dtype.block_bytes(), 0);
+            Ok(())
+        })
     }
 
     /// Ones, of a float type.
@@ -67,7 +75,11 @@ impl Tensor {
     ) -> Result<Tensor, Error> {
         let view = View::contiguous(T::DTYPE, shape.as_ref())?;
         count(&view, values.len())?;
-        Tensor::upload(device, view, &T::to_bytes(values))
+        let tensor = Tensor::empty(device, view)?;
+        tensor.write_elements(|elements, bytes| {
+            T::encode(&values[elements], bytes);
+            Ok(())
+        })
     }
 
     /// Elements of any type, quantised ones too, from their bytes: little-endian, row-major.
@@ -84,11 +96,13 @@ impl Tensor {
             let needed = format!("{} bytes for {view}", view.byte_range().len());
             return Err(TensorError::Operand { op, operand: "the data".to_owned(), found, needed }.into());
         }
-        Tensor::upload(device, view, bytes)
+        let tensor = Tensor::empty(device, view)?;
+        tensor.memory.write(0, bytes)?;
+        Ok(tensor)
     }
 
-    /// A tensor that lies in memory which exists already, at any offset and strides. It shares the memory with whoever
-    /// else uses it.
+    /// A tensor that lies in memory of this device which exists already, at any offset and strides. It shares the memory
+    /// with whoever else uses it.
     ///
     /// ```
     /// # use metallic::{Device, tensor::{DType, OpenDevice, Tensor, View}};
@@ -106,6 +120,7 @@ impl Tensor {
         memory: Arc<dyn TensorMemory>,
         view: View,
     ) -> Result<Tensor, Error> {
+        device.own(memory.as_ref())?;
         let (needed, found) = (view.byte_range().end, memory.len());
         if needed > found {
             let (op, operand) = ("from_region", view.to_string());
@@ -146,17 +161,37 @@ impl Tensor {
         shape: &[usize],
         value: impl Fn(usize) -> f32,
     ) -> Result<Tensor, Error> {
+        let encode = |values: &[f32], bytes: &mut [u8]| {
+            quantize(dtype, values, bytes).map_err(|_| Error::Element { found: dtype, asked: "f32" })
+        };
         let view = View::contiguous(dtype, shape)?;
-        let values: Vec<f32> = (0..view.elements()).map(value).collect();
-        let mut bytes = vec![0; view.byte_range().end];
-        quantize(dtype, &values, &mut bytes).map_err(|_| Error::Element { found: dtype, asked: "f32" })?;
-        Tensor::upload(device, view, &bytes)
+        // Also where there is no number to encode.
+        encode(&[], &mut [])?;
+        let tensor = Tensor::empty(device, view)?;
+        let mut values = Vec::new();
+        tensor.write_elements(|elements, bytes| {
+            values.clear();
+            values.extend(elements.map(&value));
+            bytes.resize(values.len() / dtype.block_len() * dtype.block_bytes(), 0);
+            encode(&values, bytes)
+        })
     }
 
-    fn upload(device: &OpenDevice, view: View, bytes: &[u8]) -> Result<Tensor, Error> {
-        let tensor = Tensor::empty(device, view)?;
-        tensor.memory.write(0, bytes)?;
-        Ok(tensor)
+    /// Fills a tensor that was just made, a piece at a time: the host holds no second copy of it. `encode` appends the
+    /// bytes of a range of elements.
+    fn write_elements(
+        self,
+        mut encode: impl FnMut(Range<usize>, &mut Vec<u8>) -> Result<(), Error>,
+    ) -> Result<Tensor, Error> {
+        let elements = self.elements();
+        let (mut bytes, mut at) = (Vec::new(), 0);
+        for start in (0..elements).step_by(PIECE) {
+            bytes.clear();
+            encode(start..elements.min(start + PIECE), &mut bytes)?;
+            self.memory.write(at, &bytes)?;
+            at += bytes.len();
+        }
+        Ok(self)
     }
 
     /// All elements in row-major order. Floats of every width, and quantised types, are read as `f32`; integers as themselves.
@@ -165,9 +200,16 @@ impl Tensor {
             return self.contiguous()?.to_vec();
         }
         let range = self.view.byte_range();
-        let mut bytes = vec![0; range.len()];
+        let mut values = Vec::new();
+        T::decode(self.dtype(), &[], &mut values)?;
+        let mut bytes = Vec::new();
+        reserve(&mut bytes, range.len())?;
+        reserve(&mut values, self.elements())?;
+        // In one piece: nobody writes between two halves of it.
+        bytes.resize(range.len(), 0);
         self.memory.read(range.start, &mut bytes)?;
-        T::from_bytes(self.dtype(), &bytes)
+        T::decode(self.dtype(), &bytes, &mut values)?;
+        Ok(values)
     }
 
     /// The number of a tensor that holds one.
@@ -176,6 +218,13 @@ impl Tensor {
         let values = self.to_vec()?;
         values.first().copied().ok_or(Error::Element { found: self.dtype(), asked: "a number" })
     }
+}
+
+/// Room for elements on the host.
+fn reserve<T>(values: &mut Vec<T>, count: usize) -> Result<(), BackendError> {
+    let needed = count.saturating_mul(size_of::<T>());
+    let full = BackendError::OutOfMemory { device: "host", what: "the numbers of a tensor", needed };
+    values.try_reserve_exact(count).map_err(|_| full)
 }
 
 fn count(view: &View, found: usize) -> Result<(), TensorError> {

@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use metallic_core::tensor::{Operand, TensorDevice, TensorMemory, TensorOp};
-use metallic_core::{Backend, DeviceInfo, RunStats};
+use metallic_core::{Backend, BackendError, DeviceInfo, RunStats};
 
 use super::Error;
 use crate::Device;
@@ -56,6 +56,15 @@ impl OpenDevice {
     /// Memory of `bytes` bytes for [`super::Tensor::from_region`].
     pub fn allocate(&self, bytes: usize) -> Result<Arc<dyn TensorMemory>, Error> {
         Ok(self.0.tensors.allocate(bytes)?)
+    }
+
+    /// Refuses memory of another device.
+    pub(super) fn own(&self, memory: &dyn TensorMemory) -> Result<(), Error> {
+        if self.0.tensors.owns(memory) {
+            return Ok(());
+        }
+        let (device, operand) = (self.0.info.kind, "the region".to_owned());
+        Err(BackendError::ForeignMemory { device, operand }.into())
     }
 
     /// Carries out one operation.

@@ -17,26 +17,27 @@ pub trait Element: Copy + sealed::Sealed {
     /// The type of a tensor made of these.
     const DTYPE: DType;
 
-    /// Little-endian bytes, one element after another.
+    /// Appends little-endian bytes, one element after another.
     #[doc(hidden)]
-    fn to_bytes(values: &[Self]) -> Vec<u8>;
+    fn encode(values: &[Self], bytes: &mut Vec<u8>);
 
-    /// Elements of a tensor of type `dtype` from its bytes.
+    /// Appends elements of a tensor of type `dtype` from their bytes.
     #[doc(hidden)]
-    fn from_bytes(dtype: DType, bytes: &[u8]) -> Result<Vec<Self>, Error>;
+    fn decode(dtype: DType, bytes: &[u8], values: &mut Vec<Self>) -> Result<(), Error>;
 }
 
 impl Element for f32 {
     const DTYPE: DType = DType::F32;
 
-    fn to_bytes(values: &[f32]) -> Vec<u8> {
-        values.iter().flat_map(|x| x.to_le_bytes()).collect()
+    fn encode(values: &[f32], bytes: &mut Vec<u8>) {
+        bytes.extend(values.iter().flat_map(|x| x.to_le_bytes()));
     }
 
-    fn from_bytes(dtype: DType, bytes: &[u8]) -> Result<Vec<f32>, Error> {
-        let mut out = vec![0.0; bytes.len() / dtype.block_bytes() * dtype.block_len()];
-        dequantize(dtype, bytes, &mut out).map_err(|_| Error::Element { found: dtype, asked: "f32" })?;
-        Ok(out)
+    fn decode(dtype: DType, bytes: &[u8], values: &mut Vec<f32>) -> Result<(), Error> {
+        let from = values.len();
+        values.resize(from + bytes.len() / dtype.block_bytes() * dtype.block_len(), 0.0);
+        dequantize(dtype, bytes, &mut values[from..])
+            .map_err(|_| Error::Element { found: dtype, asked: "f32" })
     }
 }
 
@@ -45,15 +46,16 @@ macro_rules! integer {
         impl Element for $type {
             const DTYPE: DType = $dtype;
 
-            fn to_bytes(values: &[$type]) -> Vec<u8> {
-                values.iter().flat_map(|x| x.to_le_bytes()).collect()
+            fn encode(values: &[$type], bytes: &mut Vec<u8>) {
+                bytes.extend(values.iter().flat_map(|x| x.to_le_bytes()));
             }
 
-            fn from_bytes(dtype: DType, bytes: &[u8]) -> Result<Vec<$type>, Error> {
+            fn decode(dtype: DType, bytes: &[u8], values: &mut Vec<$type>) -> Result<(), Error> {
                 if dtype != $dtype {
                     return Err(Error::Element { found: dtype, asked: stringify!($type) });
                 }
-                Ok(bytes.as_chunks().0.iter().map(|word| $type::from_le_bytes(*word)).collect())
+                values.extend(bytes.as_chunks().0.iter().map(|word| $type::from_le_bytes(*word)));
+                Ok(())
             }
         }
     };

@@ -56,10 +56,22 @@ impl Tensor {
         self.seen(self.view.transpose(a, b))
     }
 
-    /// The last two axes exchanged: a matrix, transposed.
+    /// The last two axes exchanged: a matrix, transposed. What has fewer than two axes is its own transpose, as in NumPy
+    /// and PyTorch.
+    ///
+    /// ```
+    /// # use metallic::{Device, tensor::{OpenDevice, Tensor}};
+    /// # let device = OpenDevice::open(Device::Cpu)?;
+    /// let x = Tensor::from_slice(&device, &[1.0f32, 2.0, 3.0], [1, 3])?;
+    /// assert_eq!(x.t()?.shape(), [3, 1]);
+    /// assert_eq!(x.select(0, 0)?.t()?.shape(), [3]);
+    /// # Ok::<(), metallic::tensor::Error>(())
+    /// ```
     pub fn t(&self) -> Result<Tensor, Error> {
-        let rank = self.shape().len();
-        self.transpose(rank.saturating_sub(2), rank.saturating_sub(1))
+        match self.shape().len() {
+            0 | 1 => Ok(self.clone()),
+            rank => self.transpose(rank - 2, rank - 1),
+        }
     }
 
     /// Axes in another order: axis `i` of the result is axis `order[i]` of this.
