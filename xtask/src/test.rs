@@ -5,8 +5,9 @@ use std::process::Command;
 
 use anyhow::{Result, bail};
 
+use crate::clang;
 use crate::models::{self, QWEN, SMOLLM2};
-use crate::process::{apt_install, cargo, root, run as run_command, works};
+use crate::process::{cargo, root, works};
 
 /// How long the optional model may take to arrive before the tests go on without it.
 const OPTIONAL_LIMIT_S: u32 = 150;
@@ -81,27 +82,10 @@ fn parse(args: &[String]) -> (Fetch, Vec<String>) {
     (fetch, rest)
 }
 
-/// The newest compiler for kernels that the package manager has, and the names it may go by.
-const CLANG: &str = "clang-19";
-const CLANGS: [&str; 6] = ["clang-21", "clang-20", CLANG, "clang-18", "clang-17", "clang"];
-
-/// Installs clang, with which kernels are compiled on this machine, where there is none.
-fn clang() -> Result<()> {
-    let named = std::env::var_os("SOFTMETAL_CLANG").is_some();
-    if named || CLANGS.iter().any(|name| works(name, &["--version"])) {
-        return Ok(());
-    }
-    if cfg!(target_os = "macos") {
-        eprintln!("installing by brew: llvm");
-        return run_command(Command::new("brew").args(["install", "llvm"]));
-    }
-    apt_install(&[CLANG])
-}
-
 /// Installs and fetches what the tests need. Returns what is missing and what that means.
 fn prepare(fetch: Fetch) -> Result<Vec<String>> {
     if fetch != Fetch::Nothing {
-        clang()?;
+        clang::install()?;
         let python = models::python()?;
         eprintln!("test models: {}", models::folder().display());
         SMOLLM2.fetch(&python, LIMIT_S)?;
@@ -116,6 +100,9 @@ fn prepare(fetch: Fetch) -> Result<Vec<String>> {
         }
     }
     let mut notes = Vec::new();
+    if !clang::is_there() {
+        notes.push("NOT THERE: a clang for Metal kernels. The tests that need one did not run.".into());
+    }
     for model in [&SMOLLM2, &QWEN] {
         if !model.path().exists() {
             notes.push(format!("NOT THERE: {}. The tests that need this model did not run.", model.file));
@@ -141,6 +128,10 @@ fn shared() -> Option<PathBuf> {
 
 fn run_tests(command: &mut Command) -> Result<()> {
     command.env("METALLIC_TEST_MODELS", models::folder());
+    // Without one, which only `--offline` comes to, the closing lines say what did not run.
+    if clang::is_there() {
+        command.env("METALLIC_TEST_ALL", "1");
+    }
     match shared() {
         Some(folder) => command.env("METALLIC_SHARED", folder),
         None => command.env_remove("METALLIC_SHARED"),

@@ -4,17 +4,11 @@ use std::sync::Arc;
 
 use metallic_gpu::fault::Faulty;
 use metallic_gpu::{GpuBackend, GpuOptions, Providers, Soft, SoftOptions};
-use metallic_testkit::cases;
+use metallic_testkit::{cases, needed};
 
 /// A backend over the software device; `None`, said aloud, where there is no clang.
 fn backend(soft: SoftOptions, options: GpuOptions) -> Option<GpuBackend> {
-    match Soft::new(soft) {
-        Ok(soft) => Some(GpuBackend::new(Arc::new(soft), options)),
-        Err(error) => {
-            eprintln!("NOT TESTED: {error}");
-            None
-        }
-    }
+    Some(GpuBackend::new(Arc::new(needed(Soft::new(soft))?), options))
 }
 
 fn run_table(soft: SoftOptions, options: GpuOptions, only: &str) {
@@ -71,10 +65,9 @@ fn the_checked_build_finds_nothing() {
 fn contexts_that_are_split_over_threadgroups_match_the_reference() {
     for (seed, checked) in [(0, false), (2, false), (0, true)] {
         // So many threads that a row over 1024 tokens is split.
-        let soft = match Soft::new(SoftOptions { threads: 8, seed, checked, ..SoftOptions::default() }) {
-            Ok(soft) => Arc::new(Faulty::new(Arc::new(soft))),
-            Err(error) => return eprintln!("NOT TESTED: {error}"),
-        };
+        let options = SoftOptions { threads: 8, seed, checked, ..SoftOptions::default() };
+        let Some(soft) = needed(Soft::new(options)) else { return };
+        let soft = Arc::new(Faulty::new(Arc::new(soft)));
         let backend = GpuBackend::new(soft.clone(), GpuOptions::default());
         for case in cases::long() {
             cases::check_long(&backend, &case).unwrap_or_else(|e| panic!("{}, seed {seed}: {e}", case.name));
@@ -94,10 +87,9 @@ fn attention_in_three_steps_matches_the_reference_too() {
 #[test]
 fn kernels_with_few_threads_are_planned_again() {
     for (seed, checked) in [(0, false), (1, false), (2, false), (0, true)] {
-        let soft = match Soft::new(SoftOptions { threads: 2, seed, checked, ..SoftOptions::default() }) {
-            Ok(soft) => Faulty::new(Arc::new(soft)),
-            Err(error) => return eprintln!("NOT TESTED: {error}"),
-        };
+        let options = SoftOptions { threads: 2, seed, checked, ..SoftOptions::default() };
+        let Some(soft) = needed(Soft::new(options)) else { return };
+        let soft = Faulty::new(Arc::new(soft));
         // Fewer than a row of 577 elements would get, or a tile of matrices.
         soft.narrow(64);
         check_table(&GpuBackend::new(Arc::new(soft), GpuOptions::default()), "");

@@ -8,13 +8,7 @@ use metallic_gpu::kernels::{Arg, FAMILIES, Family, MAX_ARGS, MAX_CONSTANTS};
 use softmetal::{Argument, ArgumentKind, Compiler, Flavour, Interface, Kernel, Source};
 
 fn compiler(flavour: Flavour) -> Option<Compiler> {
-    match Compiler::new() {
-        Ok(compiler) => Some(compiler.flavour(flavour)),
-        Err(error) => {
-            eprintln!("NOT TESTED: {error}");
-            None
-        }
-    }
+    Some(metallic_testkit::needed(Compiler::new())?.flavour(flavour))
 }
 
 fn source(family: &Family) -> Source {

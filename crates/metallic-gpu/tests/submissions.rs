@@ -43,13 +43,9 @@ fn graph() -> Graph {
 
 /// `None`, said aloud, where there is no clang.
 fn device(seed: u64) -> Option<Arc<Faulty>> {
-    match Soft::new(SoftOptions { threads: 2, seed, ..SoftOptions::default() }) {
-        Ok(soft) => Some(Arc::new(Faulty::new(Arc::new(soft)))),
-        Err(error) => {
-            eprintln!("NOT TESTED: {error}");
-            None
-        }
-    }
+    let soft =
+        metallic_testkit::needed(Soft::new(SoftOptions { threads: 2, seed, ..SoftOptions::default() }))?;
+    Some(Arc::new(Faulty::new(Arc::new(soft))))
 }
 
 fn program() -> Option<Box<dyn Program>> {

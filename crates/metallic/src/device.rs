@@ -225,7 +225,7 @@ mod tests {
             let error = device.open_with(&options).err().unwrap().to_string();
             assert!(error.contains("`sdpa=plain`"), "{error}");
         }
-        if Soft::new(SoftOptions::default()).is_ok() {
+        if metallic_testkit::needed(Soft::new(SoftOptions::default())).is_some() {
             assert!(Device::Soft.open_with(&options).is_ok());
         }
     }

@@ -1,5 +1,8 @@
-//! Every example runs, on every device that is always there, and says what it should.
+//! Every example runs, on every device that any machine has, and says what it should.
 #![allow(clippy::duplicate_mod)] // Each example brings the module they share.
+
+use metallic::Device;
+use metallic::tensor::OpenDevice;
 
 #[allow(dead_code)]
 #[path = "../examples/attention.rs"]
@@ -26,6 +29,12 @@ macro_rules! printed {
     }};
 }
 
+/// The CPU, the reference, and the Metal kernels in software where there is a clang.
+fn devices() -> impl Iterator<Item = &'static str> {
+    let soft = metallic_testkit::needed(OpenDevice::open(Device::Soft));
+    ["cpu", "reference"].into_iter().chain(soft.map(|_| "soft"))
+}
+
 fn assert_says(text: &str, parts: &[&str]) {
     for part in parts {
         assert!(text.contains(part), "`{part}` is not in:\n{text}");
@@ -34,7 +43,7 @@ fn assert_says(text: &str, parts: &[&str]) {
 
 #[test]
 fn elementwise_shows_operators_views_and_an_error() {
-    for device in ["cpu", "reference"] {
+    for device in devices() {
         let text = printed!(elementwise, "--device", device).unwrap();
         assert_says(
             &text,
@@ -51,7 +60,7 @@ fn elementwise_shows_operators_views_and_an_error() {
 
 #[test]
 fn matmul_shows_what_precision_costs() {
-    for device in ["cpu", "reference"] {
+    for device in devices() {
         let text = printed!(matmul, "--device", device).unwrap();
         assert_says(
             &text,
@@ -69,7 +78,7 @@ fn matmul_shows_what_precision_costs() {
 
 #[test]
 fn attention_is_the_same_by_hand_and_in_one_pass() {
-    for device in ["cpu", "reference"] {
+    for device in devices() {
         let text = printed!(attention, "--device", device).unwrap();
         let off = text.split("differ by ").nth(1).unwrap().split_whitespace().next().unwrap();
         assert!(off.parse::<f32>().unwrap() < 1e-5, "{text}");
@@ -99,7 +108,7 @@ fn device_info_proves_where_the_work_is_done() {
 #[test]
 fn load_and_generate_continues_a_text() {
     let model = metallic_testkit::data::own().join("stories260K/stories260K-f32.gguf");
-    for device in ["cpu", "reference"] {
+    for device in devices() {
         let text = printed!(load_and_generate, model.display(), "--device", device).unwrap();
         let loaded = format!("loaded onto `{device}`");
         assert_says(&text, &[&loaded, "Once upon a time, there was a little girl named Lily."]);

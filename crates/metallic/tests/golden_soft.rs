@@ -8,16 +8,10 @@ use metallic::model::Model;
 use metallic_core::{BLOCK_TOKENS, DType, NodeId, Program, RunStats, SequenceSpan, Step, rewrite};
 use metallic_gpu::fault::Faulty;
 use metallic_gpu::{GpuBackend, GpuOptions, Providers, Soft, SoftOptions};
-use metallic_testkit::golden;
+use metallic_testkit::{golden, needed};
 
 fn soft(threads: usize) -> Option<Arc<Soft>> {
-    match Soft::new(SoftOptions { threads, ..SoftOptions::default() }) {
-        Ok(soft) => Some(Arc::new(soft)),
-        Err(error) => {
-            eprintln!("NOT TESTED: {error}");
-            None
-        }
-    }
+    needed(Soft::new(SoftOptions { threads, ..SoftOptions::default() })).map(Arc::new)
 }
 
 fn backend() -> Option<GpuBackend> {

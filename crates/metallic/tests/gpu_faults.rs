@@ -8,7 +8,7 @@ use metallic::model::{Model, ModelError};
 use metallic_core::{BackendError, DType};
 use metallic_gpu::fault::{Counts, Fault, Faulty};
 use metallic_gpu::{GpuBackend, GpuOptions, OpKind, Providers, Soft, SoftOptions, Why};
-use metallic_testkit::data;
+use metallic_testkit::{data, needed};
 
 /// A model on a device that fails when told to.
 struct Rig {
@@ -20,13 +20,7 @@ struct Rig {
 
 /// `None`, said aloud, where there is no clang.
 fn rig() -> Option<Rig> {
-    let soft = match Soft::new(SoftOptions { threads: 2, ..SoftOptions::default() }) {
-        Ok(soft) => soft,
-        Err(error) => {
-            eprintln!("NOT TESTED: {error}");
-            return None;
-        }
-    };
+    let soft = needed(Soft::new(SoftOptions { threads: 2, ..SoftOptions::default() }))?;
     let folder = data::own().join("stories260K");
     let greedy = fs::read_to_string(folder.join("greedy.json")).unwrap();
     let greedy: serde_json::Value = serde_json::from_str(&greedy).unwrap();

@@ -16,9 +16,6 @@ use crate::{
     error::{Error, Result},
 };
 
-/// The oldest clang that compiles bfloat arithmetic.
-const OLDEST: u32 = 17;
-
 /// A clang that is new enough.
 #[derive(Debug, Clone)]
 pub struct Toolchain {
@@ -44,7 +41,23 @@ pub struct Output {
 }
 
 impl Toolchain {
-    /// Finds clang: `SOFTMETAL_CLANG` if it is set, else `clang-19`, other versions, `clang` on the path.
+    /// The oldest major version that compiles bfloat arithmetic.
+    pub const OLDEST: u32 = 17;
+
+    /// What it is called, in the order of preference: programs on the path, then files.
+    pub const NAMES: [&str; 9] = [
+        "clang-19",
+        "clang-20",
+        "clang-21",
+        "clang-22",
+        "clang-18",
+        "clang-17",
+        "clang",
+        "/opt/homebrew/opt/llvm/bin/clang",
+        "/usr/local/opt/llvm/bin/clang",
+    ];
+
+    /// Finds clang: `SOFTMETAL_CLANG` if it is set, else the first of [`Toolchain::NAMES`] that is new enough.
     pub fn find() -> Result<Self> {
         if let Some(named) = env::var_os("SOFTMETAL_CLANG").filter(|name| !name.is_empty()) {
             let path = locate(&named).ok_or_else(|| Error::NoClang {
@@ -52,19 +65,15 @@ impl Toolchain {
             })?;
             return Self::at(&path);
         }
-        let versions = [19, 20, 21, 22, 18, 17].map(|major| format!("clang-{major}"));
-        let mut names: Vec<String> = versions.into();
-        names.push("clang".into());
-        names.extend(["/opt/homebrew/opt/llvm/bin/clang".into(), "/usr/local/opt/llvm/bin/clang".into()]);
         let mut unfit = None;
-        for name in &names {
+        for name in Self::NAMES {
             let Some(path) = locate(OsStr::new(name)) else { continue };
             match Self::at(&path) {
                 Ok(found) => return Ok(found),
                 Err(error) => unfit = unfit.or(Some(error)),
             }
         }
-        Err(unfit.unwrap_or(Error::NoClang { tried: names }))
+        Err(unfit.unwrap_or_else(|| Error::NoClang { tried: Self::NAMES.map(String::from).into() }))
     }
 
     /// Asks one compiler for its version. The answer is kept in the user's cache as long as the program does not change.
@@ -95,7 +104,7 @@ impl Toolchain {
         };
         let major = major_version(version).ok_or_else(unfit)?;
         // Apple counts its own way, and its clang knows none of the flags this crate needs.
-        if major < OLDEST || version.starts_with("Apple") {
+        if major < Self::OLDEST || version.starts_with("Apple") {
             return Err(unfit());
         }
         Ok(Self {

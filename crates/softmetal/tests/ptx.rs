@@ -1,9 +1,12 @@
 //! The PTX target: what the text holds, how entries are described, and that NVIDIA's assembler takes it.
 
+mod front;
+
 use std::{collections::BTreeMap, env, path::PathBuf, process::Command};
 
+use front::needed;
 use softmetal::{
-    Compiler, Error, Source,
+    Compiler, Source,
     ptx::{PtxModule, PtxOptions, ptx},
 };
 
@@ -64,14 +67,7 @@ kernel void functions(device const float* x [[buffer(0)]], device float* o [[buf
 ";
 
 fn build(name: &str, text: &str, options: &PtxOptions) -> Option<PtxModule> {
-    let compiler = match Compiler::new() {
-        Ok(compiler) => compiler,
-        Err(error @ (Error::NoClang { .. } | Error::UnfitClang { .. })) => {
-            eprintln!("!!! ptx::{name} DID NOT RUN: {error}");
-            return None;
-        }
-        Err(error) => panic!("{error}"),
-    };
+    let compiler = needed(Compiler::new())?;
     let module = ptx(&compiler, &Source::new(format!("{name}.metal"), text), options)
         .unwrap_or_else(|error| panic!("{name}: {error}"));
     assemble(name, &module.text, options.sm);
@@ -204,7 +200,7 @@ fn the_whole_library_compiles_for_every_generation() {
 
 #[test]
 fn errors_point_at_the_source() {
-    let Ok(compiler) = Compiler::new() else { return };
+    let Some(compiler) = needed(Compiler::new()) else { return };
     let text = REDUCE.replace("sum = simd_sum(sum);", "sum = simd_summ(sum);");
     let error =
         ptx(&compiler, &Source::new("wrong.metal", text), &PtxOptions::default()).unwrap_err().to_string();

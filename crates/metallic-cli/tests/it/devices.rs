@@ -2,6 +2,7 @@
 
 use std::{fs, process::Command};
 
+use metallic_testkit::missing;
 use serde_json::{Value, json};
 
 use crate::support::{Machine, Ran, stories};
@@ -33,7 +34,7 @@ fn clang(machine: &Machine) -> bool {
     let listed = rows(&run(machine, &["devices", "--json"]).ok());
     let soft = of(&listed, "soft");
     if soft["available"] == json!(false) {
-        eprintln!("NOT TESTED: {}", soft["reason"]);
+        missing(&soft["reason"]);
     }
     soft["available"] == json!(true)
 }

@@ -6,6 +6,8 @@ use std::collections::HashMap;
 use std::sync::{Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
+use metallic_testkit::needed;
+
 use super::{Family, Launch, Slot, Stages};
 use crate::command::{Access, Binding, Command, CommandList, Dispatch, Region};
 use crate::gpu::{Gpu, LibraryId, Storage};
@@ -132,14 +134,10 @@ impl Bench {
 fn device(seed: u64, checked: bool) -> Option<&'static Bench> {
     static DEVICES: [OnceLock<Option<Bench>>; 2 * (SEEDS as usize + 1)] = [const { OnceLock::new() }; 12];
     let slot = &DEVICES[usize::from(checked) * (SEEDS as usize + 1) + seed as usize];
-    let made =
-        slot.get_or_init(|| match Soft::new(SoftOptions { threads: 2, checked, seed, time_limit: None }) {
-            Ok(soft) => Some(Bench { gpu: Box::new(soft), libraries: Mutex::default() }),
-            Err(error) => {
-                eprintln!("NOT TESTED: {error}");
-                None
-            }
-        });
+    let made = slot.get_or_init(|| {
+        let soft = needed(Soft::new(SoftOptions { threads: 2, checked, seed, time_limit: None }))?;
+        Some(Bench { gpu: Box::new(soft), libraries: Mutex::default() })
+    });
     made.as_ref()
 }
 

@@ -5,13 +5,7 @@ use crate::kernels::{Arg, Family, Kernel, Launch, Params, updates};
 
 /// `None`, said aloud, where there is no clang.
 fn soft(options: SoftOptions) -> Option<Soft> {
-    match Soft::new(SoftOptions { threads: 1, ..options }) {
-        Ok(soft) => Some(soft),
-        Err(error) => {
-            eprintln!("NOT TESTED: {error}");
-            None
-        }
-    }
+    metallic_testkit::needed(Soft::new(SoftOptions { threads: 1, ..options }))
 }
 
 fn seeded(seed: u64) -> Option<Soft> {

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use metallic_core::tensor::{Mask, Operand, Sdpa, TensorMemory, TensorOp, View};
 use metallic_core::{Backend, BackendError, Binary, DType};
+use metallic_testkit::needed;
 use metallic_testkit::tensor_cases::{self, TensorCase};
 
 use crate::backend::{GpuBackend, GpuOptions};
@@ -12,13 +13,7 @@ use crate::gpu::Gpu;
 use crate::soft::{Soft, SoftOptions};
 
 fn soft(options: SoftOptions) -> Option<Arc<dyn Gpu>> {
-    match Soft::new(options) {
-        Ok(soft) => Some(Arc::new(soft)),
-        Err(error) => {
-            eprintln!("NOT TESTED: {error}");
-            None
-        }
-    }
+    Some(Arc::new(needed(Soft::new(options))?))
 }
 
 fn table(options: SoftOptions) {

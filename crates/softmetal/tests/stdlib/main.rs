@@ -4,6 +4,8 @@
 #![allow(clippy::format_push_string, clippy::format_collect)]
 
 mod atomic;
+#[path = "../front/mod.rs"]
+mod front;
 mod integer;
 mod math;
 mod matrix;

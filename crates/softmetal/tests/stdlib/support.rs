@@ -1,17 +1,12 @@
 //! Compiling and running the kernels of these tests.
 
-use softmetal::{Compiler, Device, Error, Library, Source};
+use softmetal::{Compiler, Device, Library, Source};
 
-/// Compiles a source; without a clang the test says so and does nothing.
+use crate::front::needed;
+
+/// Compiles a source, where there is a clang.
 pub(crate) fn compile(name: &str, text: &str) -> Option<Library> {
-    let compiler = match Compiler::new() {
-        Ok(compiler) => compiler,
-        Err(error @ (Error::NoClang { .. } | Error::UnfitClang { .. })) => {
-            eprintln!("!!! stdlib::{name} DID NOT RUN: {error}");
-            return None;
-        }
-        Err(error) => panic!("{error}"),
-    };
+    let compiler = needed(Compiler::new())?;
     Some(
         compiler
             .compile(&Source::new(format!("{name}.metal"), text))
