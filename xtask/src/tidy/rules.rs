@@ -1,5 +1,7 @@
 //! The rules. Each looks at the files as they are and returns what breaks it.
 
+mod links;
+
 use std::collections::BTreeSet;
 use std::path::Path;
 
@@ -41,7 +43,7 @@ pub(crate) fn check(files: &[File]) -> Vec<Finding> {
     let mut findings = Vec::new();
     let sources: Vec<(&File, Source)> = files
         .iter()
-        .filter(|file| Path::new(&file.path).extension().is_some_and(|end| end == "rs"))
+        .filter(|file| has_extension(&file.path, "rs"))
         .filter_map(|file| Some((file, Source::new(file.text.as_deref()?))))
         .collect();
     let test_files = test_files(&sources);
@@ -57,6 +59,7 @@ pub(crate) fn check(files: &[File]) -> Vec<Finding> {
     }
     check_data_licences(files, &mut findings);
     check_architecture(files, &mut findings);
+    links::check(files, &mut findings);
     findings.sort_by(|a, b| (&a.path, a.line).cmp(&(&b.path, b.line)));
     findings
 }
@@ -145,6 +148,10 @@ fn check_data_licences(files: &[File], findings: &mut Vec<Finding>) {
         let what = "data needs a README or LICENSE that says where it is from and under which licence".into();
         findings.push(Finding { path: folder.into(), line: 0, rule: "data-licence", what });
     }
+}
+
+fn has_extension(path: &str, extension: &str) -> bool {
+    Path::new(path).extension().is_some_and(|end| end == extension)
 }
 
 /// A path as its folder and its name.
