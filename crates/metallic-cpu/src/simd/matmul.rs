@@ -51,8 +51,6 @@ impl Weights<'_> {
 pub enum Accumulate<'a> {
     /// `out = y`.
     Replace,
-    /// `out = out + y`.
-    InPlace,
     /// `out = residual + y`, with the residual `[tokens, rows]`.
     Residual(&'a [f32]),
 }
@@ -254,11 +252,6 @@ fn finish(product: &Matmul<'_>, at: usize, from: usize, y: &[f32; TILE], out: &m
     }
     match product.accumulate {
         Accumulate::Replace => {}
-        Accumulate::InPlace => {
-            for (y, old) in y.iter_mut().zip(&*out) {
-                *y += old;
-            }
-        }
         Accumulate::Residual(r) => {
             for (y, old) in y.iter_mut().zip(&r[at..at + out.len()]) {
                 *y += old;

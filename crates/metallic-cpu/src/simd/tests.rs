@@ -203,7 +203,7 @@ fn bias_residual_strides_and_gates_are_applied_where_they_belong() {
                 same_x.run(isa, 1)
             });
             let mut first = vec![-1.0; 11 * stride];
-            let mut second = residual.clone();
+            let mut second = vec![-1.0; 11 * 35];
             let mut third = vec![0.0; 11 * 35];
             let weights = Weights::Plain(&gate.matrix);
             let gated = Weights::Gated { gate: &gate.matrix, up: &up.matrix, act: Gate::Silu };
@@ -224,7 +224,7 @@ fn bias_residual_strides_and_gates_are_applied_where_they_belong() {
                         Accumulate::Residual(&residual),
                         SharedOut::new(&mut first, stride),
                     ),
-                    product(weights, None, Accumulate::InPlace, SharedOut::new(&mut second, 35)),
+                    product(weights, None, Accumulate::Residual(&residual), SharedOut::new(&mut second, 35)),
                     product(gated, None, Accumulate::Replace, SharedOut::new(&mut third, 35)),
                 ],
             );
