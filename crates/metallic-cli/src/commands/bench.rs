@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use crate::{
     commands::{
         MODEL_HELP,
-        options::{Counts, ModelOptions},
+        options::{Counts, ModelOptions, parse_count},
     },
     load::{self, Loaded},
     term::{self, Ui},
@@ -30,7 +30,7 @@ pub(crate) struct BenchArgs {
     #[arg(short, long, default_value_t = 0)]
     depth: usize,
     /// Repetitions of each test, after one to warm up
-    #[arg(short, long, default_value = "5")]
+    #[arg(short, long, default_value = "5", value_parser = parse_count)]
     repetitions: NonZeroUsize,
     /// Show the time of each kind of operation, which costs some speed
     #[arg(long)]

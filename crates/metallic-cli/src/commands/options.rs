@@ -30,7 +30,7 @@ pub(crate) struct DeviceOptions {
     #[arg(long, value_name = "OP=NAME", value_parser = parse_provider)]
     pub(crate) provider: Vec<String>,
     /// Threads of the CPU [default: one per core]
-    #[arg(short, long)]
+    #[arg(short, long, value_parser = parse_count)]
     pub(crate) threads: Option<NonZeroUsize>,
     /// Compute in 32 bits throughout on the CPU, which else rounds activations to 8 bits where weights are quantised:
     /// slower, larger, for comparisons
@@ -163,7 +163,7 @@ impl SamplingOptions {
 #[derive(Debug, Args)]
 pub(crate) struct LengthOptions {
     /// Most tokens of an answer [default: until the model ends it]
-    #[arg(short = 'n', long, value_name = "MAX")]
+    #[arg(short = 'n', long, value_name = "MAX", value_parser = parse_count)]
     pub(crate) max_tokens: Option<NonZeroUsize>,
     /// Ends the answer before this text; may be given several times
     #[arg(long, value_name = "TEXT", value_parser = parse_stop)]
@@ -178,7 +178,7 @@ pub(crate) struct AnswerOptions {
     #[command(flatten)]
     sampling: SamplingOptions,
     /// Most tokens of prompt and answer together [default: what the model was made for]
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = parse_count)]
     pub(crate) ctx: Option<NonZeroUsize>,
 }
 
@@ -229,6 +229,10 @@ fn list<T: FromStr>(text: &str, what: &str) -> Result<Vec<T>, String> {
         item.parse().map_err(|_| format!("`{item}` is not {what}; a list is written 1,2,3"))
     });
     items.collect()
+}
+
+pub(crate) fn parse_count(text: &str) -> Result<NonZeroUsize, String> {
+    text.parse().map_err(|_| format!("it must be a whole number from 1 to {}", usize::MAX))
 }
 
 fn number(text: &str) -> Result<f32, String> {
@@ -285,9 +289,7 @@ mod tests {
         #[command(flatten)]
         model: ModelOptions,
         #[command(flatten)]
-        sampling: SamplingOptions,
-        #[command(flatten)]
-        length: LengthOptions,
+        answer: AnswerOptions,
         #[arg(long)]
         tokens: Option<Ids>,
         #[arg(short)]
@@ -312,9 +314,9 @@ mod tests {
             Device::Metal(Some("1".to_owned()))
         );
         assert_eq!(parse("--device Soft").unwrap().model.device.device, Device::Soft);
-        assert_eq!(all.sampling.temp, Some(0.0));
-        assert_eq!(all.sampling.presence_penalty, Some(-0.5));
-        assert_eq!(all.sampling.logit_bias, [(5, f32::NEG_INFINITY), (6, 1.5)]);
+        assert_eq!(all.answer.sampling.temp, Some(0.0));
+        assert_eq!(all.answer.sampling.presence_penalty, Some(-0.5));
+        assert_eq!(all.answer.sampling.logit_bias, [(5, f32::NEG_INFINITY), (6, 1.5)]);
         assert_eq!(all.tokens, Some(Ids(vec![1, 2, 3])));
         assert_eq!(all.prompt, Some(Counts(vec![128, 512])));
         assert_eq!(parse("--tokens [1,2,3]").unwrap().tokens, Some(Ids(vec![1, 2, 3])));
@@ -350,6 +352,17 @@ mod tests {
             let message = parse(line).unwrap_err().to_string();
             let first = message.lines().next().unwrap_or_default();
             assert!(first.contains(option) && first.contains("invalid value"), "{line}: {message}");
+        }
+    }
+
+    #[test]
+    fn a_count_that_is_none_is_told_what_it_must_be() {
+        for line in ["-t 0", "-t x", "-t 1.5", "-n 0", "-n 99999999999999999999", "--ctx 0"] {
+            let message = parse(line).unwrap_err().to_string();
+            assert!(
+                message.contains("it must be a whole number from 1 to 18446744073709551615"),
+                "{message}"
+            );
         }
     }
 }

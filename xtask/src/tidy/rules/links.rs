@@ -13,7 +13,8 @@ pub(super) fn check(files: &[File], findings: &mut Vec<Finding>) {
             path = parent(path).0;
         }
     }
-    let written = files.iter().filter(|file| has_extension(&file.path, "md") && data_folder(&file.path).is_none());
+    let written =
+        files.iter().filter(|file| has_extension(&file.path, "md") && data_folder(&file.path).is_none());
     for (file, text) in written.filter_map(|file| Some((file, file.text.as_deref()?))) {
         for (line, target) in targets(text) {
             let path = target.split('#').next().unwrap_or_default();

@@ -7,7 +7,7 @@ use metallic::generate;
 use serde_json::json;
 
 use crate::{
-    commands::options::{Ids, ModelOptions},
+    commands::options::{Ids, ModelOptions, parse_count},
     load,
     term::{self, Ui},
 };
@@ -21,7 +21,7 @@ pub(crate) struct GenerateArgs {
     #[arg(long, value_name = "IDS")]
     tokens: Ids,
     /// How many tokens to add; tokens that end a text count like others
-    #[arg(short = 'n', long, value_name = "N", default_value = "24")]
+    #[arg(short = 'n', long, value_name = "N", default_value = "24", value_parser = parse_count)]
     max_tokens: NonZeroUsize,
     /// Print the ids as JSON
     #[arg(long)]

@@ -7,7 +7,7 @@ use clap::Args;
 use metallic::generate;
 
 use crate::{
-    commands::options::ModelOptions,
+    commands::options::{ModelOptions, parse_count},
     load,
     term::{self, Ui},
 };
@@ -21,10 +21,10 @@ pub(crate) struct PerplexityArgs {
     #[arg(long, value_name = "F")]
     file: PathBuf,
     /// Tokens of a window; the second half of each is predicted
-    #[arg(long, value_name = "N", default_value = "512")]
+    #[arg(long, value_name = "N", default_value = "512", value_parser = parse_count)]
     ctx: NonZeroUsize,
     /// Stop after this many windows
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = parse_count)]
     max_chunks: Option<NonZeroUsize>,
     /// Print the result as JSON
     #[arg(long)]
