@@ -120,6 +120,70 @@ pub(crate) fn attention(kv: DType, head_dim: usize, tokens: usize, past: usize) 
     line
 }
 
+/// Rotations of 16 heads, one after another.
+fn rope() -> Line {
+    let (tokens, head_dim) = (64, 64);
+    let bytes = (CHAIN * 2 * tokens * COLS * size_of::<f32>()) as u64;
+    line(format!("rope/f32/{tokens}x{COLS}"), tokens, Work::Bytes(bytes), move |g| {
+        let freqs = weight(g, "freqs", DType::F32, Shape::vector(head_dim / 2), head_dim / 2);
+        let spec = Rope { head_dim, pairs: RopePairs::Halves, magnitude: 1.0 };
+        (0..CHAIN).fold(rows(g, "x", COLS), |x, _| x.rope(spec, g.positions(), freqs))
+    })
+}
+
+/// The way into attention as fusion makes it one operation: norm, three matrices, rotation, cache. What is attended to is the
+/// step's own tokens alone.
+fn qkv(dtype: DType, tokens: usize) -> Line {
+    let (heads, kv_heads, head_dim) = (12, 4, 64);
+    let columns = [heads * head_dim, kv_heads * head_dim, kv_heads * head_dim];
+    let elements = columns.iter().sum::<usize>() * COLS;
+    let work = match tokens {
+        1 => Work::Bytes(dtype.bytes_for(elements).expect("whole blocks") as u64),
+        _ => Work::MultiplyAdds((elements * tokens) as u64),
+    };
+    let name = format!("qkv/{dtype}/{heads}:{kv_heads}x{head_dim}x{COLS}/{tokens}");
+    let mut line = line(name, tokens, work, move |g| {
+        let x = rows(g, "x", COLS).rms_norm(weight(g, "norm", DType::F32, Shape::vector(COLS), COLS), 1e-5);
+        let [q, k, v] = [("wq", columns[0]), ("wk", columns[1]), ("wv", columns[2])]
+            .map(|(name, n)| x.linear(weight(g, name, dtype, Shape::matrix(n, COLS), n * COLS)));
+        let freqs = weight(g, "freqs", DType::F32, Shape::vector(head_dim / 2), head_dim / 2);
+        let rope = Rope { head_dim, pairs: RopePairs::Halves, magnitude: 1.0 };
+        let receipt = k.rope(rope, g.positions(), freqs).kv_write(v, 0);
+        let spec =
+            Attention { layer: 0, heads, kv_heads, head_dim, scale: 0.125, window: None, softcap: None };
+        q.rope(rope, g.positions(), freqs).attention(receipt, spec)
+    });
+    line.kv = KvLayout { layers: 1, kv_heads, head_dim, dtype: DType::F16 };
+    line
+}
+
+/// Keys and values of 64 tokens stored in the caches of several layers; each token then sees itself in the last.
+fn kv_write(kv: DType) -> Line {
+    let (tokens, kv_heads, head_dim) = (64, 8, 64);
+    let layout = KvLayout { layers: CHAIN, kv_heads, head_dim, dtype: kv };
+    let read = 2 * CHAIN * tokens * kv_heads * head_dim * size_of::<f32>();
+    let work = Work::Bytes((read + layout.token_bytes() * tokens) as u64);
+    let name = format!("kv_write/{kv}/{kv_heads}x{head_dim}/{tokens}");
+    let mut line = line(name, tokens, work, move |g| {
+        let [k, v] = ["k", "v"].map(|name| rows(g, name, kv_heads * head_dim));
+        let receipts: Vec<_> = (0..CHAIN).map(|layer| k.kv_write(v, layer)).collect();
+        let (layer, heads, scale, window) = (CHAIN - 1, kv_heads, 0.125, Some(1));
+        let spec = Attention { layer, heads, kv_heads, head_dim, scale, window, softcap: None };
+        rows(g, "q", kv_heads * head_dim).attention(receipts[layer], spec)
+    });
+    line.kv = layout;
+    line
+}
+
+/// Attention as the provider `plain` computes it: scores, softmax and weighted sum one after another.
+pub(crate) fn plain_attention() -> Vec<Line> {
+    let mut lines = vec![attention(DType::F16, 64, 1, 1023), attention(DType::F16, 64, 64, 0)];
+    for line in &mut lines {
+        line.name = line.name.replacen("attention_", "attention_plain_", 1);
+    }
+    lines
+}
+
 /// Every line.
 pub(crate) fn lines() -> Vec<Line> {
     let mut all = vec![
@@ -131,6 +195,12 @@ pub(crate) fn lines() -> Vec<Line> {
         chain("softcap", 64, 1, |x, _| x.softcap(7.0)),
         chain("rms_norm", 64, 1, |x, w| x.rms_norm(w, 1e-5)),
         chain("softmax", 64, 1, |x, _| x.softmax()),
+        rope(),
+        qkv(DType::Q4_0, 1),
+        qkv(DType::Q4_0, 64),
+        kv_write(DType::F16),
+        kv_write(DType::BF16),
+        kv_write(DType::Q8_0),
     ];
     for dtype in [DType::F16, DType::Q4_0, DType::Q8_0, DType::Q4K, DType::Q6K] {
         let bytes = (64 * (dtype.bytes_for(COLS).expect("whole blocks") + COLS * size_of::<f32>())) as u64;
@@ -156,7 +226,7 @@ pub(crate) fn lines() -> Vec<Line> {
         all.push(product(dtype, (512, COLS), 64));
     }
     all.push(gated(DType::Q4_0, (1024, COLS)));
-    for kv in [DType::F16, DType::Q8_0] {
+    for kv in [DType::F16, DType::BF16, DType::Q8_0] {
         all.push(attention(kv, 64, 1, 1023));
         all.push(attention(kv, 64, 64, 0));
     }

@@ -6,6 +6,7 @@
 
 mod graphs;
 mod submissions;
+mod tensors;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,27 +14,27 @@ use std::time::Duration;
 use criterion::{Criterion, Throughput};
 use metallic_core::{BLOCK_TOKENS, Backend, Program, RunStats, SequenceSpan, Step};
 use metallic_cpu::{Cpu, CpuOptions};
-use metallic_gpu::{GpuBackend, GpuOptions, Soft, SoftOptions};
+use metallic_gpu::{GpuBackend, GpuOptions, Providers, Soft, SoftOptions};
 
 use graphs::{Line, Work};
 
 const THREADS: usize = 2;
 
-/// Both backends, by name.
-fn backends() -> Vec<(&'static str, Box<dyn Backend>)> {
+/// Both backends, by name; the GPU's kernels as these providers say.
+fn backends(providers: Providers) -> Vec<(&'static str, Box<dyn Backend>)> {
     let cpu = Cpu::new(CpuOptions { threads: THREADS, ..CpuOptions::default() }).expect("threads");
     let mut all: Vec<(&str, Box<dyn Backend>)> = vec![("cpu", Box::new(cpu))];
-    match soft() {
+    match soft(providers) {
         Some(gpu) => all.push(("soft", Box::new(gpu))),
         None => eprintln!("NOT MEASURED: soft"),
     }
     all
 }
 
-fn soft() -> Option<GpuBackend> {
+fn soft(providers: Providers) -> Option<GpuBackend> {
     let soft = Soft::new(SoftOptions { threads: THREADS, ..SoftOptions::default() });
     let soft = soft.inspect_err(|error| eprintln!("{error}")).ok()?;
-    Some(GpuBackend::new(Arc::new(soft), GpuOptions::default()))
+    Some(GpuBackend::new(Arc::new(soft), GpuOptions { providers, ..GpuOptions::default() }))
 }
 
 /// A sequence of its own that runs the same step again and again.
@@ -86,16 +87,15 @@ fn difference(a: &[f32], b: &[f32]) -> f32 {
     a.iter().zip(b).fold(0.0, |worst: f32, (a, b)| worst.max((a - b).abs())) / largest
 }
 
-fn kernels(c: &mut Criterion) {
-    let backends = backends();
-    for line in graphs::lines() {
+fn kernels(c: &mut Criterion, backends: &[(&str, Box<dyn Backend>)], lines: Vec<Line>) {
+    for line in lines {
         let mut group = c.benchmark_group(line.name.clone());
         group.throughput(match line.work {
             Work::Bytes(n) => Throughput::Bytes(n),
             Work::MultiplyAdds(n) => Throughput::Elements(n),
         });
         let mut expected: Option<Vec<f32>> = None;
-        for (name, backend) in &backends {
+        for (name, backend) in backends {
             let mut runner = Runner::new(backend.as_ref(), &line);
             runner.step();
             let found = runner.program.output(0).to_vec();
@@ -118,7 +118,12 @@ fn quick() -> Criterion {
 
 fn main() {
     let mut criterion = quick().configure_from_args();
-    kernels(&mut criterion);
+    let backends = backends(Providers::new());
+    kernels(&mut criterion, &backends, graphs::lines());
+    tensors::operations(&mut criterion, &backends);
+    let plain = Providers::new();
+    plain.set("sdpa", "plain").expect("a provider");
+    kernels(&mut criterion, &self::backends(plain), graphs::plain_attention());
     submissions::strategies(&mut criterion);
     criterion.final_summary();
 }

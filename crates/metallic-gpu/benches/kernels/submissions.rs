@@ -59,7 +59,7 @@ impl Batch {
 }
 
 pub(crate) fn strategies(c: &mut Criterion) {
-    let Some(backend) = crate::soft() else { return };
+    let Some(backend) = crate::soft(metallic_gpu::Providers::new()) else { return };
     let mut batch = Batch::new(&backend);
     let mut group = c.benchmark_group(format!("batched_attention/{BATCH}x{}", PAST + 1));
     for (name, run) in [
