@@ -83,7 +83,7 @@ fn rows_look_no_further_back_than_their_window() {
 #[test]
 fn rows_are_capped_and_sinks_take_their_share() {
     for (softcap, sinks) in
-        [(Some(0.7), None), (None, Some(vec![2.0, -30.0])), (Some(3.0), Some(vec![-1.0, 50.0]))]
+        [(Some(0.7), None), (None, Some(vec![2.0, -30.0])), (Some(3.0), Some(vec![-1.0, 200.0]))]
     {
         let scene =
             Scene { sinks, ..Scene::new(Attention { softcap, ..SMALL }, DType::F32, &[(40, 1), (0, 2)]) };
@@ -142,6 +142,7 @@ fn split_rows_keep_to_windows_caps_and_sinks() {
         for (window, softcap, sinks) in [
             (None, Some(0.5), None),
             (None, None, sinks()),
+            (None, None, Some(vec![-1.0, 200.0])),
             (Some(1100), Some(0.7), sinks()),
             (Some(1025), None, None),
         ] {
@@ -169,7 +170,7 @@ fn tiles_of_every_length_see_what_they_may() {
         let scene = Scene::new(SMALL, DType::F32, &[(0, tokens)]);
         scene.check(&by_tiles(&scene), TOLERANCE);
     }
-    for past in [1, 31, 32, 33, 257] {
+    for past in [1, 31, 32, 33, 257, 1100] {
         let scene = Scene::new(SMALL, DType::F32, &[(past, 9)]);
         scene.check(&by_tiles(&scene), TOLERANCE);
     }
@@ -178,9 +179,11 @@ fn tiles_of_every_length_see_what_they_may() {
 #[test]
 fn tiles_of_several_sequences_and_types_of_cache_agree_with_the_formula() {
     for kv in KV_TYPES {
-        let attention = Attention { heads: 3, kv_heads: 1, ..GROUPED };
-        let scene = Scene::new(attention, kv, &[(0, 35), (40, 1), (9, 12)]);
-        scene.check(&by_tiles(&scene), TOLERANCE);
+        for (heads, kv_heads) in [(3, 1), (4, 2)] {
+            let attention = Attention { heads, kv_heads, ..GROUPED };
+            let scene = Scene::new(attention, kv, &[(0, 35), (40, 1), (9, 12)]);
+            scene.check(&by_tiles(&scene), TOLERANCE);
+        }
     }
 }
 
@@ -200,7 +203,7 @@ fn tiles_keep_to_windows_caps_and_sinks() {
         (Some(1), None, None),
         (Some(5), Some(0.7), None),
         (Some(33), None, Some(vec![3.0, -2.0])),
-        (None, Some(2.0), Some(vec![-1.0, 50.0])),
+        (None, Some(2.0), Some(vec![-1.0, 200.0])),
     ] {
         let attention = Attention { window, softcap, ..SMALL };
         let scene = Scene { sinks, ..Scene::new(attention, DType::F32, &[(70, 20), (0, 34)]) };

@@ -126,7 +126,7 @@ fn strided_halves_and_bfloats_are_rotated_and_rounded_once() {
     }
 }
 
-/// A cache of 4 blocks and two sequences in it: 3 tokens that end at index 33, one token at index 0.
+/// A cache of 6 blocks and two sequences in it: tokens at indices 31, 32 and 97, and one at index 0.
 struct Cache {
     kv: KvLayout,
     rows: Vec<u32>,
@@ -136,11 +136,11 @@ struct Cache {
 impl Cache {
     fn new(dtype: DType, kv_heads: usize, head_dim: usize) -> Cache {
         let kv = KvLayout { layers: 1, kv_heads, head_dim, dtype };
-        Cache { kv, rows: vec![0, 32, 0, 33, 0, 34, 2, 1], blocks: vec![3, 1, 0] }
+        Cache { kv, rows: vec![0, 32, 0, 33, 0, 98, 4, 1], blocks: vec![3, 1, 5, 4, 0] }
     }
 
     fn bytes(&self) -> usize {
-        4 * BLOCK_TOKENS * self.kv.kv_heads * self.kv.row_bytes()
+        6 * BLOCK_TOKENS * self.kv.kv_heads * self.kv.row_bytes()
     }
 
     /// What the cache holds after these rows were stored; the rest keeps the harness's pattern.
@@ -176,7 +176,10 @@ fn keys_and_values_are_stored_to_the_bit_as_the_reference_rounds_them() {
     ]) {
         let cache = Cache::new(dtype, kv_heads, head_dim);
         let n = 4 * kv_heads * head_dim;
-        let k = numbers(n, 0.1);
+        let mut k = numbers(n, 0.1);
+        // Halves between two levels of a block of 8 bits.
+        k[..32.min(n)].fill(0.5);
+        k[..6].copy_from_slice(&[127.0, 1.5, 2.5, -0.5, -1.5, -2.5]);
         // Zeros, values of one size, tiny and huge ones.
         let mut v: Vec<f32> = numbers(n, 0.7).iter().map(|x| x * 1e-3).collect();
         v[..32.min(n)].fill(0.0);
