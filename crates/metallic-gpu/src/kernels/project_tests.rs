@@ -2,11 +2,11 @@
 
 use metallic_core::{DType, Unary};
 
-use super::harness::{self, Data, Memory, as_f32s, bytes_of, f32s};
+use super::harness::{self, Data, Memory, as_f32s, as_u32s, bytes_of, f32s};
 use super::project::{Part, Projection, plan, plan_tiles, plan_vectors};
 use super::quant::WEIGHT_TYPES;
 use super::quant::tests::{Numbers, decoded, weights};
-use super::{Slot, Stages};
+use super::{Launch, Slot, Stages};
 use crate::error::GpuError;
 use crate::gpu::Limits;
 use crate::threadgroup::tests::LIMITS;
@@ -177,8 +177,13 @@ fn held(case: &Case, plan: Plan) -> Option<Vec<f32>> {
 fn held_of(case: &Case, of: usize, plan: Plan) -> Option<Vec<f32>> {
     let made = make(case, of);
     let stages = plan(&made.projection, &LIMITS).unwrap();
-    let expected = expected(case, &made);
-    let found = as_f32s(&run_stages(&stages, &made.inputs, expected.len() * 4)?);
+    held_by(case, &made, &stages)
+}
+
+/// Runs the stages of a case and holds them to the formula.
+fn held_by(case: &Case, made: &Made, stages: &Stages) -> Option<Vec<f32>> {
+    let expected = expected(case, made);
+    let found = as_f32s(&run_stages(stages, &made.inputs, expected.len() * 4)?);
     for (i, (found, (value, size))) in found.iter().zip(&expected).enumerate() {
         let error = (f64::from(*found) - value).abs();
         // A part in a million of the terms, or what a denormal may lose.
@@ -239,6 +244,43 @@ fn three_matrices_of_different_types_with_everything_around_them() {
             if !holds(&base) || !holds(&two) {
                 return;
             }
+        }
+    }
+}
+
+/// Three matrices, and two of which one is the other's gate, with everything around them.
+fn with_everything(tokens: usize, rows: usize) -> [Case; 2] {
+    let parts = vec![(DType::Q8_0, rows), (DType::F16, rows - 7), (DType::Q4_1, rows + 5)];
+    let base = Case { norm: Some(1e-5), bias: true, residual: true, ..case(DType::Q8_0, tokens, 1) };
+    let gated = vec![(DType::Q8_0, rows), (DType::F16, rows)];
+    let gated = Case { parts: gated, gate: Some(Unary::Silu), ..base.clone() };
+    [Case { parts, ..base }, gated]
+}
+
+#[test]
+fn everything_around_products_holds_past_the_borders_of_tiles() {
+    for (tokens, rows) in [(66, 70), (130, 66)] {
+        for case in with_everything(tokens, rows) {
+            if !holds(&case) {
+                return;
+            }
+        }
+    }
+}
+
+#[test]
+fn simdgroups_with_many_rows_give_what_those_with_few_give() {
+    for (tokens, busy, blocks) in [(1, 3, 8), (3, 5, 4), (11, 9, 2)] {
+        for case in with_everything(tokens, 77) {
+            let limits = Limits { busy_simdgroups: busy, ..LIMITS };
+            let made = make(&case, tokens);
+            let stages = plan_vectors(&made.projection, &limits).unwrap();
+            let per_simd = words(&stages.stages[0].launch)[5];
+            assert!(per_simd >= blocks, "{per_simd} blocks of a simdgroup, {blocks} are to be tested");
+            let (Some(found), Some(few)) = (held_by(&case, &made, &stages), held(&case, plan_vectors)) else {
+                return;
+            };
+            assert_eq!(found, few, "{tokens} tokens");
         }
     }
 }
@@ -317,6 +359,11 @@ fn up_to_eight_tokens_take_one_launch() {
     assert_eq!(stages.scratch, [9 * 512 * 4, 9 * 33 * 4]);
 }
 
+/// The params of a launch.
+fn words(launch: &Launch) -> Vec<u32> {
+    as_u32s(launch.params.as_bytes())
+}
+
 /// A projection of these matrices, for plans alone.
 fn sized(tokens: u32, cols: u32, rows: [u32; 3], gate: Option<Unary>) -> Projection {
     let part = |rows: u32| Part { dtype: DType::Q4_0, rows, weight: Slot::Input(1), bias: None };
@@ -346,12 +393,7 @@ fn simdgroups_cover_all_rows_within_the_limits_of_any_device() {
                 let stages = plan_vectors(&sized(tokens, 576, rows, gate), &limits).unwrap();
                 let launch = stages.stages[0].launch;
                 launch.check(&limits).unwrap();
-                let words: Vec<u32> = launch
-                    .params
-                    .as_bytes()
-                    .chunks_exact(4)
-                    .map(|b| u32::from_ne_bytes([b[0], b[1], b[2], b[3]]))
-                    .collect();
+                let words = words(&launch);
                 let tile = words[5] * 4;
                 let parts = if gate.is_some() { &rows[..1] } else { &rows[..] };
                 let needed: u32 = parts.iter().map(|rows| rows.div_ceil(tile)).sum();

@@ -146,8 +146,11 @@ pub(crate) mod tests {
 
     #[test]
     fn every_type_decodes_to_the_same_bits_as_the_reference() {
-        for dtype in WEIGHT_TYPES {
-            let cols = if dtype.is_quantized() { 512 } else { 75 };
+        let rows = |dtype: &'static DType| {
+            let lengths: &[usize] = if dtype.is_quantized() { &[512] } else { &[75, 13, 15] };
+            lengths.iter().map(move |cols| (dtype, *cols))
+        };
+        for (dtype, cols) in WEIGHT_TYPES.iter().flat_map(rows) {
             let bytes = weights(*dtype, 3 * cols, 4.0, 7);
             let launch = decode_rows(*dtype, (3, cols as u32), &LIMITS).unwrap();
             let Some(found) = run(&launch, &[Data::Bytes(bytes.clone()), Data::Room(12 * cols)]) else {

@@ -116,10 +116,10 @@ uint2 kth_of_row(S row, uint n, uint k, Bins bins, Lanes at) {
             }
         }
         threadgroup_barrier(mem_flags::mem_threadgroup);
+        // Nobody writes there again before two barriers of the next pass.
         const uint bits = bins.chosen[0] << shift;
         k = bins.chosen[1];
         const uint here = bins.chosen[2];
-        threadgroup_barrier(mem_flags::mem_threadgroup);
         if (by_id) pair.y |= bits;
         else pair.x |= bits;
         // All that are equal belong to them: no index has to decide.

@@ -129,6 +129,8 @@ fn launch(
 
 #[cfg(test)]
 mod tests {
+    use metallic_core::tensor::View;
+
     use super::super::harness::run;
     use super::super::typed::tests::{FLOATS, assert_near, data, floats, room, rounded, waves};
     use super::*;
@@ -148,6 +150,31 @@ mod tests {
                 (0..rows * cols).map(|i| f64::from(a[i / rows]) - f64::from(b[i % rows])).collect();
             assert_near(dtype, &floats(dtype, &found[2]), &expected, 0.0, "sub");
         }
+    }
+
+    #[test]
+    fn four_axes_of_which_no_two_are_one_are_walked_by_their_own_strides() {
+        let (shape, strides) = ([2, 3, 5, 7], [[200, 60, 9, 1], [211, 63, 10, 1], [105, 35, 7, 1]]);
+        let places = |strides: &[usize; 4]| -> Vec<usize> {
+            let view = View::strided(DType::F32, 0, &shape, strides).unwrap();
+            view.offsets().collect()
+        };
+        let [a_places, b_places, _] = strides.each_ref().map(places);
+        let (a, b) = (waves(400, 3.0), waves(400, 2.0));
+        let [a_strides, b_strides, out] = &strides;
+        let axes = Axes::new("zip", &shape, [&a_strides[..], b_strides, out]).unwrap();
+        assert_eq!(axes.shape, shape.map(|n| n as u32));
+        let launch = zip(DType::F32, Zip::Binary(Binary::Sub), &axes, &LIMITS).unwrap();
+        let args = [data(DType::F32, &a), data(DType::F32, &b), room(DType::F32, 210)];
+        let Some(found) = run(&launch, &args) else { return };
+        let pairs = a_places.iter().zip(&b_places);
+        let expected: Vec<f64> = pairs.map(|(i, j)| f64::from(a[*i]) - f64::from(b[*j])).collect();
+        assert_near(DType::F32, &floats(DType::F32, &found[2]), &expected, 0.0, "sub");
+        let axes = Axes::new("map", &shape, [&b_strides[..], out]).unwrap();
+        let launch = map(DType::F32, Map::Unary(Unary::Relu), &axes, &LIMITS).unwrap();
+        let Some(found) = run(&launch, &[data(DType::F32, &b), room(DType::F32, 210)]) else { return };
+        let expected: Vec<f64> = b_places.iter().map(|j| f64::from(b[*j].max(0.0))).collect();
+        assert_near(DType::F32, &floats(DType::F32, &found[1]), &expected, 0.0, "relu");
     }
 
     #[test]

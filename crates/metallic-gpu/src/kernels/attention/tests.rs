@@ -162,6 +162,8 @@ fn tokens_around_the_border_of_a_split_see_what_they_may() {
     for past in [1024, 1055, 1056, 1087, 1151, 1152, 1153] {
         check_split(&Scene::new(SMALL, DType::F32, &[(past, 3)]));
     }
+    // Nine splits, of which the second sequence fills three.
+    check_split(&Scene::new(SMALL, DType::F16, &[(4400, 1), (1500, 1)]));
 }
 
 #[test]
