@@ -253,11 +253,16 @@ mod tests {
                 (33, Sample { temperature: 1.5, top_k: 10, seed: 1 << 33, ..plain }),
                 (1025, Sample { temperature: 0.9, top_k: 40, seed: 99, draw: u32::MAX, ..penalties }),
                 (300, Sample { temperature: 0.0, ..penalties }),
+                (300, Sample { temperature: 0.0, repetition: 1.3, ..plain }),
                 (70, Sample { temperature: 1e-6, top_k: 50, seed: 5, ..penalties }),
                 (31, Sample { top_k: 500, seed: 6, repetition: 0.8, ..penalties }),
             ] {
                 let rows = 3;
-                for x in [waves(rows * n, 6.0), odd(rows * n)] {
+                // Penalties push a logit below zero the other way, and tell infinite ones apart.
+                let negative: Vec<f32> = waves(rows * n, 6.0).iter().map(|x| -1.0 - x.abs()).collect();
+                let infinite: Vec<f32> =
+                    (0..rows * n).map(|i| if i % 11 == 9 { f32::INFINITY } else { 0.5 }).collect();
+                for x in [waves(rows * n, 6.0), odd(rows * n), negative, infinite] {
                     let counts: Vec<u32> =
                         (0..rows * n).map(|i| if i % 3 == 0 { i % 7 } else { 0 }).collect();
                     let counted = how.has_penalties();

@@ -83,7 +83,7 @@ fn rows_look_no_further_back_than_their_window() {
 #[test]
 fn rows_are_capped_and_sinks_take_their_share() {
     for (softcap, sinks) in
-        [(Some(0.7), None), (None, Some(vec![2.0, -30.0])), (Some(3.0), Some(vec![-1.0, 200.0]))]
+        [(Some(0.7), None), (None, Some(vec![2.0, -30.0])), (Some(3.0), Some(vec![200.0, -1.0]))]
     {
         let scene =
             Scene { sinks, ..Scene::new(Attention { softcap, ..SMALL }, DType::F32, &[(40, 1), (0, 2)]) };
@@ -142,7 +142,7 @@ fn split_rows_keep_to_windows_caps_and_sinks() {
         for (window, softcap, sinks) in [
             (None, Some(0.5), None),
             (None, None, sinks()),
-            (None, None, Some(vec![-1.0, 200.0])),
+            (None, None, Some(vec![200.0, -1.0])),
             (Some(1100), Some(0.7), sinks()),
             (Some(1025), None, None),
         ] {
@@ -205,7 +205,7 @@ fn tiles_keep_to_windows_caps_and_sinks() {
         (Some(1), None, None),
         (Some(5), Some(0.7), None),
         (Some(33), None, Some(vec![3.0, -2.0])),
-        (None, Some(2.0), Some(vec![-1.0, 200.0])),
+        (None, Some(2.0), Some(vec![200.0, -1.0])),
     ] {
         let attention = Attention { window, softcap, ..SMALL };
         let scene = Scene { sinks, ..Scene::new(attention, DType::F32, &[(70, 20), (0, 34)]) };
