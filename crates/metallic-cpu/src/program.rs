@@ -92,7 +92,10 @@ impl Program for CpuProgram {
     fn memory(&self) -> ProgramMemory {
         ProgramMemory {
             weights: self.weights.bytes(),
-            arena: self.arena.capacity() * size_of::<f32>(),
+            arena: [&self.arena, &self.work.normed, &self.work.gate, &self.work.qkv]
+                .iter()
+                .map(|values| values.capacity() * size_of::<f32>())
+                .sum(),
             kv: self.cache.bytes(),
         }
     }
@@ -135,15 +138,7 @@ impl CpuProgram {
         let sizes = Sizes { tokens: step.tokens.len(), outputs: step.outputs.len() };
         self.sizes = sizes;
         let needed = self.schedule.arena_len(sizes);
-        if self.arena.len() < needed {
-            let more = needed - self.arena.len();
-            self.arena.try_reserve_exact(more).map_err(|_| BackendError::OutOfMemory {
-                device: DEVICE,
-                what: "intermediates",
-                needed: needed * size_of::<f32>(),
-            })?;
-            self.arena.resize(needed, 0.0);
-        }
+        grow(&mut self.arena, needed)?;
         self.work.angles_of = None;
         for index in 0..self.graph.nodes().len() {
             let op = self.graph.nodes()[index].op;
@@ -279,6 +274,19 @@ fn norm(isa: Isa, team: &Team, (x, w, eps): (&[f32], &[f32], f32), out: &mut [f3
     team.for_chunks(out, cols, |row, out| rms_norm(isa, &x[row * cols..][..cols], w, eps, out));
 }
 
+/// Room for at least so many numbers, kept between steps.
+fn grow(values: &mut Vec<f32>, needed: usize) -> Result<(), BackendError> {
+    if let Some(more) = needed.checked_sub(values.len()) {
+        values.try_reserve_exact(more).map_err(|_| BackendError::OutOfMemory {
+            device: DEVICE,
+            what: "intermediates",
+            needed: needed * size_of::<f32>(),
+        })?;
+        values.resize(needed, 0.0);
+    }
+    Ok(())
+}
+
 /// A projection's node with access to what it reads.
 struct Parts<'a> {
     graph: &'a Graph,
@@ -326,12 +334,10 @@ impl Work {
         (isa, team): (Isa, &Team),
         (x, norm_with): (&'a [f32], Option<(&[f32], f32)>),
         (cols, quantize): (usize, bool),
-    ) -> Rows<'a> {
+    ) -> Result<Rows<'a>, BackendError> {
         let values = match norm_with {
             Some((w, eps)) => {
-                if normed.len() < x.len() {
-                    normed.resize(x.len(), 0.0);
-                }
+                grow(normed, x.len())?;
                 norm(isa, team, (x, w, eps), &mut normed[..x.len()]);
                 &normed[..x.len()]
             }
@@ -340,7 +346,7 @@ impl Work {
         if quantize {
             quantized.quantize(isa, team, values, cols);
         }
-        Rows { values, cols, quantized }
+        Ok(Rows { values, cols, quantized })
     }
 
     fn project(&mut self, spec: &Project, parts: &Parts<'_>, out: &mut [f32]) -> Result<(), BackendError> {
@@ -376,7 +382,7 @@ impl Work {
             (self.isa, &self.team),
             (input(0), norm_with),
             (matrices[0].cols(), quantize),
-        );
+        )?;
         let residual = at.residual.map(input);
         let accumulate = match residual {
             Some(residual) if N == 1 => Accumulate::Residual(residual),
@@ -406,10 +412,8 @@ impl Work {
     ) -> Result<(), BackendError> {
         let [q_cols, kv_cols, _] = spec.cols();
         let (tokens, cols) = (step.tokens.len(), q_cols + 2 * kv_cols);
+        grow(&mut self.qkv, tokens * cols)?;
         let mut kept = std::mem::take(&mut self.qkv);
-        if kept.len() < tokens * cols {
-            kept.resize(tokens * cols, 0.0);
-        }
         let projected = self.project(&spec.project(), parts, &mut kept[..tokens * cols]);
         self.qkv = kept;
         projected?;
@@ -421,7 +425,7 @@ impl Work {
             angles.rotate(&spec.rope, pairs, token, row);
         });
         let keys_len = tokens * kv_cols;
-        self.normed.resize(keys_len.max(self.normed.len()), 0.0);
+        grow(&mut self.normed, keys_len)?;
         let keys = &mut self.normed[..keys_len];
         self.team.for_chunks(keys, kv_cols, |token, row| {
             row.copy_from_slice(&qkv[token * cols + q_cols..][..kv_cols]);
@@ -450,7 +454,7 @@ impl Work {
             (self.isa, &self.team),
             (input(0), norm_eps.map(|eps| (input(1), eps))),
             (gate.cols(), gate.is_quantized() || up.is_quantized()),
-        );
+        )?;
         let cols = gate.rows();
         let product =
             |weights, x, out| Matmul { weights, x, bias: None, accumulate: Accumulate::Replace, out };
@@ -465,9 +469,7 @@ impl Work {
             matmul(self.isa, &self.team, &mut [product(weights, rows.matching(gate), out)]);
             return Ok(());
         }
-        if self.gate.len() < out.len() {
-            self.gate.resize(out.len(), 0.0);
-        }
+        grow(&mut self.gate, out.len())?;
         let gates = &mut self.gate[..out.len()];
         let mut products = [
             product(simd::Weights::Plain(gate), rows.matching(gate), SharedOut::new(gates, cols)),
