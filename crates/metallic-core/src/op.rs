@@ -236,9 +236,50 @@ impl Op {
             Op::Project(spec) => spec.has_matrix_at(index),
             Op::Qkv(spec) => spec.project().has_matrix_at(index),
             Op::GatedProject { norm, .. } => index > usize::from(norm.is_some()),
-            _ => false,
+            Op::Tokens
+            | Op::Positions
+            | Op::OutputRows
+            | Op::Weight(_)
+            | Op::Embed
+            | Op::SelectRows
+            | Op::Slice { .. }
+            | Op::Unary(_)
+            | Op::Binary(_)
+            | Op::Scale(_)
+            | Op::Softcap(_)
+            | Op::RmsNorm { .. }
+            | Op::Softmax
+            | Op::Rope(_)
+            | Op::KvWrite { .. }
+            | Op::Attention(_) => false,
         };
         if matrix { WeightUse::Matrix } else { WeightUse::Vector }
+    }
+
+    /// The layer whose cache it writes or reads.
+    pub fn layer(&self) -> Option<usize> {
+        match self {
+            Op::KvWrite { layer } => Some(*layer),
+            Op::Attention(attention) => Some(attention.layer),
+            Op::Qkv(qkv) => Some(qkv.layer),
+            Op::Tokens
+            | Op::Positions
+            | Op::OutputRows
+            | Op::Weight(_)
+            | Op::Embed
+            | Op::SelectRows
+            | Op::Slice { .. }
+            | Op::Unary(_)
+            | Op::Binary(_)
+            | Op::Scale(_)
+            | Op::Softcap(_)
+            | Op::RmsNorm { .. }
+            | Op::Softmax
+            | Op::Linear
+            | Op::Rope(_)
+            | Op::Project(_)
+            | Op::GatedProject { .. } => None,
+        }
     }
 
     /// Whether the node is given from outside instead of computed.

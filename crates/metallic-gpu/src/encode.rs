@@ -8,7 +8,7 @@ use crate::error::GpuError;
 use crate::gpu::Limits;
 use crate::kernels::{MAX_ARGS, Slot, Stage, Stages, StepTable};
 use crate::kv::KvCache;
-use crate::lower::{Lowering, layer_of};
+use crate::lower::Lowering;
 use crate::pipelines::{HeldKernels, ReadyPipeline};
 use crate::step::{StepFacts, StepTables};
 use crate::weights::Weights;
@@ -147,7 +147,7 @@ impl Encoder<'_> {
                 }
                 Slot::Step(table) => place.tables.0.region(table, place.tables.1),
                 Slot::Keys | Slot::Values => {
-                    let layer = layer_of(&node.op).ok_or_else(|| missing("a cache"))?;
+                    let layer = node.op.layer().ok_or_else(|| missing("a cache"))?;
                     let [keys, values] = self.cache.layer(layer)?;
                     Ok(if slot == Slot::Keys { keys } else { values })
                 }

@@ -254,16 +254,6 @@ fn fewer_threads(stages: &[Stage], kernels: &[Arc<ReadyPipeline>]) -> Option<u32
     threads.zip(allowed).filter(|(threads, allowed)| threads > allowed).map(|(_, allowed)| allowed).min()
 }
 
-/// The layer whose cache a node writes or reads.
-pub(crate) fn layer_of(op: &Op) -> Option<usize> {
-    match op {
-        Op::KvWrite { layer } => Some(*layer),
-        Op::Qkv(qkv) => Some(qkv.layer),
-        Op::Attention(a) => Some(a.layer),
-        _ => None,
-    }
-}
-
 /// A size as kernels count.
 fn count(n: usize) -> Result<u32, GpuError> {
     u32::try_from(n).map_err(|_| GpuError::Unsupported {
