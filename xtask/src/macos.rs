@@ -9,6 +9,7 @@ use std::process::Command;
 
 use anyhow::{Result, bail, ensure};
 
+use crate::checks::ALL_FEATURES;
 use crate::process::{apt_install, cargo, command, output, root, run as run_command, works};
 
 const TARGET: &str = "aarch64-apple-darwin";
@@ -59,7 +60,7 @@ fn check(clippy: &mut Command, build: &mut Command) -> Result<()> {
     let profile = ["--locked", "--target", TARGET, "--profile", PROFILE];
     run_command(
         clippy
-            .args(["clippy", "--workspace", "--all-targets", "--config"])
+            .args(["clippy", "--workspace", ALL_FEATURES, "--all-targets", "--config"])
             .arg(&config)
             .args(profile)
             .args(["--", "-D", "warnings"]),

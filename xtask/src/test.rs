@@ -5,6 +5,7 @@ use std::process::Command;
 
 use anyhow::{Result, bail};
 
+use crate::checks::ALL_FEATURES;
 use crate::clang;
 use crate::models::{self, QWEN, SMOLLM2};
 use crate::process::{cargo, root, works};
@@ -12,6 +13,8 @@ use crate::process::{cargo, root, works};
 /// How long the optional model may take to arrive before the tests go on without it.
 const OPTIONAL_LIMIT_S: u32 = 150;
 const LIMIT_S: u32 = 1800;
+/// What the library says of devices it was built without.
+const WITHOUT_FEATURES: [&str; 6] = ["test", "--quiet", "--package", "metallic", "--lib", "device::"];
 
 #[derive(Clone, Copy, PartialEq, Debug)]
 enum Fetch {
@@ -29,18 +32,25 @@ pub(crate) fn run(args: &[String]) -> Result<()> {
     let (fetch, rest) = parse(args);
     let notes = prepare(fetch)?;
 
-    // Doc tests first, so that the closing lines of the main run are the last ones.
+    // These first, so that the closing lines of the main run are the last ones.
     let docs = if rest.is_empty() {
-        run_tests(cargo().args(["test", "--workspace", "--doc", "--quiet"]))
+        run_tests(cargo().args(["test", "--workspace", ALL_FEATURES, "--doc", "--quiet"]))
+            .and_then(|()| run_tests(cargo().args(WITHOUT_FEATURES)))
     } else {
         Ok(())
     };
     let nextest = works("cargo-nextest", &["nextest", "--version"]);
     let tests = if nextest {
-        run_tests(cargo().args(["nextest", "run", "--no-fail-fast"]).args(scope(&rest)).args(&rest))
+        run_tests(
+            cargo().args(["nextest", "run", ALL_FEATURES, "--no-fail-fast"]).args(scope(&rest)).args(&rest),
+        )
     } else {
         run_tests(
-            cargo().args(["test", "--no-fail-fast"]).args(targets(&rest)).args(scope(&rest)).args(&rest),
+            cargo()
+                .args(["test", ALL_FEATURES, "--no-fail-fast"])
+                .args(targets(&rest))
+                .args(scope(&rest))
+                .args(&rest),
         )
     };
 

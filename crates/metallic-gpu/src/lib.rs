@@ -1,4 +1,5 @@
-//! The GPU backend: kernels in Metal, planned by pure Rust, driven by Metal on a Mac and by softmetal anywhere.
+//! The GPU backend: kernels in Metal, planned by pure Rust, driven by Metal on a Mac and, with the feature `soft`, by
+//! softmetal anywhere.
 //!
 //! `Op → plan → Command list → driver`. Plans decide; drivers encode.
 #![deny(unsafe_code)]
@@ -22,6 +23,7 @@ mod pipelines;
 mod pool;
 mod program;
 mod provider;
+#[cfg(any(test, feature = "soft"))]
 pub mod soft;
 mod step;
 mod tensor;
@@ -38,4 +40,5 @@ pub use metal::Metal;
 pub use pipelines::{PipelineMetrics, Pipelines, ReadyPipeline};
 pub use pool::{Allocation, ClassStats, Pool, PoolStats, PooledBuffer};
 pub use provider::{OpKind, Providers, Quarantined, Selection, Why};
+#[cfg(any(test, feature = "soft"))]
 pub use soft::{Soft, SoftOptions};

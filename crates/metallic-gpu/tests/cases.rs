@@ -1,4 +1,5 @@
 //! Every operation of the case table through the Metal kernels, run by softmetal.
+#![cfg(feature = "soft")]
 
 use std::sync::Arc;
 

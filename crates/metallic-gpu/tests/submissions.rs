@@ -1,4 +1,5 @@
 //! How work is handed over: one submission a step, however many sequences it carries, and no memory once it runs.
+#![cfg(feature = "soft")]
 
 use std::sync::Arc;
 

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use metallic_core::reference::Reference;
 use metallic_core::{Backend, BackendError};
 use metallic_cpu::{Cpu, CpuOptions};
-use metallic_gpu::{Gpu, GpuBackend, GpuError, GpuOptions, Soft, SoftOptions};
+use metallic_gpu::{Gpu, GpuBackend, GpuError, GpuOptions};
 
 pub use list::{Listed, list};
 pub use metallic_gpu::{Limits, OpKind, Providers, Quarantined, Selection, Why};
@@ -24,7 +24,8 @@ pub enum Device {
     Cpu,
     /// A GPU through Metal: by index, by name or by a part of its name; `None`: the system's choice.
     Metal(Option<String>),
-    /// The Metal kernels on the processor, compiled by clang: slow, for tests and comparisons.
+    /// The Metal kernels on the processor, compiled by clang: slow, for tests and comparisons. Opens in builds with the
+    /// feature `soft`.
     Soft,
     /// The naive interpreter: the executable specification, slower still, for comparisons.
     Reference,
@@ -93,11 +94,7 @@ impl Device {
     /// Opens the device with options. An option the device cannot follow is an error.
     pub fn open_with(&self, options: &OpenOptions) -> Result<Box<dyn Backend>, BackendError> {
         match self.resolve() {
-            Device::Soft => {
-                let options_of_soft = SoftOptions { threads: options.threads, ..SoftOptions::default() };
-                let soft = Soft::new(options_of_soft).map_err(|error| error.on("soft"))?;
-                gpu(Arc::new(soft), options)
-            }
+            Device::Soft => gpu(soft(options.threads).map_err(|error| error.on("soft"))?, options),
             Device::Metal(which) => gpu(metal(which.as_deref()).map_err(|error| error.on("metal"))?, options),
             Device::Reference => {
                 without_providers("reference", options)?;
@@ -146,6 +143,21 @@ fn without_providers(device: &'static str, options: &OpenOptions) -> Result<(), 
         }),
     }
 }
+
+#[cfg(feature = "soft")]
+fn soft(threads: usize) -> Result<Arc<dyn Gpu>, GpuError> {
+    use metallic_gpu::{Soft, SoftOptions};
+    Ok(Arc::new(Soft::new(SoftOptions { threads, ..SoftOptions::default() })?))
+}
+
+#[cfg(not(feature = "soft"))]
+fn soft(_: usize) -> Result<Arc<dyn Gpu>, GpuError> {
+    Err(GpuError::Missing(NO_SOFT.to_owned()))
+}
+
+#[cfg(not(feature = "soft"))]
+const NO_SOFT: &str =
+    "this build has no `soft` feature; build with `metallic/soft` to run Metal kernels in software";
 
 #[cfg(target_os = "macos")]
 fn metal(which: Option<&str>) -> Result<Arc<dyn Gpu>, GpuError> {
@@ -225,9 +237,20 @@ mod tests {
             let error = device.open_with(&options).err().unwrap().to_string();
             assert!(error.contains("`sdpa=plain`"), "{error}");
         }
-        if metallic_testkit::needed(Soft::new(SoftOptions::default())).is_some() {
+        #[cfg(feature = "soft")]
+        if metallic_testkit::needed(soft(1)).is_some() {
             assert!(Device::Soft.open_with(&options).is_ok());
         }
+    }
+
+    #[cfg(not(feature = "soft"))]
+    #[test]
+    fn a_build_without_the_software_device_says_so_where_it_is_opened_and_listed() {
+        let error = Device::Soft.open(1).err().unwrap();
+        assert!(matches!(error, BackendError::Unavailable { device: "soft", .. }), "{error:?}");
+        assert!(error.to_string().contains("no `soft` feature"), "{error}");
+        let listed = list().into_iter().find(|listed| listed.device == Device::Soft).unwrap();
+        assert!(listed.unavailable.is_some_and(|reason| reason.contains("no `soft` feature")));
     }
 
     #[cfg(not(target_os = "macos"))]

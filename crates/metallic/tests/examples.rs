@@ -2,7 +2,6 @@
 #![allow(clippy::duplicate_mod)] // Each example brings the module they share.
 
 use metallic::Device;
-use metallic::tensor::OpenDevice;
 
 #[allow(dead_code)]
 #[path = "../examples/attention.rs"]
@@ -31,7 +30,7 @@ macro_rules! printed {
 
 /// The CPU, the reference, and the Metal kernels in software where there is a clang.
 fn devices() -> impl Iterator<Item = &'static str> {
-    let soft = metallic_testkit::needed(OpenDevice::open(Device::Soft));
+    let soft = cfg!(feature = "soft").then(|| metallic_testkit::needed(Device::Soft.open(1))).flatten();
     ["cpu", "reference"].into_iter().chain(soft.map(|_| "soft"))
 }
 

@@ -1,4 +1,5 @@
 //! The models through the Metal kernels, run by softmetal: the golden data of other engines, and what a step costs.
+#![cfg(feature = "soft")]
 
 use std::path::Path;
 use std::sync::Arc;

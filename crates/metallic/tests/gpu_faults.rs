@@ -1,4 +1,5 @@
 //! A GPU that fails under the engine: the caller gets a typed error, the next request is served, nothing leaks.
+#![cfg(feature = "soft")]
 
 use std::fs;
 use std::sync::Arc;

@@ -1,4 +1,5 @@
 //! The command line, as a user meets it.
+#![cfg(feature = "cli")]
 
 mod front;
 

@@ -1,6 +1,6 @@
 //! What devices this machine has.
 
-use metallic_gpu::{Gpu, Limits, Soft, SoftOptions};
+use metallic_gpu::Limits;
 
 use super::{Device, available_memory};
 
@@ -38,6 +38,9 @@ pub fn list() -> Vec<Listed> {
     all
 }
 
+/// What it is called where it cannot be opened.
+const SOFT_NAME: &str = "Metal in software";
+
 fn missing(device: Device, kind: &'static str, name: &str, reason: String) -> Listed {
     Listed {
         device,
@@ -73,9 +76,16 @@ fn processor(device: &Device) -> Listed {
     }
 }
 
+#[cfg(not(feature = "soft"))]
 fn soft() -> Listed {
+    missing(Device::Soft, "soft", SOFT_NAME, super::NO_SOFT.to_owned())
+}
+
+#[cfg(feature = "soft")]
+fn soft() -> Listed {
+    use metallic_gpu::{Gpu, Soft, SoftOptions};
     match Soft::new(SoftOptions::default()) {
-        Err(error) => missing(Device::Soft, "soft", "Metal in software", error.to_string()),
+        Err(error) => missing(Device::Soft, "soft", SOFT_NAME, error.to_string()),
         Ok(soft) => Listed {
             device: Device::Soft,
             kind: "soft",

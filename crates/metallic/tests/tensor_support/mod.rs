@@ -7,7 +7,8 @@ use metallic_testkit::needed;
 /// The CPU, the reference, and the Metal kernels in software where there is a clang.
 pub(crate) fn devices() -> Vec<OpenDevice> {
     let always = [Device::Cpu, Device::Reference].map(|device| OpenDevice::open(device).unwrap());
-    always.into_iter().chain(needed(OpenDevice::open(Device::Soft))).collect()
+    let soft = cfg!(feature = "soft").then(|| needed(OpenDevice::open(Device::Soft))).flatten();
+    always.into_iter().chain(soft).collect()
 }
 
 pub(crate) fn numbers(tensor: &Tensor) -> Vec<f32> {
