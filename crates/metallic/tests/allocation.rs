@@ -1,4 +1,6 @@
 //! A step of a kind that has run before allocates nothing.
+//!
+//! A binary of its own: it counts the allocations of the whole process, and other tests would allocate beside it.
 
 use std::alloc::System;
 

@@ -1,4 +1,4 @@
-//! Malformed files are refused with a message that fits; see `data/bad/README.md`.
+//! Malformed files are refused with a message that fits; see `../data/bad/README.md`.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};

@@ -1,8 +1,6 @@
 //! The engine against a program that notices every wrong block, position and length.
 
-mod generate_support;
-
-use generate_support::*;
+use crate::generate_support::*;
 use metallic::generate::{
     Engine, EngineConfig, EngineError, Event, FinishReason, Generation, Request, Sampling,
 };

@@ -1,8 +1,6 @@
 //! The command line, as a user meets it.
 #![cfg(feature = "cli")]
 
-mod front;
-
 use std::{
     path::Path,
     process::{Command, Output},
@@ -83,7 +81,7 @@ const RUN: [&str; 17] = [
 
 #[test]
 fn list_shows_kernels_and_arguments() {
-    if front::compiler().is_none() {
+    if crate::front::compiler().is_none() {
         return;
     }
     let folder = folder(BARRIER);
@@ -107,7 +105,7 @@ fn list_shows_kernels_and_arguments() {
 
 #[test]
 fn run_computes_and_prints() {
-    if front::compiler().is_none() {
+    if crate::front::compiler().is_none() {
         return;
     }
     let folder = folder(BARRIER);
@@ -130,7 +128,7 @@ fn run_computes_and_prints() {
 
 #[test]
 fn a_missing_barrier_is_reported_and_fails_the_command() {
-    if front::compiler().is_none() {
+    if crate::front::compiler().is_none() {
         return;
     }
     let folder = folder("");
@@ -151,7 +149,7 @@ fn a_missing_barrier_is_reported_and_fails_the_command() {
 
 #[test]
 fn random_schedules_show_the_race_without_checks() {
-    if front::compiler().is_none() {
+    if crate::front::compiler().is_none() {
         return;
     }
     let folder = folder("");
@@ -162,7 +160,7 @@ fn random_schedules_show_the_race_without_checks() {
 
 #[test]
 fn wrong_arguments_are_refused_by_name() {
-    if front::compiler().is_none() {
+    if crate::front::compiler().is_none() {
         return;
     }
     let folder = folder(BARRIER);
@@ -204,7 +202,7 @@ fn wrong_arguments_are_refused_by_name() {
 
 #[test]
 fn an_unbound_buffer_is_named() {
-    if front::compiler().is_none() {
+    if crate::front::compiler().is_none() {
         return;
     }
     let folder = folder(BARRIER);
@@ -230,7 +228,7 @@ fn an_unbound_buffer_is_named() {
 
 #[test]
 fn lint_finds_what_running_does_not() {
-    if front::compiler().is_none() {
+    if crate::front::compiler().is_none() {
         return;
     }
     let folder = folder(BARRIER);
@@ -245,7 +243,7 @@ fn lint_finds_what_running_does_not() {
 
 #[test]
 fn ptx_is_written_with_constants_baked_in() {
-    if front::compiler().is_none() {
+    if crate::front::compiler().is_none() {
         return;
     }
     let folder = folder(BARRIER);

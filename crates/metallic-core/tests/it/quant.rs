@@ -1,4 +1,4 @@
-//! Every element type against blocks that others encoded and decoded; see `data/dequant/README.md`.
+//! Every element type against blocks that others encoded and decoded; see `../data/dequant/README.md`.
 
 use std::path::PathBuf;
 

@@ -1,8 +1,6 @@
 //! The address-space lint finds what Metal would refuse, and nothing else.
 
-mod front;
-
-use front::needed;
+use crate::front::needed;
 use softmetal::{Compiler, Diagnostic, Source, lint::lint};
 
 fn check(name: &str, text: &str) -> Option<Vec<Diagnostic>> {

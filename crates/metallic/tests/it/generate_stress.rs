@@ -1,8 +1,6 @@
 //! Random traffic on random small engines: whatever happens to a request's neighbours, its tokens are the model's.
 
-mod generate_support;
-
-use generate_support::*;
+use crate::generate_support::*;
 use metallic::generate::{EngineConfig, FinishReason, Generation};
 use proptest::prelude::*;
 

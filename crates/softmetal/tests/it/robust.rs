@@ -1,16 +1,14 @@
 //! Bad sources are errors: no panic, no hang, and a place in the `.metal` file.
 
-mod front;
-
 use std::time::{Duration, Instant};
 
-use front::Random;
+use crate::front::Random;
 use softmetal::{
     Error, Source,
     rewrite::{Selection, Target, rewrite},
 };
 
-const CONSTRUCTS: &str = include_str!("kernels/constructs.metal");
+const CONSTRUCTS: &str = include_str!("../kernels/constructs.metal");
 
 /// A small source that uses most of the language, for mutations that are compiled.
 const SMALL: &str = r#"#include <metal_stdlib>
@@ -111,7 +109,7 @@ fn the_rewriter_takes_any_text() {
 
 #[test]
 fn two_hundred_mutated_sources_neither_panic_nor_hang() {
-    let Some(compiler) = front::compiler() else { return };
+    let Some(compiler) = crate::front::compiler() else { return };
     let compiler = compiler.time_limit(Duration::from_secs(60));
     let refused = std::sync::atomic::AtomicUsize::new(0);
     std::thread::scope(|scope| {
@@ -145,7 +143,7 @@ fn two_hundred_mutated_sources_neither_panic_nor_hang() {
 
 #[test]
 fn compile_errors_point_at_the_metal_line() {
-    let Some(compiler) = front::compiler() else { return };
+    let Some(compiler) = crate::front::compiler() else { return };
     let head = "#include <metal_stdlib>\nusing namespace metal;\n";
     let cases = [
         // An undeclared name after a qualifier that the rewriter removes.
@@ -193,7 +191,7 @@ fn compile_errors_point_at_the_metal_line() {
 
 #[test]
 fn errors_in_included_files_name_them() {
-    let Some(compiler) = front::compiler() else { return };
+    let Some(compiler) = crate::front::compiler() else { return };
     let folder = tempfile::tempdir().expect("a folder");
     std::fs::write(folder.path().join("part.h"), "\ninline int broken() { return what; }\n")
         .expect("written");
@@ -207,7 +205,7 @@ fn errors_in_included_files_name_them() {
 
 #[test]
 fn a_compiler_that_takes_too_long_is_stopped() {
-    let Some(compiler) = front::compiler() else { return };
+    let Some(compiler) = crate::front::compiler() else { return };
     let text = "template <int N> struct slow { static constexpr int value = slow<N - 1>::value + slow<N - 2>::value; };\n\
                 constexpr int spin(int n) { int s = 0; for (int i = 0; i < 1000; i++) for (int j = 0; j < 1000; j++) s ^= i * j + n; return s; }\n\
                 template <int N> constexpr int many() { return spin(N) + many<N - 1>(); }\n\

@@ -1,10 +1,8 @@
 //! The PTX target: what the text holds, how entries are described, and that NVIDIA's assembler takes it.
 
-mod front;
-
 use std::{collections::BTreeMap, env, path::PathBuf, process::Command};
 
-use front::needed;
+use crate::front::needed;
 use softmetal::{
     Compiler, Source,
     ptx::{PtxModule, PtxOptions, ptx},

@@ -1,11 +1,9 @@
 //! Eager tensors of sizes that no machine has, of none at all, and of more than goes at a time.
 
-mod tensor_support;
-
 use metallic::core;
 use metallic::tensor::{DType, Error, Mask, OpenDevice, Rope, RopePairs, Sample, Sdpa, Tensor, TensorError};
 
-use tensor_support::{close, devices, from, numbers};
+use crate::tensor_support::{close, devices, from, numbers};
 
 #[test]
 fn sizes_beyond_counting_are_refused_before_anything_is_made() {

@@ -1,6 +1,5 @@
 //! A program whose logits depend on the whole history, which it knows only from what was written to its paged cache:
 //! a wrong block, position or length changes every token after it.
-#![allow(dead_code)] // Each test file uses a part.
 
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 

@@ -1,10 +1,8 @@
 //! Text and stop strings of an answer.
 
-mod generate_support;
-
 use std::sync::Arc;
 
-use generate_support::*;
+use crate::generate_support::*;
 use metallic::generate::{Engine, Event, FinishReason, Generation, Request};
 
 fn text_engine() -> Engine {

@@ -4,8 +4,6 @@
 #![allow(clippy::format_push_string, clippy::format_collect)]
 
 mod atomic;
-#[path = "../front/mod.rs"]
-mod front;
 mod integer;
 mod math;
 mod matrix;

@@ -1,8 +1,6 @@
 //! Logits, greedy continuation and perplexity without an engine.
 
-mod generate_support;
-
-use generate_support::*;
+use crate::generate_support::*;
 use metallic::generate::{EngineError, greedy, logits, perplexity};
 
 #[test]

@@ -1,4 +1,4 @@
-//! The tables that softmetal runs anywhere, on the GPU of a Mac: `cargo test -p metallic-gpu --test metal`.
+//! The tables that softmetal runs anywhere, on the GPU of a Mac: `cargo test -p metallic-gpu --test it metal::`.
 #![cfg(target_os = "macos")]
 
 use std::sync::Arc;

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use super::{atomic, integer, math, matrix, pack, relational, scalars, simd, types};
 
-const TABLE: &str = include_str!("../../docs/msl-functions.md");
+const TABLE: &str = include_str!("../../../docs/msl-functions.md");
 
 /// Every kernel source that a test of this folder compiles and checks.
 fn tested() -> String {

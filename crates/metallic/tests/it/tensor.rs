@@ -1,14 +1,12 @@
 //! The eager tensors, on every device that any machine has.
 
-mod tensor_support;
-
 use std::sync::Arc;
 
+use crate::tensor_support::{close, devices, from, numbers};
 use metallic::core;
 use metallic::tensor::{
     Binary, DType, Error, Mask, OpenDevice, Rope, RopePairs, Sample, Sdpa, Tensor, TensorError, Unary, View,
 };
-use tensor_support::{close, devices, from, numbers};
 
 fn counting(device: &OpenDevice, shape: &[usize]) -> Tensor {
     let values: Vec<f32> = (0..shape.iter().product::<usize>()).map(|i| i as f32).collect();

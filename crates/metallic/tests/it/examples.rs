@@ -4,19 +4,19 @@
 use metallic::Device;
 
 #[allow(dead_code)]
-#[path = "../examples/attention.rs"]
+#[path = "../../examples/attention.rs"]
 mod attention;
 #[allow(dead_code)]
-#[path = "../examples/device_info.rs"]
+#[path = "../../examples/device_info.rs"]
 mod device_info;
 #[allow(dead_code)]
-#[path = "../examples/elementwise.rs"]
+#[path = "../../examples/elementwise.rs"]
 mod elementwise;
 #[allow(dead_code)]
-#[path = "../examples/load_and_generate.rs"]
+#[path = "../../examples/load_and_generate.rs"]
 mod load_and_generate;
 #[allow(dead_code)]
-#[path = "../examples/matmul.rs"]
+#[path = "../../examples/matmul.rs"]
 mod matmul;
 
 /// What an example prints with these arguments.

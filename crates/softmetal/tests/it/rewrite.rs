@@ -1,7 +1,5 @@
 //! The rewriter: each construct of Metal keeps its meaning, its line and its column.
 
-mod front;
-
 use std::path::Path;
 
 use softmetal::{
@@ -16,7 +14,7 @@ fn cpp(source: &str) -> Rewritten {
 
 fn constructs() -> Option<(Compiler, Source)> {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/kernels/constructs.metal");
-    Some((front::compiler()?, Source::from_file(path).expect("the test's source")))
+    Some((crate::front::compiler()?, Source::from_file(path).expect("the test's source")))
 }
 
 /// Columns of each word of `words` in the line that holds them all, before and after.
@@ -251,7 +249,7 @@ fn function_constants_reach_kernels_and_what_is_derived_from_them() {
 
 #[test]
 fn the_cache_sees_changes_of_included_files() {
-    let Some(compiler) = front::compiler() else { return };
+    let Some(compiler) = crate::front::compiler() else { return };
     let folder = tempfile::tempdir().expect("a folder");
     let header = folder.path().join("value.h");
     let text = "#include \"value.h\"\nkernel void f(device int* out) { out[0] = VALUE; }";

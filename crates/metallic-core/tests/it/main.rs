@@ -1,0 +1,5 @@
+//! The graph, its types and its steps from the outside.
+
+mod quant;
+mod rewrite;
+mod step;

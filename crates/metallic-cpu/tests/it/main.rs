@@ -1,0 +1,4 @@
+//! The CPU backend against the tables of cases that every backend runs.
+
+mod cases;
+mod tensor_cases;

@@ -1,0 +1,14 @@
+//! softmetal from the outside: sources in, results and reports out.
+
+mod buffers;
+mod bugs;
+mod cache;
+mod cli;
+mod crashes;
+mod front;
+mod lint;
+mod ptx;
+mod rewrite;
+mod robust;
+mod runtime;
+mod stdlib;
