@@ -55,10 +55,6 @@ impl<'f> Ledger<'f> {
         }
     }
 
-    fn fail(&self, error: ModelError) {
-        self.state.borrow_mut().error.get_or_insert(error);
-    }
-
     /// Nothing was missing or misshapen, and every row of every tensor was read.
     pub(crate) fn finish(self) -> Result<(), ModelError> {
         let State { used, error } = self.state.into_inner();
@@ -126,14 +122,7 @@ impl<'a, 'g> WeightSource<'a, 'g> {
             fit(made.tensor, shape)
         });
         self.graph.weight(weight.unwrap_or_else(|fault| {
-            let (file, needed) = (self.ledger.file.clone(), shape.to_string());
-            let (name, error) = match fault {
-                Fault::Missing { name } => (name.clone(), ModelError::Missing { file, name, needed }),
-                Fault::Unfit { name, found, needed } => {
-                    (name.clone(), ModelError::Mismatch { file, name, found, needed })
-                }
-            };
-            self.ledger.fail(error);
+            let name = self.refuse(fault, &shape.to_string());
             Weight { name, ty: TensorType::f32(shape), data: Bytes::from(Vec::new()) }
         }))
     }
@@ -154,18 +143,35 @@ impl<'a, 'g> WeightSource<'a, 'g> {
     pub fn numbers(&self, recipe: impl Into<Recipe>, len: usize) -> Option<Vec<f32>> {
         let made = self.make(&recipe.into(), None).ok()?;
         self.ledger.mark(made.used);
-        let tensor = made.tensor;
-        let numbers = recipe::floats(&tensor).unwrap_or_default();
-        let (found, needed) = if tensor.dtype != DType::F32 || tensor.shape != [len] {
-            (recipe::describe(&tensor), format!("F32 [{len}]"))
-        } else if let Some(bad) = numbers.iter().find(|x| !(x.is_finite() && **x > 0.0)) {
-            (format!("{} with {bad} in it", recipe::describe(&tensor)), "positive numbers".to_owned())
-        } else {
-            return Some(numbers);
-        };
+        let numbers = positive(&made.tensor, len);
+        numbers.map_err(|fault| self.refuse(fault, "")).ok()
+    }
+
+    /// Keeps what is wrong for the end, and tells what it is wrong with.
+    fn refuse(&self, fault: Fault, shape: &str) -> String {
         let file = self.ledger.file.clone();
-        self.ledger.fail(ModelError::Mismatch { file, name: tensor.name, found, needed });
-        None
+        let (name, error) = match fault {
+            Fault::Missing { name } => {
+                (name.clone(), ModelError::Missing { file, name, needed: shape.to_owned() })
+            }
+            Fault::Unfit { name, found, needed } => {
+                (name.clone(), ModelError::Mismatch { file, name, found, needed })
+            }
+        };
+        self.ledger.state.borrow_mut().error.get_or_insert(error);
+        name
+    }
+}
+
+/// The numbers of an `F32` vector of this length, where all are above 0.
+fn positive(tensor: &Tensor, len: usize) -> Result<Vec<f32>, Fault> {
+    if tensor.dtype != DType::F32 || tensor.shape != [len] {
+        return Err(Fault::unfit(tensor, format!("F32 [{len}]")));
+    }
+    let numbers = recipe::floats(tensor)?;
+    match numbers.iter().position(|x| !(x.is_finite() && *x > 0.0)) {
+        Some(bad) => Err(Fault::unfit(tensor, format!("positive numbers, and not {}", numbers[bad]))),
+        None => Ok(numbers),
     }
 }
 

@@ -110,6 +110,18 @@ fn each_kind_of_file_has_its_own_way() {
 }
 
 #[test]
+fn a_name_of_several_spellings_is_the_one_the_file_has() {
+    const LAYERS: Key = Key::new("blk", "model.layers|model.language_model.layers");
+    let file = [tensor("model.language_model.layers.1.qkv_proj.weight", &[2], &[1.0, 2.0], DType::F32)];
+    let ledger = Ledger::new(Naming::HuggingFace, "m".to_owned(), file.iter());
+    let builder = GraphBuilder::new();
+    let source = ledger.source(&builder);
+    assert!(source.item(LAYERS, 1).has(QKV.weight()) && !source.item(LAYERS, 0).has(QKV.weight()));
+    assert_eq!(source.item(LAYERS, 1).numbers(QKV.weight(), 2), Some(vec![1.0, 2.0]));
+    assert!(ledger.finish().is_ok());
+}
+
+#[test]
 fn norms_may_be_stored_less_one() {
     let file = [tensor("qkv_proj.weight", &[3], &[-0.5, 0.0, 1.0], DType::F16)];
     let (weights, said) = take(Naming::HuggingFace, &file, &[(QKV.weight().plus_one(), &[3])]);
