@@ -11,10 +11,10 @@ pub mod device;
 pub mod generate;
 mod llm;
 pub mod model;
-mod nn;
+pub mod nn;
 pub mod tensor;
 pub mod text;
-mod weights;
+pub mod weights;
 
 pub use device::Device;
 pub use generate::{Event, FinishReason, Generation, Sampling};

@@ -6,7 +6,7 @@ use clap::Args;
 use metallic::{
     Model,
     formats::{Array, Gguf, SafeTensors, Tensor, Value as Meta},
-    model::{Config, ModelError, RopeScaling},
+    model::{Config, ModelError},
 };
 use serde_json::{Map, Value, json};
 
@@ -240,32 +240,15 @@ fn elements(values: &Array) -> Value {
 }
 
 fn config(config: &Config) -> Value {
-    let scaling = match config.rope.scaling {
-        RopeScaling::None => Value::Null,
-        RopeScaling::Linear(factor) => json!({"type": "linear", "factor": float(factor)}),
-        RopeScaling::Llama3 { factor, low, high, original } => json!({
-            "type": "llama3",
-            "factor": float(factor),
-            "low": float(low),
-            "high": float(high),
-            "original": float(original),
-        }),
-    };
     json!({
         "architecture": config.architecture,
         "layers": config.layers,
         "hidden": config.hidden,
-        "ffn": config.ffn,
         "heads": config.heads,
         "kv_heads": config.kv_heads,
         "head_dim": config.head_dim,
         "vocab": config.vocab,
         "context": config.context,
-        "norm_eps": float(config.norm_eps),
-        "rope_theta": float(config.rope.theta),
-        "rope_dims": config.rope.dims,
-        "rope_scaling": scaling,
-        "sliding_window": config.windows.iter().flatten().max(),
     })
 }
 

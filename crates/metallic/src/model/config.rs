@@ -1,11 +1,11 @@
-//! What a decoder model is, in numbers, whatever file they were read from.
+//! What every decoder has, in numbers, and what families read alike.
 
-use metallic_core::{RopePairs, Unary};
+use metallic_core::{Attention, Unary};
 
-use super::ModelError;
+use super::{Key, Meta, ModelError, Naming};
 
-/// The hyper-parameters of a decoder-only transformer.
-#[derive(Clone, Debug, PartialEq)]
+/// The numbers the rest of the program needs of any model. What else a family has, it keeps to itself.
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Config {
     /// The family's name as the file gives it: `llama`, `mistral`, `qwen2`.
     pub architecture: String,
@@ -13,8 +13,6 @@ pub struct Config {
     pub layers: usize,
     /// Length of the residual stream.
     pub hidden: usize,
-    /// Length of the feed-forward's inner rows.
-    pub ffn: usize,
     /// Query heads.
     pub heads: usize,
     /// Key/value heads.
@@ -25,181 +23,124 @@ pub struct Config {
     pub vocab: usize,
     /// The longest sequence the model was made for.
     pub context: usize,
-    /// Epsilon of the norms.
-    pub norm_eps: f32,
-    /// The feed-forward's gate.
-    pub act: Unary,
-    /// Position embedding.
-    pub rope: RopeConfig,
-    /// How far back each layer may look; `None`: as far as there is.
-    pub windows: Vec<Option<usize>>,
-    /// Biases of the query, key and value projections.
-    pub qkv_bias: bool,
-    /// Bias of the attention's output projection.
-    pub out_bias: bool,
-    /// Biases of the feed-forward.
-    pub mlp_bias: bool,
-    /// Whether the output matrix is the embedding table; `None`: where the file has no matrix of its own.
-    pub tied: Option<bool>,
 }
 
-/// Rotary embedding as a family defines it.
-#[derive(Clone, Debug, PartialEq)]
-pub struct RopeConfig {
-    /// Base of the geometric series of frequencies.
-    pub theta: f32,
-    /// Elements of a head that are rotated.
-    pub dims: usize,
-    /// How pairs lie in this file's rows.
-    pub pairs: RopePairs,
-    /// Stretching of the frequencies for longer contexts.
-    pub scaling: RopeScaling,
-}
-
-/// How frequencies are stretched.
-#[derive(Clone, Debug, PartialEq)]
-pub enum RopeScaling {
-    /// Not at all.
-    None,
-    /// All divided by a factor.
-    Linear(f32),
-    /// Llama 3: high frequencies stay, low ones are divided, those between are blended.
-    Llama3 {
-        /// Divisor of the low frequencies.
-        factor: f32,
-        /// Wavelengths above `original / low` are divided.
-        low: f32,
-        /// Wavelengths below `original / high` stay.
-        high: f32,
-        /// The context the model was first trained with.
-        original: f32,
-    },
-}
-
-impl RopeConfig {
-    /// Radians a position turns each pair.
-    pub fn frequencies(&self) -> Vec<f32> {
-        let theta = f64::from(self.theta);
-        let pairs = self.dims / 2;
-        (0..pairs).map(|i| self.scaled(theta.powf(-(2.0 * i as f64) / self.dims as f64)) as f32).collect()
-    }
-
-    fn scaled(&self, freq: f64) -> f64 {
-        match self.scaling {
-            RopeScaling::None => freq,
-            RopeScaling::Linear(factor) => freq / f64::from(factor),
-            RopeScaling::Llama3 { factor, low, high, original } => {
-                let (low, high, original) = (f64::from(low), f64::from(high), f64::from(original));
-                let turns = original * freq / std::f64::consts::TAU;
-                let blend = ((turns - low) / (high - low)).clamp(0.0, 1.0);
-                freq * blend + freq / f64::from(factor) * (1.0 - blend)
-            }
-        }
-    }
-}
-
-/// Sizes beyond which a file is lying or cannot run anywhere.
-const MAX_LAYERS: usize = MAX_TABLE;
-/// The most layers anything is tabled for.
-pub(super) const MAX_TABLE: usize = 4096;
+// Sizes beyond which a file is lying or cannot run anywhere.
+const MAX_LAYERS: usize = 4096;
 const MAX_HEADS: usize = 65_536;
 const MAX_HEAD_DIM: usize = 8192;
-const MAX_WIDTH: usize = 1 << 24;
+/// The longest row of anything.
+pub const MAX_WIDTH: usize = 1 << 24;
+
+pub(super) const LAYERS: Key = Key::new("block_count", "num_hidden_layers|n_layer");
+const HIDDEN: Key = Key::new("embedding_length", "hidden_size|n_embd");
+const HEADS: Key = Key::new("attention.head_count", "num_attention_heads|n_head");
+const KV_HEADS: Key = Key::new("attention.head_count_kv", "num_key_value_heads");
+const HEAD_DIM: Key = Key::new("attention.key_length", "head_dim");
+const VALUE_DIM: Key = Key::new("attention.value_length", "");
+const CONTEXT: Key = Key::new("context_length", "max_position_embeddings|n_positions");
+const VOCAB: Key = Key::new("vocab_size", "vocab_size");
+const TOKENIZER: Key = Key::new("tokenizer.ggml.model", "");
+const TOKENS: Key = Key::new("tokenizer.ggml.tokens", "");
+const WINDOW: Key = Key::new("attention.sliding_window", "sliding_window");
+const LAYER_TYPES: Key = Key::new("", "layer_types");
+const ACTIVATION: Key = Key::new("", "hidden_act|hidden_activation|activation_function");
+const TIED: Key = Key::new("", "tie_word_embeddings");
+const QUANTIZED: Key = Key::new("", "quantization_config");
 
 impl Config {
-    /// Refuses numbers no model can have; `file` is named in the refusal.
-    pub fn validate(&self, file: &str) -> Result<(), ModelError> {
-        let bad = |key: &str, found: String, needed: &str| {
-            Err(ModelError::Config {
-                file: file.to_owned(),
-                key: key.to_owned(),
-                found,
-                needed: needed.to_owned(),
-            })
-        };
-        let counts = [
-            ("layer count", self.layers, MAX_LAYERS),
-            ("hidden size", self.hidden, MAX_WIDTH),
-            ("feed-forward size", self.ffn, MAX_WIDTH),
-            ("head count", self.heads, MAX_HEADS),
-            ("kv head count", self.kv_heads, MAX_HEADS),
-            ("head size", self.head_dim, MAX_HEAD_DIM),
-            ("vocabulary size", self.vocab, MAX_WIDTH),
-            ("context length", self.context, u32::MAX as usize),
-        ];
-        for (key, found, most) in counts {
-            if found == 0 || found > most {
-                return bad(key, found.to_string(), &format!("1 to {most}"));
-            }
+    /// Reads the numbers under their usual keys, and refuses those no model can have.
+    pub fn read(meta: &Meta<'_>) -> Result<Config, ModelError> {
+        let layers = meta.count(LAYERS, MAX_LAYERS)?;
+        let hidden = meta.count(HIDDEN, MAX_WIDTH)?;
+        let heads = meta.count(HEADS, MAX_HEADS)?;
+        let kv_heads = meta.opt_count(KV_HEADS, MAX_HEADS)?.unwrap_or(heads);
+        if !heads.is_multiple_of(kv_heads) {
+            return Err(meta.bad(KV_HEADS, kv_heads, format!("a divisor of the {heads} heads")));
         }
-        if !self.heads.is_multiple_of(self.kv_heads) {
-            return bad(
-                "kv head count",
-                self.kv_heads.to_string(),
-                &format!("a divisor of the {} heads", self.heads),
-            );
+        let head_dim = meta.get_or(HEAD_DIM, hidden / heads)?;
+        let head_dim = meta.checked(HEAD_DIM, head_dim, MAX_HEAD_DIM)?;
+        let value_dim = meta.get_or(VALUE_DIM, head_dim)?;
+        if value_dim != head_dim {
+            return Err(meta.bad(VALUE_DIM, value_dim, format!("{head_dim}, as the keys")));
         }
-        if !(self.norm_eps.is_finite() && self.norm_eps >= 0.0) {
-            return bad("norm epsilon", self.norm_eps.to_string(), "a small positive number");
-        }
-        let rope = &self.rope;
-        if !(rope.theta.is_finite() && rope.theta > 0.0) {
-            return bad("rope theta", rope.theta.to_string(), "a positive number");
-        }
-        if rope.dims == 0 || !rope.dims.is_multiple_of(2) || rope.dims > self.head_dim {
-            return bad(
-                "rope dimensions",
-                rope.dims.to_string(),
-                &format!("an even number up to {}", self.head_dim),
-            );
-        }
-        let scaling_ok = match rope.scaling {
-            RopeScaling::None => true,
-            RopeScaling::Linear(factor) => factor.is_finite() && factor > 0.0,
-            RopeScaling::Llama3 { factor, low, high, original } => {
-                [factor, low, high, original].iter().all(|x| x.is_finite() && *x > 0.0) && high > low
-            }
-        };
-        if !scaling_ok {
-            return bad("rope scaling", format!("{:?}", rope.scaling), "positive factors, high above low");
-        }
-        if self.windows.contains(&Some(0)) {
-            return bad("sliding window", "0".to_owned(), "at least 1");
-        }
-        Ok(())
+        let context = meta.opt_count(CONTEXT, u32::MAX as usize)?.unwrap_or(2048);
+        let architecture = meta.architecture().to_owned();
+        Ok(Config { architecture, layers, hidden, heads, kv_heads, head_dim, vocab: vocab(meta)?, context })
+    }
+
+    /// Attention of a layer over all it may see: `softmax(q · Kᵀ / sqrt(head_dim)) · V`.
+    pub fn attention(&self, layer: usize) -> Attention {
+        let Config { heads, kv_heads, head_dim, .. } = *self;
+        let scale = (head_dim as f32).sqrt().recip();
+        Attention { layer, heads, kv_heads, head_dim, scale, window: None, softcap: None }
     }
 }
 
-/// The activation a config names.
-pub(super) fn activation(file: &str, key: &str, name: &str) -> Result<Unary, ModelError> {
-    match name {
-        "silu" | "swish" => Ok(Unary::Silu),
-        "gelu" => Ok(Unary::Gelu),
-        "gelu_pytorch_tanh" | "gelu_new" | "gelu_tanh" => Ok(Unary::GeluTanh),
-        "relu" => Ok(Unary::Relu),
-        other => Err(ModelError::Config {
-            file: file.to_owned(),
-            key: key.to_owned(),
-            found: format!("`{other}`"),
-            needed: "silu, gelu, gelu_pytorch_tanh or relu".to_owned(),
-        }),
+/// Ids in the vocabulary: of a GGUF file its list of tokens, where it has a tokenizer.
+fn vocab(meta: &Meta<'_>) -> Result<usize, ModelError> {
+    let listed = match meta.naming() {
+        Naming::Gguf => meta.opt(TOKENIZER)? != Some("no_vocab"),
+        Naming::HuggingFace => false,
+    };
+    if !listed {
+        return meta.count(VOCAB, MAX_WIDTH);
     }
+    meta.checked(TOKENS, meta.get::<Vec<&str>>(TOKENS)?.len(), MAX_WIDTH)
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
+/// The epsilon of a norm; a GGUF file must give it, transformers takes 1e-6 where `config.json` does not.
+pub fn epsilon(meta: &Meta<'_>, key: Key) -> Result<f32, ModelError> {
+    let eps: f32 = match meta.naming() {
+        Naming::Gguf => meta.get(key)?,
+        Naming::HuggingFace => meta.get_or(key, 1e-6)?,
+    };
+    let fits = eps.is_finite() && eps >= 0.0;
+    if fits { Ok(eps) } else { Err(meta.bad(key, eps, "a small positive number")) }
+}
 
-    #[test]
-    fn llama3_scaling_keeps_high_and_divides_low_frequencies() {
-        let scaling = RopeScaling::Llama3 { factor: 8.0, low: 1.0, high: 4.0, original: 32.0 };
-        let plain =
-            RopeConfig { theta: 500.0, dims: 32, pairs: RopePairs::Halves, scaling: RopeScaling::None };
-        let scaled = RopeConfig { scaling, ..plain.clone() };
-        let (plain, scaled) = (plain.frequencies(), scaled.frequencies());
-        assert_eq!(plain[0], scaled[0]);
-        let last = plain.len() - 1;
-        assert!((plain[last] / scaled[last] - 8.0).abs() < 1e-4);
-        assert!(plain.iter().zip(&scaled).any(|(p, s)| p / s > 1.01 && p / s < 7.9), "some are blended");
+/// The activation that `config.json` names, or the family's.
+pub fn activation(meta: &Meta<'_>, family: Unary) -> Result<Unary, ModelError> {
+    Ok(match meta.opt(ACTIVATION)? {
+        None => family,
+        Some("silu" | "swish") => Unary::Silu,
+        Some("gelu") => Unary::Gelu,
+        Some("gelu_pytorch_tanh" | "gelu_new" | "gelu_tanh") => Unary::GeluTanh,
+        Some("relu") => Unary::Relu,
+        Some(other) => {
+            let needed = "silu, gelu, gelu_pytorch_tanh or relu";
+            return Err(meta.bad(ACTIVATION, format!("`{other}`"), needed));
+        }
+    })
+}
+
+/// How far back each layer may look; `None`: as far as there is. Where the file does not list the layers that have a
+/// window, `slides` tells them.
+pub fn windows(
+    meta: &Meta<'_>,
+    layers: usize,
+    slides: impl Fn(usize) -> bool,
+) -> Result<Vec<Option<usize>>, ModelError> {
+    let Some(window) = meta.opt_count(WINDOW, usize::MAX)? else { return Ok(vec![None; layers]) };
+    let listed = meta.per_layer::<&str>(LAYER_TYPES, layers)?;
+    let slides =
+        |i: usize| listed.as_ref().map_or_else(|| slides(i), |types| types[i] == "sliding_attention");
+    Ok((0..layers).map(|i| slides(i).then_some(window)).collect())
+}
+
+/// Whether the output matrix is the embedding table. `None`, where the file has no matrix of its own: GGUF does not say.
+pub fn tied(meta: &Meta<'_>, family: bool) -> Result<Option<bool>, ModelError> {
+    Ok(match meta.naming() {
+        Naming::Gguf => None,
+        Naming::HuggingFace => Some(meta.get_or(TIED, family)?),
+    })
+}
+
+/// Refuses `config.json` of weights that were quantised in a way of their own.
+pub fn plain_weights(meta: &Meta<'_>) -> Result<(), ModelError> {
+    if !meta.has(QUANTIZED) {
+        return Ok(());
     }
+    let method = meta.within(QUANTIZED.hf)?.get_or(Key::new("", "quant_method"), "unknown")?;
+    Err(meta.bad(QUANTIZED, format!("method `{method}`"), "plain F32, F16 or BF16 weights"))
 }

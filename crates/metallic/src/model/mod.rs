@@ -1,150 +1,69 @@
 //! Models: numbers and weights read from a file, and the graph they make.
 
-mod config;
-mod gguf;
-mod hf;
+pub mod config;
+mod error;
 mod llama;
+mod meta;
+mod mistral;
+mod qwen2;
+mod rope;
 
 use std::path::{Path, PathBuf};
 
 use metallic_core::{
-    Backend, BackendError, DType, Graph, GraphBuilder, GraphError, KvLayout, Program, Schedule, Sizes,
-    TypeError, rewrite,
+    Backend, DType, Graph, GraphBuilder, KvLayout, Program, Schedule, Sizes, TypeError, Var, rewrite,
 };
-use metallic_formats::{FormatError, Gguf, Metadata, SafeTensors, Tensor};
+use metallic_formats::{Gguf, Metadata, SafeTensors, Tensor};
+use serde_json::{Map, Value};
 
-pub use config::{Config, RopeConfig, RopeScaling};
+pub use config::Config;
+pub use error::ModelError;
+pub use meta::{Field, Key, Meta, Naming};
+pub use rope::{RopeConfig, RopeScaling};
 
 use crate::text::{ChatTemplate, TemplateSources, TextError, Tokenizer};
-use crate::weights::{Naming, Weights};
+use crate::weights::{Ledger, WeightSource};
 
-/// Why a model could not be loaded.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum ModelError {
-    /// There is nothing at the path, or it is of no known kind.
-    #[error("`{path}` is no model: {reason}")]
-    NotAModel {
-        /// The path as given.
-        path: String,
-        /// What was found, and what was needed.
-        reason: String,
-    },
-    /// The file could not be read as what it claims to be.
-    #[error(transparent)]
-    Format(#[from] FormatError),
-    /// A file could not be read.
-    #[error("`{file}` cannot be read: {error}")]
-    Read {
-        /// The file.
-        file: String,
-        /// What the system said.
-        error: std::io::Error,
-    },
-    /// A file is not the JSON it should be.
-    #[error("`{file}` is not a JSON object: {reason}")]
-    Json {
-        /// The file.
-        file: String,
-        /// What the parser said.
-        reason: String,
-    },
-    /// The family is not one this engine runs.
-    #[error("`{file}` holds a `{found}` model; supported are {}", Family::names())]
-    Architecture {
-        /// The file.
-        file: String,
-        /// The family it names.
-        found: String,
-    },
-    /// A number of the configuration is missing or makes no sense.
-    #[error("`{file}`: {key} is {found}, it must be {needed}")]
-    Config {
-        /// The file.
-        file: String,
-        /// The key.
-        key: String,
-        /// Its value.
-        found: String,
-        /// What would do.
-        needed: String,
-    },
-    /// A weight is not in the file.
-    #[error("`{file}` has no tensor `{name}`, the model needs it as {needed}")]
-    Missing {
-        /// The file.
-        file: String,
-        /// The tensor.
-        name: String,
-        /// Its shape.
-        needed: String,
-    },
-    /// A weight has another type or shape.
-    #[error("`{file}`: tensor `{name}` is {found}, the model needs {needed}")]
-    Mismatch {
-        /// The file.
-        file: String,
-        /// The tensor.
-        name: String,
-        /// Its type and shape.
-        found: String,
-        /// What would do.
-        needed: String,
-    },
-    /// The file has weights the model does not know, so it is not the model it claims to be.
-    #[error("`{file}`: tensor `{name}` and {others} others are not part of this model")]
-    Unread {
-        /// The file.
-        file: String,
-        /// The first such tensor.
-        name: String,
-        /// How many more there are.
-        others: usize,
-    },
-    /// The weights do not make a graph.
-    #[error("the model's graph is wrong: {0}")]
-    Graph(#[from] GraphError),
-    /// The cache cannot be kept in this type.
-    #[error(
-        "a cache of {dtype} cannot hold heads of {head_dim}; use f32, f16, bf16, or q8_0 with heads of a multiple of 32"
-    )]
-    KvType {
-        /// The type asked for.
-        dtype: DType,
-        /// Elements of a head.
-        head_dim: usize,
-    },
-    /// The device refused the model.
-    #[error(transparent)]
-    Backend(#[from] BackendError),
-    /// The tokenizer or the chat template cannot be read.
-    #[error("`{file}`: {error}")]
-    Text {
-        /// The model.
-        file: String,
-        /// What is wrong with it.
-        error: Box<TextError>,
-    },
+/// A family of models: the names its files give it, and how it is read from them.
+#[derive(Clone, Copy, Debug)]
+pub struct Family {
+    /// `general.architecture` of its GGUF files.
+    pub gguf: &'static [&'static str],
+    /// `model_type` of its Hugging Face folders.
+    pub hf: &'static [&'static str],
+    /// Reads its numbers.
+    pub read: fn(&Meta<'_>) -> Result<Box<dyn Decoder>, ModelError>,
 }
 
-/// Families of models.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Family {
-    Llama,
-    Mistral,
-    Qwen2,
+/// A model in numbers, ready to be made a graph with the weights of its file.
+pub trait Decoder {
+    /// What the rest of the program needs to know of it.
+    fn config(&self) -> &Config;
+
+    /// Logits `[outputs, vocab]` of the rows that were asked for.
+    fn logits<'g>(&self, w: &WeightSource<'_, 'g>) -> Var<'g>;
 }
 
-const FAMILIES: [(&str, Family); 3] =
-    [("llama", Family::Llama), ("mistral", Family::Mistral), ("qwen2", Family::Qwen2)];
+/// The families this engine runs.
+pub const FAMILIES: &[&Family] = &[&llama::FAMILY, &mistral::FAMILY, &qwen2::FAMILY];
 
 impl Family {
-    pub(crate) fn from_name(name: &str) -> Option<Family> {
-        FAMILIES.iter().find(|(n, _)| *n == name).map(|(_, family)| *family)
+    fn names(&self, naming: Naming) -> &'static [&'static str] {
+        match naming {
+            Naming::Gguf => self.gguf,
+            Naming::HuggingFace => self.hf,
+        }
     }
 
-    fn names() -> String {
-        FAMILIES.map(|(name, _)| name).join(", ")
+    /// Reads the numbers of a model of one of these families.
+    fn decoder(families: &[&Family], meta: &Meta<'_>) -> Result<Box<dyn Decoder>, ModelError> {
+        let (naming, found) = (meta.naming(), meta.architecture());
+        let Some(family) = families.iter().find(|family| family.names(naming).contains(&found)) else {
+            let supported: Vec<&str> = families.iter().flat_map(|f| f.names(naming)).copied().collect();
+            let (file, found, supported) = (meta.file().to_owned(), found.to_owned(), supported.join(", "));
+            return Err(ModelError::Architecture { file, found, supported });
+        };
+        (family.read)(meta)
     }
 }
 
@@ -158,12 +77,25 @@ pub enum Source {
 }
 
 impl Source {
+    fn naming(&self) -> Naming {
+        match self {
+            Source::Gguf(_) => Naming::Gguf,
+            Source::Folder(_) => Naming::HuggingFace,
+        }
+    }
+
     fn tensors(&self) -> Box<dyn Iterator<Item = &Tensor> + '_> {
         match self {
             Source::Gguf(gguf) => Box::new(gguf.tensors()),
             Source::Folder(tensors) => Box::new(tensors.tensors()),
         }
     }
+}
+
+fn read_json(path: &Path) -> Result<Map<String, Value>, ModelError> {
+    let file = path.display().to_string();
+    let bytes = std::fs::read(path).map_err(|error| ModelError::Read { file: file.clone(), error })?;
+    serde_json::from_slice(&bytes).map_err(|error| ModelError::Json { file, reason: error.to_string() })
 }
 
 /// A model read from disk: its numbers and its graph, on no device yet.
@@ -189,6 +121,11 @@ pub struct MemoryEstimate {
 impl Model {
     /// Opens a GGUF file, or a folder with `config.json` and safetensors.
     pub fn open(path: &Path) -> Result<Model, ModelError> {
+        Model::open_with(path, FAMILIES)
+    }
+
+    /// Opens a model of one of these families.
+    pub fn open_with(path: &Path, families: &[&Family]) -> Result<Model, ModelError> {
         let name = path.display().to_string();
         let not = |reason: &str| ModelError::NotAModel { path: name.clone(), reason: reason.to_owned() };
         let kind = std::fs::metadata(path).map_err(|e| not(&format!("it cannot be opened: {e}")))?;
@@ -197,33 +134,32 @@ impl Model {
             if !file.is_file() {
                 return Err(not("the folder has no config.json"));
             }
-            let (_, config) = hf::read(&file)?;
-            let source = Source::Folder(SafeTensors::open(path)?);
-            return Model::build(path, source, Naming::HuggingFace, config);
+            let (file, config) = (file.display().to_string(), read_json(&file)?);
+            let decoder = Family::decoder(families, &Meta::json(&file, &config)?)?;
+            return Model::build(path, Source::Folder(SafeTensors::open(path)?), decoder.as_ref());
         }
         if path.extension().is_some_and(|e| e == "safetensors") {
             return Err(not("a safetensors file alone has no configuration; give its folder"));
         }
         let gguf = Gguf::open(path)?;
-        let (_, config) = gguf::read(&name, &gguf)?;
-        Model::build(path, Source::Gguf(gguf), Naming::Gguf, config)
+        let decoder = Family::decoder(families, &Meta::gguf(&name, &gguf.metadata)?)?;
+        Model::build(path, Source::Gguf(gguf), decoder.as_ref())
     }
 
-    fn build(path: &Path, source: Source, naming: Naming, config: Config) -> Result<Model, ModelError> {
+    fn build(path: &Path, source: Source, decoder: &dyn Decoder) -> Result<Model, ModelError> {
         let builder = GraphBuilder::new();
         let file = path.display().to_string();
-        let graph = {
-            let weights = Weights::new(&builder, naming, file.clone(), source.tensors());
-            // Every layer has several tensors of its own: do not walk layers that cannot be there.
-            if config.layers > weights.len() {
-                let needed = format!("no more than its {} tensors allow", weights.len());
-                let (key, found) = ("layer count".to_owned(), config.layers.to_string());
-                return Err(ModelError::Config { file, key, found, needed });
-            }
-            let logits = llama::logits(&weights, &config);
-            weights.finish()?;
-            builder.finish(&[logits])?
-        };
+        let config = decoder.config().clone();
+        let ledger = Ledger::new(source.naming(), file.clone(), source.tensors());
+        // Every layer has several tensors of its own: do not walk layers that cannot be there.
+        if config.layers > ledger.len() {
+            let needed = format!("no more than its {} tensors allow", ledger.len());
+            let (key, found) = ("layer count".to_owned(), config.layers.to_string());
+            return Err(ModelError::Config { file, key, found, needed });
+        }
+        let logits = decoder.logits(&ledger.source(&builder));
+        ledger.finish()?;
+        let graph = builder.finish(&[logits])?;
         Ok(Model { path: path.to_owned(), source, config, graph })
     }
 

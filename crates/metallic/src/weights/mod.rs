@@ -1,0 +1,187 @@
+//! Weights by recipe: typed from the file's own tensors, and nothing missing, misshapen or left unread.
+
+mod recipe;
+#[cfg(test)]
+mod tests;
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::ops::Range;
+
+use metallic_core::{Bytes, DType, Dim, GraphBuilder, Shape, TensorType, Var, Weight};
+use metallic_formats::Tensor;
+
+use crate::model::{Key, ModelError, Naming};
+pub use recipe::Recipe;
+use recipe::{Fault, Used};
+
+/// Tensors some files carry that hold nothing a model needs.
+fn is_derived(name: &str) -> bool {
+    name.ends_with("rotary_emb.inv_freq") || name.ends_with("attn_rot_embd")
+}
+
+/// The tensors of a file, and what became of them.
+pub(crate) struct Ledger<'f> {
+    naming: Naming,
+    file: String,
+    tensors: BTreeMap<&'f str, &'f Tensor>,
+    state: RefCell<State>,
+}
+
+#[derive(Default)]
+struct State {
+    used: BTreeMap<String, Vec<Used>>,
+    error: Option<ModelError>,
+}
+
+impl<'f> Ledger<'f> {
+    pub(crate) fn new(naming: Naming, file: String, tensors: impl Iterator<Item = &'f Tensor>) -> Ledger<'f> {
+        let tensors = tensors.map(|t| (t.name.as_str(), t)).collect();
+        Ledger { naming, file, tensors, state: RefCell::default() }
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.tensors.len()
+    }
+
+    pub(crate) fn source<'g>(&self, graph: &'g GraphBuilder) -> WeightSource<'_, 'g> {
+        WeightSource { graph, ledger: self, prefix: String::new() }
+    }
+
+    fn mark(&self, used: Vec<Used>) {
+        let state = &mut *self.state.borrow_mut();
+        for part in used {
+            state.used.entry(part.name.clone()).or_default().push(part);
+        }
+    }
+
+    /// Nothing was missing or misshapen, and every row of every tensor was read.
+    pub(crate) fn finish(self) -> Result<(), ModelError> {
+        let State { used, error } = self.state.into_inner();
+        if let Some(error) = error {
+            return Err(error);
+        }
+        let unread = |name: &&str| match used.get(*name) {
+            Some(parts) => first_gap(parts).map(|rows| format!("{name}[{}..{}]", rows.start, rows.end)),
+            None => (!is_derived(name)).then(|| (*name).to_owned()),
+        };
+        let mut unread = self.tensors.keys().filter_map(unread);
+        match unread.next() {
+            None => Ok(()),
+            Some(name) => Err(ModelError::Unread { file: self.file, name, others: unread.count() }),
+        }
+    }
+}
+
+/// The first rows that no part has.
+fn first_gap(parts: &[Used]) -> Option<Range<usize>> {
+    let rows = parts.iter().map(|part| part.of).max()?;
+    let mut taken: Vec<&Range<usize>> = parts.iter().map(|part| &part.rows).collect();
+    taken.sort_by_key(|rows| rows.start);
+    let mut read = 0;
+    for part in taken {
+        if part.start > read {
+            return Some(read..part.start);
+        }
+        read = read.max(part.end);
+    }
+    (read < rows).then_some(read..rows)
+}
+
+/// Where a model takes its weights from: the file, or a layer of it. What cannot be had is reported when the model is
+/// built, by its name.
+pub struct WeightSource<'a, 'g> {
+    graph: &'g GraphBuilder,
+    ledger: &'a Ledger<'a>,
+    prefix: String,
+}
+
+impl<'a, 'g> WeightSource<'a, 'g> {
+    /// The graph that weights become part of.
+    pub fn graph(&self) -> &'g GraphBuilder {
+        self.graph
+    }
+
+    /// Item `i` of a numbered group, as `blk.3` and `model.layers.3`: names asked of it stand behind that.
+    #[must_use]
+    pub fn item(&self, group: Key, i: usize) -> WeightSource<'a, 'g> {
+        let mut prefixes =
+            group.spellings(self.ledger.naming).map(|name| format!("{}{name}.{i}.", self.prefix)).peekable();
+        let first = prefixes.peek().cloned().unwrap_or_default();
+        let there = |prefix: &String| {
+            let mut after = self.ledger.tensors.range(prefix.as_str()..);
+            after.next().is_some_and(|(name, _)| name.starts_with(prefix))
+        };
+        WeightSource { prefix: prefixes.find(there).unwrap_or(first), ..*self }
+    }
+
+    /// A weight of this shape. Matrices may be of any weight type, vectors only of floats.
+    pub fn weight(&self, recipe: impl Into<Recipe>, shape: Shape) -> Var<'g> {
+        let weight = self.make(&recipe.into(), None).and_then(|made| {
+            self.ledger.mark(made.used);
+            fit(made.tensor, shape)
+        });
+        self.graph.weight(weight.unwrap_or_else(|fault| {
+            let name = self.refuse(fault, &shape.to_string());
+            Weight { name, ty: TensorType::f32(shape), data: Bytes::from(Vec::new()) }
+        }))
+    }
+
+    /// Whether the file has what this is made of.
+    pub fn has(&self, recipe: impl Into<Recipe>) -> bool {
+        self.make(&recipe.into(), None).is_ok()
+    }
+
+    /// Lets the file have this without using it.
+    pub fn skip(&self, recipe: impl Into<Recipe>) {
+        if let Ok(made) = self.make(&recipe.into(), None) {
+            self.ledger.mark(made.used);
+        }
+    }
+
+    /// The numbers of a small `F32` vector, all above 0, where the file has it.
+    pub fn numbers(&self, recipe: impl Into<Recipe>, len: usize) -> Option<Vec<f32>> {
+        let made = self.make(&recipe.into(), None).ok()?;
+        self.ledger.mark(made.used);
+        let numbers = positive(&made.tensor, len);
+        numbers.map_err(|fault| self.refuse(fault, "")).ok()
+    }
+
+    /// Keeps what is wrong for the end, and tells what it is wrong with.
+    fn refuse(&self, fault: Fault, shape: &str) -> String {
+        let file = self.ledger.file.clone();
+        let (name, error) = match fault {
+            Fault::Missing { name } => {
+                (name.clone(), ModelError::Missing { file, name, needed: shape.to_owned() })
+            }
+            Fault::Unfit { name, found, needed } => {
+                (name.clone(), ModelError::Mismatch { file, name, found, needed })
+            }
+        };
+        self.ledger.state.borrow_mut().error.get_or_insert(error);
+        name
+    }
+}
+
+/// The numbers of an `F32` vector of this length, where all are above 0.
+fn positive(tensor: &Tensor, len: usize) -> Result<Vec<f32>, Fault> {
+    if tensor.dtype != DType::F32 || tensor.shape != [len] {
+        return Err(Fault::unfit(tensor, format!("F32 [{len}]")));
+    }
+    let numbers = recipe::floats(tensor)?;
+    match numbers.iter().position(|x| !(x.is_finite() && *x > 0.0)) {
+        Some(bad) => Err(Fault::unfit(tensor, format!("positive numbers, and not {}", numbers[bad]))),
+        None => Ok(numbers),
+    }
+}
+
+/// The tensor as a weight, where it has this shape.
+fn fit(tensor: Tensor, shape: Shape) -> Result<Weight, Fault> {
+    let dims: Vec<Dim> = tensor.shape.iter().map(|n| Dim::Fixed(*n)).collect();
+    let floats_only = shape.dims().len() < 2;
+    if dims != shape.dims() || !(tensor.dtype.is_float() || (tensor.dtype.is_quantized() && !floats_only)) {
+        let kind = if floats_only { "F32, F16 or BF16" } else { "floats or a quantised type" };
+        return Err(Fault::unfit(&tensor, format!("{kind} {shape}")));
+    }
+    Ok(Weight { name: tensor.name, ty: TensorType::new(tensor.dtype, shape), data: tensor.data })
+}

@@ -1,0 +1,315 @@
+//! How a weight is made of the tensors of a file.
+
+use std::ops::Range;
+
+use metallic_core::{Bytes, DType, quant};
+use metallic_formats::Tensor;
+
+use super::WeightSource;
+use crate::model::{Key, Naming};
+
+/// How a weight is made. Begins with [`Key::weight`] or [`Key::bias`].
+#[derive(Clone, Debug, PartialEq)]
+pub enum Recipe {
+    /// A tensor as the file has it.
+    Tensor {
+        /// Its name; in a stack `{}` stands for the number of the item.
+        name: Key,
+        /// What its name ends with: `.weight`.
+        suffix: &'static str,
+    },
+    /// One way for each kind of file.
+    ByFile {
+        /// In GGUF files.
+        gguf: Box<Recipe>,
+        /// In Hugging Face folders.
+        hf: Box<Recipe>,
+    },
+    /// `w[rows]`: a part of a fused matrix, or of a fused vector.
+    Rows {
+        /// `[.., n, k]` or `[n]`.
+        of: Box<Recipe>,
+        /// The rows of it.
+        rows: Range<usize>,
+    },
+    /// `wᵀ`: `[.., k, n]` made `[.., n, k]`. Floats only.
+    Transposed(Box<Recipe>),
+    /// `w + 1`, in `F32`. Floats only.
+    PlusOne(Box<Recipe>),
+    /// `[w_0, w_1, ..]`: one axis more. Taken as it is where the file's name for it has no `{}`: it is a stack already.
+    Stacked {
+        /// One item.
+        of: Box<Recipe>,
+        /// How many there are.
+        count: usize,
+    },
+    /// `W + scale * B · A`, in `F32`. Floats only.
+    Adapted {
+        /// `W [n, k]`
+        of: Box<Recipe>,
+        /// `A [r, k]`
+        a: Box<Recipe>,
+        /// `B [n, r]`
+        b: Box<Recipe>,
+        /// `alpha / r`
+        scale: f32,
+    },
+}
+
+impl Key {
+    /// The tensor of this name and `.weight`.
+    pub const fn weight(self) -> Recipe {
+        Recipe::Tensor { name: self, suffix: ".weight" }
+    }
+
+    /// The tensor of this name and `.bias`.
+    pub const fn bias(self) -> Recipe {
+        Recipe::Tensor { name: self, suffix: ".bias" }
+    }
+}
+
+/// The tensor of exactly this name.
+impl From<Key> for Recipe {
+    fn from(name: Key) -> Recipe {
+        Recipe::Tensor { name, suffix: "" }
+    }
+}
+
+impl Recipe {
+    /// See [`Recipe::ByFile`].
+    #[must_use]
+    pub fn by_file(gguf: Recipe, hf: Recipe) -> Recipe {
+        Recipe::ByFile { gguf: Box::new(gguf), hf: Box::new(hf) }
+    }
+
+    /// See [`Recipe::Rows`].
+    #[must_use]
+    pub fn rows(self, rows: Range<usize>) -> Recipe {
+        Recipe::Rows { of: Box::new(self), rows }
+    }
+
+    /// See [`Recipe::Transposed`].
+    #[must_use]
+    pub fn transposed(self) -> Recipe {
+        Recipe::Transposed(Box::new(self))
+    }
+
+    /// See [`Recipe::PlusOne`].
+    #[must_use]
+    pub fn plus_one(self) -> Recipe {
+        Recipe::PlusOne(Box::new(self))
+    }
+
+    /// See [`Recipe::Stacked`].
+    #[must_use]
+    pub fn stacked(self, count: usize) -> Recipe {
+        Recipe::Stacked { of: Box::new(self), count }
+    }
+
+    /// See [`Recipe::Adapted`].
+    #[must_use]
+    pub fn adapted(self, a: Recipe, b: Recipe, scale: f32) -> Recipe {
+        Recipe::Adapted { of: Box::new(self), a: Box::new(a), b: Box::new(b), scale }
+    }
+
+    /// Whether it is one of several, in this kind of file.
+    fn is_numbered(&self, naming: Naming) -> bool {
+        match self {
+            Recipe::Tensor { name, .. } => name.spellings(naming).any(|name| name.contains("{}")),
+            Recipe::ByFile { gguf, hf } => match naming {
+                Naming::Gguf => gguf.is_numbered(naming),
+                Naming::HuggingFace => hf.is_numbered(naming),
+            },
+            Recipe::Rows { of, .. }
+            | Recipe::Transposed(of)
+            | Recipe::PlusOne(of)
+            | Recipe::Stacked { of, .. }
+            | Recipe::Adapted { of, .. } => of.is_numbered(naming),
+        }
+    }
+}
+
+/// What was made, and of what.
+pub(super) struct Made {
+    /// Named after the way it was made, so that no two weights have one name.
+    pub(super) tensor: Tensor,
+    pub(super) used: Vec<Used>,
+}
+
+/// Rows of a tensor of the file.
+pub(super) struct Used {
+    pub(super) name: String,
+    pub(super) rows: Range<usize>,
+    /// How many rows it has.
+    pub(super) of: usize,
+}
+
+/// Why a weight could not be made.
+pub(super) enum Fault {
+    Missing { name: String },
+    Unfit { name: String, found: String, needed: String },
+}
+
+impl Fault {
+    pub(super) fn unfit(tensor: &Tensor, needed: impl Into<String>) -> Fault {
+        Fault::Unfit { name: tensor.name.clone(), found: describe(tensor), needed: needed.into() }
+    }
+}
+
+pub(super) fn describe(tensor: &Tensor) -> String {
+    format!("{} {:?}", tensor.dtype, tensor.shape)
+}
+
+impl WeightSource<'_, '_> {
+    /// Follows a recipe; `item` is the number within a stack.
+    pub(super) fn make(&self, recipe: &Recipe, item: Option<usize>) -> Result<Made, Fault> {
+        match recipe {
+            Recipe::Tensor { name, suffix } => self.find(*name, suffix, item),
+            Recipe::ByFile { gguf, hf } => match self.ledger.naming {
+                Naming::Gguf => self.make(gguf, item),
+                Naming::HuggingFace => self.make(hf, item),
+            },
+            Recipe::Rows { of, rows } => self.make(of, item)?.rows(rows),
+            Recipe::Transposed(of) => self.make(of, item)?.changed(transposed),
+            Recipe::PlusOne(of) => self.make(of, item)?.changed(plus_one),
+            Recipe::Stacked { of, .. } if !of.is_numbered(self.ledger.naming) => self.make(of, item),
+            Recipe::Stacked { of, count } => {
+                stack((0..*count).map(|i| self.make(of, Some(i))).collect::<Result<_, _>>()?)
+            }
+            Recipe::Adapted { of, a, b, scale } => {
+                let (mut w, a, b) = (self.make(of, item)?, self.make(a, item)?, self.make(b, item)?);
+                w.used.extend(a.used.into_iter().chain(b.used));
+                w.changed(|w| adapted(w, &a.tensor, &b.tensor, *scale))
+            }
+        }
+    }
+
+    fn find(&self, name: Key, suffix: &str, item: Option<usize>) -> Result<Made, Fault> {
+        let item = item.map_or_else(|| "{}".to_owned(), |i| i.to_string());
+        let names: Vec<String> = name
+            .spellings(self.ledger.naming)
+            .map(|name| format!("{}{}{suffix}", self.prefix, name.replace("{}", &item)))
+            .collect();
+        let found = names.iter().find_map(|name| self.ledger.tensors.get(name.as_str()));
+        let Some(tensor) = found else {
+            let name = names.into_iter().next().unwrap_or_else(|| format!("{}{suffix}", name.gguf));
+            return Err(Fault::Missing { name });
+        };
+        let used = vec![Used { name: tensor.name.clone(), rows: 0..1, of: 1 }];
+        Ok(Made { tensor: (*tensor).clone(), used })
+    }
+}
+
+impl Made {
+    fn changed(self, change: impl FnOnce(&Tensor) -> Result<Tensor, Fault>) -> Result<Made, Fault> {
+        Ok(Made { tensor: change(&self.tensor)?, used: self.used })
+    }
+
+    /// A window into the same bytes, where the rows lie in one piece.
+    fn rows(mut self, rows: &Range<usize>) -> Result<Made, Fault> {
+        let Tensor { name, dtype, shape, data } = &self.tensor;
+        let needed = || Fault::unfit(&self.tensor, format!("rows {} to {}", rows.start, rows.end));
+        let (outer, n, k) = match shape.as_slice() {
+            [n] => (1, *n, 1),
+            [outer @ .., n, k] => (outer.iter().product(), *n, *k),
+            [] => return Err(needed()),
+        };
+        // The elements of a quantised vector are no whole blocks.
+        let row =
+            dtype.bytes_for(k).filter(|_| rows.start <= rows.end && rows.end <= n).ok_or_else(needed)?;
+        let piece =
+            |i: usize| data.slice((i * n + rows.start) * row..(i * n + rows.end) * row).ok_or_else(needed);
+        let data = if outer == 1 {
+            piece(0)?
+        } else {
+            let pieces = (0..outer).map(piece).collect::<Result<Vec<Bytes>, Fault>>()?;
+            Bytes::from(pieces.iter().flat_map(|piece| piece.iter().copied()).collect::<Vec<u8>>())
+        };
+        let mut shape = shape.clone();
+        let axis = shape.len().saturating_sub(2);
+        shape[axis] = rows.len();
+        let name = format!("{name}[{}..{}]", rows.start, rows.end);
+        self.used.iter_mut().for_each(|used| (used.rows, used.of) = (rows.clone(), n));
+        Ok(Made { tensor: Tensor { name, dtype: *dtype, shape, data }, used: self.used })
+    }
+}
+
+/// The numbers of a tensor of floats.
+pub(super) fn floats(tensor: &Tensor) -> Result<Vec<f32>, Fault> {
+    let unfit = || Fault::unfit(tensor, "F32, F16 or BF16");
+    if !tensor.dtype.is_float() {
+        return Err(unfit());
+    }
+    let mut numbers = vec![0.0; tensor.elements()];
+    quant::dequantize(tensor.dtype, &tensor.data, &mut numbers).map_err(|_| unfit())?;
+    Ok(numbers)
+}
+
+fn f32s(name: String, shape: &[usize], numbers: &[f32]) -> Tensor {
+    let data: Vec<u8> = numbers.iter().flat_map(|x| x.to_le_bytes()).collect();
+    Tensor { name, dtype: DType::F32, shape: shape.to_vec(), data: data.into() }
+}
+
+fn plus_one(tensor: &Tensor) -> Result<Tensor, Fault> {
+    let numbers: Vec<f32> = floats(tensor)?.iter().map(|x| x + 1.0).collect();
+    Ok(f32s(format!("{} + 1", tensor.name), &tensor.shape, &numbers))
+}
+
+/// Moves elements without looking at them, so that every float keeps its bits.
+fn transposed(tensor: &Tensor) -> Result<Tensor, Fault> {
+    let [outer @ .., k, n] = tensor.shape.as_slice() else {
+        return Err(Fault::unfit(tensor, "rows and columns"));
+    };
+    let size = tensor.dtype.block_bytes();
+    if !tensor.dtype.is_float() || tensor.elements().checked_mul(size) != Some(tensor.data.len()) {
+        return Err(Fault::unfit(tensor, "F32, F16 or BF16"));
+    }
+    let mut data = Vec::with_capacity(tensor.data.len());
+    for matrix in tensor.data.chunks_exact((k * n * size).max(1)) {
+        for column in 0..*n {
+            for row in 0..*k {
+                let at = (row * n + column) * size;
+                data.extend_from_slice(&matrix[at..at + size]);
+            }
+        }
+    }
+    let shape = outer.iter().chain([n, k]).copied().collect();
+    Ok(Tensor { name: format!("{}ᵀ", tensor.name), dtype: tensor.dtype, shape, data: data.into() })
+}
+
+fn stack(items: Vec<Made>) -> Result<Made, Fault> {
+    let count = items.len();
+    let mut items = items.into_iter();
+    let Some(Made { tensor: first, mut used }) = items.next() else {
+        return Err(Fault::Missing { name: "an item of a stack".to_owned() });
+    };
+    let mut data = first.data.to_vec();
+    for item in items {
+        if (item.tensor.dtype, &item.tensor.shape) != (first.dtype, &first.shape) {
+            return Err(Fault::unfit(&item.tensor, format!("{} as `{}`", describe(&first), first.name)));
+        }
+        data.extend_from_slice(&item.tensor.data);
+        used.extend(item.used);
+    }
+    let shape = std::iter::once(count).chain(first.shape).collect();
+    let name = format!("{} and {} more", first.name, count - 1);
+    Ok(Made { tensor: Tensor { name, dtype: first.dtype, shape, data: data.into() }, used })
+}
+
+fn adapted(w: &Tensor, a: &Tensor, b: &Tensor, scale: f32) -> Result<Tensor, Fault> {
+    let (mut sum, a_numbers, b_numbers) = (floats(w)?, floats(a)?, floats(b)?);
+    let (&[n, k], &[rank, _]) = (w.shape.as_slice(), a.shape.as_slice()) else {
+        return Err(Fault::unfit(a, "rows and columns, as what it adapts"));
+    };
+    for (part, shape) in [(a, [rank, k]), (b, [n, rank])] {
+        if part.shape != shape {
+            return Err(Fault::unfit(part, format!("{shape:?} beside `{}`", w.name)));
+        }
+    }
+    for (row, factors) in sum.chunks_exact_mut(k.max(1)).zip(b_numbers.chunks_exact(rank.max(1))) {
+        for (factor, a_row) in factors.iter().zip(a_numbers.chunks_exact(k.max(1))) {
+            row.iter_mut().zip(a_row).for_each(|(x, y)| *x += scale * factor * y);
+        }
+    }
+    Ok(f32s(format!("{} + {}", w.name, b.name), &w.shape, &sum))
+}
