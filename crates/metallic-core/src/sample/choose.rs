@@ -181,15 +181,12 @@ fn cut_to(ranks: &mut Vec<u64>, k: usize) -> u64 {
 /// Gathers the best, in any order, without some that weigh too little to be among those with `share` of the weight. Returns
 /// the weight of all.
 fn gather_part(logits: &[f32], max: f32, share: u32, ranks: &mut Vec<u64>) -> u64 {
-    let weigh = |x: &f32| u64::from(weight(number(*x) - max));
+    // `inf` and what is nearly 0 have the depth of their numbers without becoming them.
+    let weigh = |x: &f32| weight(*x - max);
     let (chunks, rest) = logits.as_chunks::<CHUNK>();
-    let mut lanes = [0; CHUNK];
-    for chunk in chunks {
-        for (lane, x) in lanes.iter_mut().zip(chunk) {
-            *lane += weigh(x);
-        }
-    }
-    let total = lanes.into_iter().chain(rest.iter().map(weigh)).sum::<u64>();
+    let of_chunk = |chunk: &[f32; CHUNK]| chunk.each_ref().map(weigh).into_iter().map(u64::from).sum::<u64>();
+    let total =
+        chunks.iter().map(of_chunk).sum::<u64>() + rest.iter().map(|x| u64::from(weigh(x))).sum::<u64>();
     // Even if all weighed this and were left out, enough would remain.
     let light = (total - part(total, share)) / logits.len() as u64;
     // A little further down: whoever is left out weighs no more, however this logarithm is rounded.
@@ -265,7 +262,7 @@ struct Draw<'r> {
 impl<'r> Draw<'r> {
     fn new(record: &'r Record, max: f32) -> Self {
         let bounding = record.inverse_temperature * (1.0 - 1e-6);
-        Self { record, max, least: max + record.ln_min_p, bounding, bar: LEAST_NOISE, best: 0 }
+        Self { record, max, least: number(max + record.ln_min_p), bounding, bar: LEAST_NOISE, best: 0 }
     }
 
     fn noise(&self, id: u32) -> [u32; 4] {
@@ -282,7 +279,7 @@ impl<'r> Draw<'r> {
     fn offer_all(&mut self, logits: &[f32]) {
         for (four, at) in logits.chunks(4).zip((0..).step_by(4)) {
             let best = four.iter().fold(f32::NEG_INFINITY, |most, x| most.max(*x));
-            if self.bound(best, MOST_NOISE) < self.bar {
+            if best < self.least || self.bound(best, MOST_NOISE) < self.bar {
                 continue;
             }
             let noise = self.noise(at);

@@ -14,7 +14,7 @@
 //! 5. typical: tokens are ordered by `|depth(x - m) - mean|`, the mean weighted by `weight(x - m)` and rounded down, then by
 //!    id; the shortest beginning stays that holds `typical` of the weight.
 //! 6. top-p: the shortest beginning in the order of [`rank`] stays that holds `top_p` of the weight.
-//! 7. min-p: `x ≥ m + ln(min_p)` stays.
+//! 7. min-p: `x ≥ number(m + ln(min_p))` stays.
 //! 8. The choice is the largest `fma(x - m, 1 / temperature, gumbel(bits))`: noise of the Gumbel distribution makes this a
 //!    draw by the probabilities of the softmax. `bits` is word `i mod 4` of `philox([i / 4, 0, draw], seed)`.
 //!

@@ -49,7 +49,7 @@ fn slow(choice: &Choice, edits: &[Edit], logits: &[f32]) -> Option<u32> {
     if choice.top_p < 1.0 {
         keep(&mut left, m, record.top_p);
     }
-    left.retain(|(_, x)| *x >= m + record.ln_min_p);
+    left.retain(|(_, x)| *x >= number(m + record.ln_min_p));
     let [low, high] = record.draw;
     let score = |(id, x): &(u32, f32)| {
         let bits = philox([id / 4, 0, low, high], record.seed)[*id as usize % 4];

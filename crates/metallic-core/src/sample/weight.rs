@@ -7,9 +7,9 @@ pub const OCTAVE: u32 = 1 << 23;
 pub const WEIGHTLESS: u32 = 32 * OCTAVE - 16;
 
 /// How far below the best a logit is, `d ≤ 0` being its distance: `floor(-d · log₂ e · 2²³)`, at most [`WEIGHTLESS`]. The
-/// factor is rounded to `f32`, and so is the product.
+/// factor is rounded to `f32`, and so is the product. NaN counts as `-inf`, and what is above 0 as 0.
 pub fn depth(d: f32) -> u32 {
-    (d * -12_102_203.0).min(WEIGHTLESS as f32) as i32 as u32
+    (d * -12_102_203.0).min(WEIGHTLESS as f32).max(0.0) as i32 as u32
 }
 
 /// `2³¹ e^d`, rounded, for `d ≤ 0`: exactly `2³¹` at 0, never more for less, within `2⁻²⁴` of itself and 1 of the formula.
