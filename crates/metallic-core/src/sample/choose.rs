@@ -3,8 +3,7 @@
 use super::noise::gumbel_bound;
 use super::weight::weight_at;
 use super::{
-    ChoiceError, Edit, LEAST_NOISE, MOST_NOISE, NO_CANDIDATE, Record, WEIGHTLESS, depth, gumbel, part,
-    philox, weight,
+    ChoiceError, Edit, LEAST_NOISE, MOST_NOISE, NO_CANDIDATE, Record, depth, gumbel, part, philox, weight,
 };
 
 /// `2⁻¹⁰⁰`: what is smaller counts as 0, so that no difference of logits is subnormal, which some devices take for 0.
@@ -55,10 +54,14 @@ fn logit_of(rank: u64) -> f32 {
 pub fn argmax(logits: &[f32]) -> Option<u32> {
     let best = largest(logits)?;
     let is_best = |x: &f32| number(*x) == best;
-    // A fold without an end in the middle becomes vector code.
-    let chunk = logits.chunks(CHUNK).position(|c| c.iter().fold(false, |any, x| any | is_best(x)))?;
+    let chunk = logits.chunks(CHUNK).position(|chunk| any(chunk, is_best))?;
     let at = chunk * CHUNK;
     logits[at..].iter().position(is_best).map(|i| (at + i) as u32)
+}
+
+/// Whether one of them is such. All are looked at: without an end in the middle it becomes vector code.
+fn any(chunk: &[f32], is: impl Fn(&f32) -> bool) -> bool {
+    chunk.iter().map(|x| u32::from(is(x))).sum::<u32>() > 0
 }
 
 /// The `k` first by [`rank`] with their logits, best first; fewer where not so many are possible.
@@ -151,7 +154,7 @@ fn keep_best(logits: &[f32], k: usize, ranks: &mut Vec<u64>) {
     let full = k.saturating_mul(2).max(64);
     let mut bar = f32::NEG_INFINITY;
     for (chunk, at) in logits.chunks(CHUNK).zip((0..).step_by(CHUNK)) {
-        if !chunk.iter().fold(false, |any, x| any | (*x > bar)) {
+        if !any(chunk, |x| *x > bar) {
             continue;
         }
         for (x, id) in chunk.iter().zip(at..) {
@@ -193,7 +196,7 @@ fn gather_part(logits: &[f32], max: f32, share: u32, ranks: &mut Vec<u64>) -> u6
     let bar = ((light.max(1) as f32).ln() - 21.49) - 0.01;
     ranks.clear();
     for (chunk, at) in logits.chunks(CHUNK).zip((0..).step_by(CHUNK)) {
-        if !chunk.iter().fold(false, |any, x| any | (*x - max >= bar)) {
+        if !any(chunk, |x| *x - max >= bar) {
             continue;
         }
         let near = chunk.iter().zip(at..).filter(|(x, _)| number(**x) - max >= bar);
@@ -227,16 +230,20 @@ fn mass(ranks: &[u64], weigh: impl Fn(u64) -> u32) -> u64 {
 /// Keeps the tokens whose surprise is nearest its mean, the entropy, until they hold `share` of the weight (locally typical
 /// sampling, Meister et al.).
 fn keep_typical(logits: &[f32], max: f32, share: u32, ranks: &mut Vec<u64>) {
-    let depth_of =
-        |rank: u64| logits.get(id_of(rank) as usize).map_or(WEIGHTLESS, |x| depth(number(*x) - max));
-    let weigh = |rank: u64| weight_at(depth_of(rank));
-    let total = mass(ranks, weigh);
-    let moment: u128 = ranks.iter().map(|r| u128::from(weigh(*r)) * u128::from(depth_of(*r))).sum();
+    let (mut total, mut moment) = (0, 0u128);
+    for rank in ranks.iter_mut() {
+        let depth = depth(logit_of(*rank) - max);
+        let weight = u64::from(weight_at(depth));
+        total += weight;
+        moment += u128::from(weight * u64::from(depth));
+        *rank = u64::from(depth) << 32 | *rank & 0xffff_ffff;
+    }
     let mean = (moment / u128::from(total.max(1))) as u32;
     for rank in ranks.iter_mut() {
-        let strangeness = depth_of(*rank).abs_diff(mean);
+        let strangeness = ((*rank >> 32) as u32).abs_diff(mean);
         *rank = u64::from(!strangeness) << 32 | *rank & 0xffff_ffff;
     }
+    let weigh = |rank: u64| logits.get(id_of(rank) as usize).map_or(0, |x| weight(number(*x) - max));
     keep_mass(ranks, part(total, share), weigh);
     for kept in ranks.iter_mut() {
         let id = id_of(*kept);

@@ -32,7 +32,7 @@ pub const MOST_NOISE: f32 = 16.75;
 /// leading zeros.
 pub(super) fn gumbel_bound(bits: u32) -> f32 {
     // The 9 lowest bits set end the zeros of the largest noise.
-    (1 + (!bits | 511).leading_zeros()) as f32 * 0.693_15 + 1e-4
+    (1 + (!bits | 511).leading_zeros()) as f32 * std::f32::consts::LN_2 + 1e-4
 }
 
 /// The natural logarithm of a normal number above 0, within 1e-7 of it: `x = 2ᵉ (1 + r)` with `-⅓ ≤ r < ⅓`, then a polynomial

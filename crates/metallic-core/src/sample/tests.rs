@@ -83,8 +83,8 @@ fn row(kind: u32, n: usize, next: &mut impl FnMut() -> u32) -> Vec<f32> {
         1 => spread(next, 0.1),
         2 => f32::from(next() as u8 % 4) - 2.0,
         3 => f32::from_bits(next()),
-        4 if next() % 3 == 0 => f32::NAN,
-        4 if next() % 3 == 0 => f32::NEG_INFINITY,
+        4 if next().is_multiple_of(3) => f32::NAN,
+        4 if next().is_multiple_of(3) => f32::NEG_INFINITY,
         4 => spread(next, 5.0),
         5 => [f32::MAX, f32::INFINITY, -0.0, 1e-38, f32::MIN, 0.0, f32::NEG_INFINITY][next() as usize % 7],
         6 => [f32::NAN, f32::NEG_INFINITY][next() as usize % 2],
@@ -283,7 +283,7 @@ fn words_that_nobody_packed_are_refused_or_chosen_by() {
     let mut refused = 0;
     for _ in 0..20_000 {
         let mut bad = good.clone();
-        for _ in 0..1 + next() % 3 {
+        for _ in 0..=next() % 3 {
             let at = next() as usize % bad.len();
             bad[at] = [next(), next() % 64, u32::MAX, 0][next() as usize % 4];
         }

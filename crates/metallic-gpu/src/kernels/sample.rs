@@ -6,6 +6,7 @@ mod tests;
 use metallic_core::DType;
 use metallic_core::sample::Record;
 
+use self::record::ChoiceRecord;
 use super::rows::ROWS;
 use super::typed::{PerFloat, VECTORS};
 use super::{Arg, COMMON, Constants, Family, Kernel, Launch, Params, reads, updates, writes};
@@ -14,6 +15,33 @@ use crate::gpu::Limits;
 use crate::params::kernel_params;
 use crate::threadgroup;
 
+// Kernels read it out of packed words: nothing here makes one.
+#[cfg_attr(not(test), allow(dead_code))]
+mod record {
+    use crate::params::kernel_params;
+
+    kernel_params! {
+        /// How a row's token is chosen: the words of a [`Record`](metallic_core::sample::Record).
+        ChoiceRecord {
+            inverse_temperature: f32,
+            top_k: u32,
+            typical: u32,
+            top_p: u32,
+            ln_min_p: f32,
+            repetition: f32,
+            inverse_repetition: f32,
+            presence: f32,
+            frequency: f32,
+            seed_low: u32,
+            seed_high: u32,
+            draw_low: u32,
+            draw_high: u32,
+            edits_at: u32,
+            edits: u32,
+            unused: u32,
+        }
+    }
+}
 kernel_params! {
     /// Rows of `n` numbers.
     ArgmaxParams { n: u32 }
@@ -27,28 +55,6 @@ kernel_params! {
 kernel_params! {
     /// A choice from rows of `n` logits.
     ChooseParams { n: u32 }
-}
-
-kernel_params! {
-    /// How a row's token is chosen: the words of a [`Record`].
-    ChoiceRecord {
-        inverse_temperature: f32,
-        top_k: u32,
-        typical: u32,
-        top_p: u32,
-        ln_min_p: f32,
-        repetition: f32,
-        inverse_repetition: f32,
-        presence: f32,
-        frequency: f32,
-        seed_low: u32,
-        seed_high: u32,
-        draw_low: u32,
-        draw_high: u32,
-        edits_at: u32,
-        edits: u32,
-        unused: u32,
-    }
 }
 
 kernel_params! {
