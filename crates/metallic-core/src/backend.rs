@@ -4,6 +4,7 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::sample::argmax;
 use crate::tensor::{TensorDevice, TensorError};
 use crate::{DType, Graph, Op};
 
@@ -468,21 +469,10 @@ pub fn run_ahead_on_host<P: Program + ?Sized>(
         total.add(&next.ahead(ahead, |next| program.run(next))?);
         let logits = program.output(0);
         let rows = logits.chunks_exact((logits.len() / step.outputs.len().max(1)).max(1));
-        tokens = rows.map(best).collect();
+        tokens = rows.map(|row| argmax(row).unwrap_or(0)).collect();
         chosen.extend_from_slice(&tokens);
     }
     Ok(total)
-}
-
-/// Index of the largest number, the first of equals; numbers that are none do not count.
-fn best(row: &[f32]) -> u32 {
-    let mut best = 0;
-    for (index, value) in row.iter().enumerate() {
-        if *value > row[best] || row[best].is_nan() {
-            best = index;
-        }
-    }
-    best as u32
 }
 
 /// Bytes a program holds.

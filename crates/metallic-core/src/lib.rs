@@ -9,6 +9,7 @@ mod op;
 pub mod quant;
 pub mod reference;
 pub mod rewrite;
+pub mod sample;
 mod schedule;
 mod shape;
 pub mod tensor;

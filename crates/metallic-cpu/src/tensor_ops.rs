@@ -1,6 +1,9 @@
 //! Element-wise and row-wise operations on strided tensors.
 
-use metallic_core::tensor::{Sample, View, by_rank};
+use std::cmp::Reverse;
+
+use metallic_core::sample::{self, rank};
+use metallic_core::tensor::{Sample, View};
 use metallic_core::{Binary, DType, Rope};
 
 use crate::ops::Angles;
@@ -187,13 +190,7 @@ fn of_rows<T: Clone + Default + Send>(
 
 pub(crate) fn argmax(team: &Team, x: &Source<'_>) -> Vec<u32> {
     of_rows(team, x, 1, |_, row, out| {
-        let (mut best, mut most) = (0, f32::NEG_INFINITY);
-        for (x, index) in row.iter().zip(0..) {
-            if *x > most {
-                (best, most) = (index, *x);
-            }
-        }
-        out[0] = best;
+        out[0] = sample::argmax(row).unwrap_or(0);
     })
 }
 
@@ -201,11 +198,12 @@ pub(crate) fn argmax(team: &Team, x: &Source<'_>) -> Vec<u32> {
 pub(crate) fn top_k(team: &Team, x: &Source<'_>, k: usize) -> Vec<(u32, f32)> {
     of_rows(team, x, k, |_, row, out| {
         let mut order: Vec<(u32, f32)> = (0..).zip(row.iter().copied()).collect();
+        let by_rank = |(id, x): &(u32, f32)| Reverse(rank(*id, *x));
         if k < order.len() {
-            order.select_nth_unstable_by(k - 1, |a, b| by_rank(*a, *b));
+            order.select_nth_unstable_by_key(k - 1, by_rank);
             order.truncate(k);
         }
-        order.sort_unstable_by(|a, b| by_rank(*a, *b));
+        order.sort_unstable_by_key(by_rank);
         out.copy_from_slice(&order);
     })
 }

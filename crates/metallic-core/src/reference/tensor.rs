@@ -1,14 +1,14 @@
 //! The naive meaning of every operation on tensors: inputs are read whole, the formula is followed, results are stored.
 
 use std::any::Any;
+use std::cmp::Reverse;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
 use super::{DEVICE, ops, softcap};
 use crate::quant::{dequantize, quantize};
-use crate::tensor::{
-    Operand, Sdpa, TensorDevice, TensorMemory, TensorOp, View, by_rank, check, room, traffic,
-};
+use crate::sample::rank;
+use crate::tensor::{Operand, Sdpa, TensorDevice, TensorMemory, TensorOp, View, check, room, traffic};
 use crate::{BackendError, Binary, DType, Rope, RunStats, Unary};
 
 /// The most bytes that stand here at one time for an element of an operand: encoded, decoded, gathered, and in the midst
@@ -259,7 +259,7 @@ fn rotated(rope: &Rope, inputs: &[Values], views: &[&View]) -> Vec<f32> {
 /// Every index of a row with its number, best first.
 fn ranked(row: &[f32]) -> Vec<(u32, f32)> {
     let mut order: Vec<(u32, f32)> = (0..).zip(row.iter().copied()).collect();
-    order.sort_by(|a, b| by_rank(*a, *b));
+    order.sort_by_key(|(id, x)| Reverse(rank(*id, *x)));
     order
 }
 

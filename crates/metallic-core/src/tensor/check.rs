@@ -267,13 +267,8 @@ impl Rule<'_> {
 
     fn sample(&self, sample: &Sample) -> Result<Vec<View>, TensorError> {
         self.arity(1, 2, "1 or 2")?;
-        let t = sample.temperature;
-        let warm = t.is_finite() && (t == 0.0 || t >= Sample::LEAST_TEMPERATURE);
-        self.parameter(warm, || format!("temperature {t}; 0, or from {}", Sample::LEAST_TEMPERATURE))?;
-        let r = sample.repetition;
-        self.parameter(r.is_normal() && r > 0.0 && (1.0 / r).is_normal(), || format!("repetition {r}"))?;
-        for (name, x) in [("presence", sample.presence), ("frequency", sample.frequency)] {
-            self.parameter(x.is_finite(), || format!("{name} {x}"))?;
+        if let Err(error) = sample.choice(0).validate() {
+            self.parameter(false, || error.to_string())?;
         }
         let (_, outer, n) = self.row_type(0)?;
         let rows = outer.len() == 1 && n > 0 && indexed(n) && indexed(outer[0]);

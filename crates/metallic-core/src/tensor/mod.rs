@@ -17,7 +17,7 @@ use std::sync::Arc;
 pub use check::{check, outputs};
 pub use error::TensorError;
 pub use op::{Mask, Sdpa, TensorOp};
-pub use sample::{LN_SERIES, Sample, by_rank, gumbel, ln, philox, uniform};
+pub use sample::Sample;
 pub use view::View;
 
 use crate::{BackendError, RunStats};

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use super::*;
 use crate::reference::Reference;
+use crate::sample::philox;
 use crate::{Backend, Binary, DType};
 
 fn view(shape: &[usize]) -> View {
@@ -332,10 +333,10 @@ fn operands_that_do_not_fit_are_refused_by_name() {
 fn sampling_refuses_what_it_cannot_draw_from() {
     let (logits, ids) = (view(&[1, 4]), View::contiguous(DType::U32, &[1]).unwrap());
     for (sample, what) in [
-        (Sample { temperature: -1.0, ..Sample::default() }, "temperature -1"),
-        (Sample { temperature: 1e-9, ..Sample::default() }, "temperature 0.000000001"),
-        (Sample { repetition: 0.0, ..Sample::default() }, "repetition 0"),
-        (Sample { presence: f32::INFINITY, ..Sample::default() }, "presence inf"),
+        (Sample { temperature: -1.0, ..Sample::default() }, "temperature is -1"),
+        (Sample { temperature: 1e-9, ..Sample::default() }, "temperature is 0.000000001"),
+        (Sample { repetition: 0.0, ..Sample::default() }, "repetition is 0"),
+        (Sample { presence: f32::INFINITY, ..Sample::default() }, "presence is inf"),
         (Sample { frequency: 0.5, ..Sample::default() }, "penalties without counts"),
     ] {
         let error = checked(TensorOp::Sample(sample), &[logits], &[ids]).unwrap_err().to_string();

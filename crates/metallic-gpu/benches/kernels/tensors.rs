@@ -4,8 +4,9 @@ use std::sync::Arc;
 
 use criterion::{Criterion, Throughput};
 use metallic_core::quant::{dequantize, quantize};
+use metallic_core::sample::{philox, uniform};
 use metallic_core::tensor::{
-    Mask, Operand, Sample, Sdpa, TensorDevice, TensorMemory, TensorOp, View, outputs, philox, uniform,
+    Mask, Operand, Sample, Sdpa, TensorDevice, TensorMemory, TensorOp, View, outputs,
 };
 use metallic_core::{Backend, Binary, DType};
 

@@ -1,35 +1,56 @@
-// The best of each row: one threadgroup per row. Everything that decides is made of integers and of fma, so that every
-// device chooses the same.
+// The best of each row: one threadgroup per row. Everything that decides is made of integers, of fma and of single sums,
+// differences and products, so that every device chooses the same. `metallic_core::sample` is the definition.
 
 // 1: counts of earlier tokens are bound, and penalties apply.
 constant uint COUNTED [[function_constant(0)]];
-// 1: the best penalised logit wins; 0: noise is added first.
-constant uint GREEDY [[function_constant(1)]];
-// 1: only the `k` best may win.
-constant uint CUT [[function_constant(2)]];
 
-// Bits in the order of the numbers. -0 is 0; what is no number is -inf.
+// What a row without a choice gives, and words of a record.
+constant constexpr uint NO_CANDIDATE = 4294967295u;
+constant constexpr uint RECORD_WORDS = 16u;
+
+// The key of -inf: nothing that is possible has a smaller one.
+constant constexpr uint IMPOSSIBLE = 0x007fffff;
+
+// NaN is -inf, inf the largest number, and what is smaller than 2^-100 is 0.
+inline float number(float x) {
+    const uint bits = as_type<uint>(x);
+    const uint size = bits & 0x7fffffffu;
+    if (size < 0x0d800000u) return 0.0f;
+    if (size > 0x7f800000u) return -INFINITY;
+    return bits == 0x7f800000u ? FLT_MAX : x;
+}
+
+// Bits in the order of the numbers, and back.
 inline uint key_of(float x) {
-    uint bits = as_type<uint>(x);
-    if ((bits << 1) > 0xff000000u) bits = 0xff800000u;
-    if ((bits << 1) == 0u) bits = 0u;
+    const uint bits = as_type<uint>(number(x));
     return bits & 0x80000000u ? ~bits : bits | 0x80000000u;
 }
 
+inline float number_of(uint key) {
+    return as_type<float>(key & 0x80000000u ? key & 0x7fffffffu : ~key);
+}
+
+// The best of each simdgroup: keys and indices.
+struct Bests {
+    threadgroup uint* keys;
+    threadgroup uint* ids;
+};
+
 // The largest key of a row and the lowest index that has it.
-inline uint2 best_of_row(uint2 best, threadgroup uint* keys, threadgroup uint* ids, Lanes at) {
+inline uint2 best_of_row(uint2 best, Bests bests, Lanes at) {
     uint key = simd_max(best.x);
     uint id = simd_min(best.x == key ? best.y : 0xffffffffu);
     if (at.simds == 1) return uint2(key, id);
     if (at.lane == 0) {
-        keys[at.simd] = key;
-        ids[at.simd] = id;
+        bests.keys[at.simd] = key;
+        bests.ids[at.simd] = id;
     }
     threadgroup_barrier(mem_flags::mem_threadgroup);
-    const uint theirs = at.lane < at.simds ? keys[at.lane] : 0u;
-    const uint where = at.lane < at.simds ? ids[at.lane] : 0xffffffffu;
+    const uint theirs = at.lane < at.simds ? bests.keys[at.lane] : 0u;
+    const uint where = at.lane < at.simds ? bests.ids[at.lane] : 0xffffffffu;
     key = simd_max(theirs);
     id = simd_min(theirs == key ? where : 0xffffffffu);
+    threadgroup_barrier(mem_flags::mem_threadgroup);
     return uint2(key, id);
 }
 
@@ -43,40 +64,81 @@ struct Numbers {
     }
 };
 
-// Logits with their penalties.
-template <typename T>
-struct Logits {
-    device const T* x;
-    device const uint* counts;
-    float repeat, inverse_repeat, presence, frequency;
+// `p` of `2^-f = p0 - f (p1 - f (p2 - ..))` times 2^31, highest power first.
+constant constexpr uint EXP_SERIES[7] = {245557u, 2770966u, 20607270u, 119182990u, 515881527u, 1488522222u, 2147483648u};
 
-    float at(uint i) const {
-        float v = float(x[i]);
-        const uint bits = as_type<uint>(v);
-        if ((bits << 1) > 0xff000000u) v = -INFINITY;
-        if (bits == 0x7f800000u) v = FLT_MAX;
-        if (!COUNTED) return v;
-        const uint count = counts[i];
-        if (count == 0) return v;
-        v = fma(v, v > 0.0f ? inverse_repeat : repeat, -presence);
-        return fma(-float(count), frequency, v);
-    }
+// 2^31 e^d for d <= 0.
+inline uint weight(float d) {
+    const uint depth = uint(min(d * -12102203.0f, 268435440.0f));
+    uint p = EXP_SERIES[0];
+    UNROLL
+    for (uint i = 1; i < 7; i++) p = EXP_SERIES[i] - mulhi(p, depth << 9);
+    return p >> (depth >> 23);
+}
 
-    uint key(uint i) const {
-        return key_of(at(i));
+// ceil(total * share / 2^32)
+inline ulong part(ulong total, uint share) {
+    const ulong low = (total & 0xffffffffu) * share;
+    return (total >> 32) * share + (low >> 32) + ((low & 0xffffffffu) != 0 ? 1 : 0);
+}
+
+// What an element weighs, by its key: 1, or its probability.
+struct Ones {
+    uint of(uint) const {
+        return 1u;
     }
 };
 
-// Which bin the k-th of a pass is in.
+struct Weights {
+    float max;
+
+    uint of(uint key) const {
+        return weight(number_of(key) - max);
+    }
+};
+
+// The weight of each bin of a pass, in two halves, and what was found: a bin, how much of it is wanted (low, high half),
+// whether that is all of it.
 struct Bins {
-    threadgroup atomic_uint* count;
-    threadgroup uint* chosen; // bin, how many of it are wanted, how many it has
+    threadgroup atomic_uint* low;
+    threadgroup atomic_uint* high;
+    threadgroup uint* chosen;
+
+    ulong at(uint bin) const {
+        const ulong upper = atomic_load_explicit(&high[bin], memory_order_relaxed);
+        return upper << 32 | atomic_load_explicit(&low[bin], memory_order_relaxed);
+    }
+
+    void add(uint bin, uint weight) const {
+        const uint before = atomic_fetch_add_explicit(&low[bin], weight, memory_order_relaxed);
+        if (before > ~weight) atomic_fetch_add_explicit(&high[bin], 1u, memory_order_relaxed);
+    }
 };
 
-// The k-th largest of pairs (key, ~index), 8 bits at a time: at least as large is what belongs to the k best. All pairs
-// differ, so that equals are cut at the lowest indices.
-template <typename S>
-uint2 kth_of_row(S row, uint n, uint k, Bins bins, Lanes at) {
+// The sum over this lane and those before it.
+inline ulong sum_up_to(ulong x, uint lane) {
+    for (ushort step = 1; step < SIMD; step *= 2) {
+        const ulong low = simd_shuffle_up(uint(x), step);
+        const ulong high = simd_shuffle_up(uint(x >> 32), step);
+        if (lane >= step) x += high << 32 | low;
+    }
+    return x;
+}
+
+inline bool at_least(uint key, uint i, uint2 pair) {
+    return key > pair.x || (key == pair.x && ~i >= pair.y);
+}
+
+// How much a beginning has to weigh: so much, or, where there is a share, so much of the whole.
+struct Enough {
+    ulong weight;
+    uint share;
+};
+
+// The last pair (key, ~index) of the shortest beginning, in falling order, that weighs enough, among pairs that are at
+// least `border`: 8 bits at a time. All pairs differ, so that equals are cut at the lowest indices.
+template <typename S, typename W>
+uint2 cut_row(S row, uint n, W weights, Enough enough, uint2 border, Bins bins, Lanes at) {
     uint2 pair = 0;
     for (uint pass = 0; pass < 8; pass++) {
         const uint shift = 24 - pass % 4 * 8;
@@ -84,31 +146,41 @@ uint2 kth_of_row(S row, uint n, uint k, Bins bins, Lanes at) {
         // Bits that earlier passes have settled.
         const uint settled = pass % 4 == 0 ? 0u : 0xffffff00u << shift;
         for (uint i = at.tid; i < 256; i += at.threads) {
-            atomic_store_explicit(&bins.count[i], 0u, memory_order_relaxed);
+            atomic_store_explicit(&bins.low[i], 0u, memory_order_relaxed);
+            atomic_store_explicit(&bins.high[i], 0u, memory_order_relaxed);
         }
         threadgroup_barrier(mem_flags::mem_threadgroup);
         for (uint i = at.tid; i < n; i += at.threads) {
             const uint key = row.key(i);
             const uint word = by_id ? ~i : key;
             const bool open = (word & settled) == ((by_id ? pair.y : pair.x) & settled) && (!by_id || key == pair.x);
-            if (open) atomic_fetch_add_explicit(&bins.count[word >> shift & 255], 1u, memory_order_relaxed);
+            if (!open || !at_least(key, i, border)) continue;
+            const uint weight = weights.of(key);
+            if (weight > 0) bins.add(word >> shift & 255, weight);
         }
         threadgroup_barrier(mem_flags::mem_threadgroup);
         if (at.simd == 0) {
             // A lane has eight bins; the first lane has the largest.
-            uint sum = 0;
-            for (uint j = 0; j < 8; j++) {
-                sum += atomic_load_explicit(&bins.count[255 - at.lane * 8 - j], memory_order_relaxed);
+            ulong sum = 0;
+            for (uint j = 0; j < 8; j++) sum += bins.at(255 - at.lane * 8 - j);
+            const ulong up_to = sum_up_to(sum, at.lane);
+            if (pass == 0 && enough.share > 0) {
+                const ulong low = simd_broadcast(uint(up_to), ushort(SIMD - 1));
+                const ulong high = simd_broadcast(uint(up_to >> 32), ushort(SIMD - 1));
+                enough.weight = part(high << 32 | low, enough.share);
             }
-            uint before = simd_prefix_exclusive_sum(sum);
-            if (before < k && k <= before + sum) {
+            ulong before = up_to - sum;
+            if (before < enough.weight && enough.weight <= up_to) {
                 for (uint j = 0; j < 8; j++) {
                     const uint bin = 255 - at.lane * 8 - j;
-                    const uint here = atomic_load_explicit(&bins.count[bin], memory_order_relaxed);
-                    if (k <= before + here) {
+                    const ulong here = bins.at(bin);
+                    if (enough.weight <= before + here) {
+                        const ulong wanted = enough.weight - before;
                         bins.chosen[0] = bin;
-                        bins.chosen[1] = k - before;
-                        bins.chosen[2] = here;
+                        bins.chosen[1] = uint(wanted);
+                        bins.chosen[2] = uint(wanted >> 32);
+                        // All that are equal belong to them: no index has to decide.
+                        bins.chosen[3] = pass == 3 && wanted + weights.of(pair.x | bin) > here ? 1 : 0;
                         break;
                     }
                     before += here;
@@ -118,35 +190,34 @@ uint2 kth_of_row(S row, uint n, uint k, Bins bins, Lanes at) {
         threadgroup_barrier(mem_flags::mem_threadgroup);
         // Nobody writes there again before two barriers of the next pass.
         const uint bits = bins.chosen[0] << shift;
-        k = bins.chosen[1];
-        const uint here = bins.chosen[2];
+        enough.weight = ulong(bins.chosen[2]) << 32 | bins.chosen[1];
         if (by_id) pair.y |= bits;
         else pair.x |= bits;
-        // All that are equal belong to them: no index has to decide.
-        if (pass == 3 && here == k) break;
+        if (bins.chosen[3]) break;
     }
     return pair;
 }
 
-inline bool at_least(uint key, uint i, uint2 pair) {
-    return key > pair.x || (key == pair.x && ~i >= pair.y);
+// The largest number of a row with the lowest index that has it.
+template <typename T>
+uint2 first_of_row(device const T* x, uint n, Bests bests, Lanes at) {
+    uint2 best = uint2(0u, 0xffffffffu);
+    for (uint i = at.tid * 4; i < n; i += at.threads * 4) {
+        const float4 v = load_ragged(x, i, n);
+        for (uint j = 0; j < 4; j++) {
+            const uint key = key_of(v[j]);
+            if (i + j < n && key > best.x) best = uint2(key, i + j);
+        }
+    }
+    return best_of_row(best, bests, at);
 }
 
 template <typename T>
 void argmax_row(
-    constant ArgmaxParams& p, device const T* x, device uint* out, threadgroup uint* keys, threadgroup uint* ids,
-    uint row, Lanes at
+    constant ArgmaxParams& p, device const T* x, device uint* out, Bests bests, uint row, Lanes at
 ) {
     x += ulong(row) * p.n;
-    uint2 best = uint2(0u, 0xffffffffu);
-    for (uint i = at.tid * 4; i < p.n; i += at.threads * 4) {
-        const float4 v = load_ragged(x, i, p.n);
-        for (uint j = 0; j < 4; j++) {
-            const uint key = key_of(v[j]);
-            if (i + j < p.n && key > best.x) best = uint2(key, i + j);
-        }
-    }
-    best = best_of_row(best, keys, ids, at);
+    const uint2 best = first_of_row<T>(x, p.n, bests, at);
     if (at.tid == 0) out[row] = best.y;
 }
 
@@ -160,7 +231,8 @@ void top_k_row(
     picked += ulong(row) * p.k * 2;
     values += ulong(row) * p.k;
     indices += ulong(row) * p.k;
-    const uint2 pair = p.k < p.n ? kth_of_row(numbers, p.n, p.k, bins, at) : uint2(0);
+    const Enough enough = {p.k, 0u};
+    const uint2 pair = p.k < p.n ? cut_row(numbers, p.n, Ones(), enough, uint2(0u), bins, at) : uint2(0u);
     if (at.tid == 0) atomic_store_explicit(next, 0u, memory_order_relaxed);
     threadgroup_barrier(mem_flags::mem_threadgroup);
     for (uint i = at.tid; i < p.n; i += at.threads) {
@@ -184,8 +256,8 @@ void top_k_row(
     }
 }
 
-// Philox4x32-10: the first of its four words.
-inline uint philox(uint4 c, uint2 key) {
+// Philox4x32-10.
+inline uint4 philox(uint4 c, uint2 key) {
     for (uint round = 0; round < 10; round++) {
         const uint x = c.x * 0xd2511f53u;
         const uint x_high = mulhi(c.x, 0xd2511f53u);
@@ -194,50 +266,126 @@ inline uint philox(uint4 c, uint2 key) {
         c = uint4(y_high ^ c.y ^ key.x, y, x_high ^ c.w ^ key.y, x);
         key += uint2(0x9e3779b9u, 0xbb67ae85u);
     }
-    return c.x;
+    return c;
 }
+
+// `p` of `ln(1 + r) = r - r^2/2 + r^3 p(r)`, lowest power first.
+constant constexpr float LN_SERIES[8] = {0.3333332f, -0.24999988f, 0.2000378f, -0.1667014f, 0.1411831f, -0.1234619f, 0.1342575f, -0.12125581f};
 
 // The natural logarithm of a normal number above 0, step by step as the core defines it.
 inline float exact_ln(float x) {
     const uint bits = as_type<uint>(x);
     const int e = as_type<int>(bits - 0x3f2aaaabu) >> 23;
     const float r = as_type<float>(bits - (uint(e) << 23)) - 1.0f;
-    float p = -0.12125581f;
-    p = fma(p, r, 0.1342575f);
-    p = fma(p, r, -0.1234619f);
-    p = fma(p, r, 0.1411831f);
-    p = fma(p, r, -0.1667014f);
-    p = fma(p, r, 0.2000378f);
-    p = fma(p, r, -0.24999988f);
-    p = fma(p, r, 0.3333332f);
+    float p = LN_SERIES[7];
+    UNROLL
+    for (uint i = 7; i > 0; i--) p = fma(p, r, LN_SERIES[i - 1]);
     return fma(float(e), 0.6931472f, fma(r * r, fma(r, p, -0.5f), r));
 }
+
+// No noise is less, or more.
+constant constexpr float LEAST_NOISE = -3.0f;
+constant constexpr float MOST_NOISE = 16.75f;
 
 inline float gumbel(uint bits) {
     const float uniform = (float(bits >> 9) + 0.5f) * (1.0f / 8388608.0f);
     return -exact_ln(-exact_ln(uniform));
 }
 
-template <typename T>
-void sample_row(
-    constant SampleParams& p, device const T* x, device const uint* counts, device uint* out,
-    threadgroup uint* keys, threadgroup uint* ids, Bins bins, uint row, Lanes at
-) {
-    const ulong start = ulong(row) * p.n;
-    const Logits<T> logits = {x + start, counts + start, p.repeat, p.inverse_repeat, p.presence, p.frequency};
-    const uint2 pair = CUT ? kth_of_row(logits, p.n, p.k, bins, at) : uint2(0);
-    uint2 best = uint2(0u, 0xffffffffu);
-    for (uint i = at.tid; i < p.n; i += at.threads) {
-        float v = logits.at(i);
-        if (CUT && !at_least(key_of(v), i, pair)) continue;
-        if (!GREEDY) {
-            v = fma(v, p.inverse_temperature, gumbel(philox(uint4(i, row, p.draw, 0), uint2(p.seed_low, p.seed_high))));
+// Between the smallest and the largest number; 0 where it is nearly.
+inline float bounded(float x) {
+    return max(number(x), -FLT_MAX);
+}
+
+// What penalties do to the number of a token that came before.
+inline float penalised(float x, uint count, float2 factors, float presence, float frequency) {
+    x = bounded(fma(x, x > 0.0f ? factors.y : factors.x, -presence));
+    return bounded(fma(-float(count), frequency, x));
+}
+
+// Biases and penalties, in place. Each token is edited once.
+inline void edit_row(device float* x, uint n, device const uint* edits, ChoiceRecord c, Lanes at) {
+    for (uint e = at.tid; e < c.edits; e += at.threads) {
+        const uint id = edits[3 * e];
+        const uint count = edits[3 * e + 1];
+        const float bias = as_type<float>(edits[3 * e + 2]);
+        if (id >= n) continue;
+        float v = number(x[id]);
+        if (v > -INFINITY && bias > -INFINITY) {
+            v = bounded(v + bias);
+            if (count > 0) v = penalised(v, count, float2(c.repetition, c.inverse_repetition), c.presence, c.frequency);
+        } else {
+            v = -INFINITY;
         }
-        const uint key = key_of(v);
-        if (key > best.x) best = uint2(key, i);
+        x[id] = v;
     }
-    best = best_of_row(best, keys, ids, at);
-    if (at.tid == 0) out[row] = best.y;
+    threadgroup_barrier(mem_flags::mem_device);
+}
+
+// The largest score of those that are at least `border`.
+inline uint2 draw_row(
+    device const float* x, uint n, ChoiceRecord c, float max, uint2 border, Bests bests, Lanes at
+) {
+    uint2 best = uint2(0u, 0xffffffffu);
+    float bar = LEAST_NOISE;
+    for (uint i = at.tid * 4; i < n; i += at.threads * 4) {
+        const float4 v = load_ragged(x, i, n);
+        bool fits[4];
+        bool any = false;
+        UNROLL
+        for (uint j = 0; j < 4; j++) {
+            const bool in_reach = fma(number(v[j]) - max, c.inverse_temperature, MOST_NOISE) >= bar;
+            fits[j] = i + j < n && in_reach && at_least(key_of(v[j]), i + j, border);
+            any = any || fits[j];
+        }
+        if (!any) continue;
+        const uint4 bits = philox(uint4(i / 4, 0u, c.draw_low, c.draw_high), uint2(c.seed_low, c.seed_high));
+        UNROLL
+        for (uint j = 0; j < 4; j++) {
+            if (!fits[j]) continue;
+            const float score = fma(number(v[j]) - max, c.inverse_temperature, gumbel(bits[j]));
+            const uint key = key_of(score);
+            if (key > best.x) best = uint2(key, i + j);
+            bar = score > bar ? score : bar;
+        }
+    }
+    return best_of_row(best, bests, at);
+}
+
+inline uint choose_row(
+    device float* x, uint n, device const uint* choices, uint row, Bests bests, Bins bins, Lanes at
+) {
+    x += ulong(row) * n;
+    const ChoiceRecord c = *(device const ChoiceRecord*)(choices + ulong(row) * RECORD_WORDS);
+    if (c.edits > 0) edit_row(x, n, choices + c.edits_at, c, at);
+    const uint2 first = first_of_row<float>(x, n, bests, at);
+    if (first.x <= IMPOSSIBLE) return NO_CANDIDATE;
+    if (c.inverse_temperature == 0.0f) return first.y;
+    const float max = number_of(first.x);
+    const Numbers<float> numbers = {x};
+    uint2 border = 0u;
+    if (c.top_k > 0 && c.top_k < n) {
+        const Enough enough = {c.top_k, 0u};
+        border = cut_row(numbers, n, Ones(), enough, border, bins, at);
+    }
+    if (c.top_p > 0) {
+        const Weights weights = {max};
+        const Enough enough = {0ul, c.top_p};
+        border = cut_row(numbers, n, weights, enough, border, bins, at);
+    }
+    const uint least = key_of(max + c.ln_min_p);
+    if (least > border.x) border = uint2(least, 0u);
+    return draw_row(x, n, c, max, border, bests, at).y;
+}
+
+// Logits as numbers, with penalties by counts of all tokens.
+template <typename T>
+void penalise(constant PenaliseParams& p, device const T* x, device const uint* counts, device float* out, uint i) {
+    if (i >= p.n) return;
+    float v = number(float(x[i]));
+    const uint count = COUNTED ? counts[i] : 0u;
+    if (count > 0 && v > -INFINITY) v = penalised(v, count, float2(p.repetition, p.inverse_repetition), p.presence, p.frequency);
+    out[i] = v;
 }
 
 #define WHERE                                                                                                    \
@@ -253,33 +401,47 @@ void sample_row(
         threadgroup uint keys[32];                                                                               \
         threadgroup uint ids[32];                                                                                \
         const Lanes at = {tid, threads, lane, simd, simds};                                                      \
-        argmax_row<T>(p, x, out, keys, ids, row, at);                                                            \
+        const Bests bests = {keys, ids};                                                                         \
+        argmax_row<T>(p, x, out, bests, row, at);                                                                \
     }                                                                                                            \
     [[kernel, max_total_threads_per_threadgroup(1024)]] void top_k_##NAME(                                       \
         constant TopKParams& p [[buffer(0)]], device const T* x [[buffer(1)]],                                   \
         device uint* picked [[buffer(2)]], device T* values [[buffer(3)]], device uint* indices [[buffer(4)]],   \
         WHERE                                                                                                    \
     ) {                                                                                                          \
-        threadgroup atomic_uint count[256];                                                                      \
-        threadgroup uint chosen[3];                                                                              \
+        threadgroup atomic_uint low[256];                                                                        \
+        threadgroup atomic_uint high[256];                                                                       \
+        threadgroup uint chosen[4];                                                                              \
         threadgroup atomic_uint next[1];                                                                         \
         const Lanes at = {tid, threads, lane, simd, simds};                                                      \
-        const Bins bins = {count, chosen};                                                                       \
+        const Bins bins = {low, high, chosen};                                                                   \
         top_k_row<T>(p, x, picked, values, indices, next, bins, row, at);                                        \
     }                                                                                                            \
-    [[kernel, max_total_threads_per_threadgroup(1024)]] void sample_##NAME(                                      \
-        constant SampleParams& p [[buffer(0)]], device const T* x [[buffer(1)]],                                 \
-        device const uint* counts [[buffer(2)]], device uint* out [[buffer(3)]], WHERE                           \
+    [[kernel]] void penalise_##NAME(                                                                             \
+        constant PenaliseParams& p [[buffer(0)]], device const T* x [[buffer(1)]],                               \
+        device const uint* counts [[buffer(2)]], device float* out [[buffer(3)]],                                \
+        uint i [[thread_position_in_grid]]                                                                       \
     ) {                                                                                                          \
-        threadgroup uint keys[32];                                                                               \
-        threadgroup uint ids[32];                                                                                \
-        threadgroup atomic_uint count[256];                                                                      \
-        threadgroup uint chosen[3];                                                                              \
-        const Lanes at = {tid, threads, lane, simd, simds};                                                      \
-        const Bins bins = {count, chosen};                                                                       \
-        sample_row<T>(p, x, counts, out, keys, ids, bins, row, at);                                              \
+        penalise<T>(p, x, counts, out, i);                                                                       \
     }
 
 SAMPLE(float, f32)
 SAMPLE(half, f16)
 SAMPLE(bfloat, bf16)
+
+// Every stage of choosing but the one of typical tokens. The logits of edited tokens are written over.
+[[kernel, max_total_threads_per_threadgroup(1024)]] void choose(
+    constant ChooseParams& p [[buffer(0)]], device float* x [[buffer(1)]], device const uint* choices [[buffer(2)]],
+    device uint* out [[buffer(3)]], WHERE
+) {
+    threadgroup uint keys[32];
+    threadgroup uint ids[32];
+    threadgroup atomic_uint low[256];
+    threadgroup atomic_uint high[256];
+    threadgroup uint chosen[4];
+    const Lanes at = {tid, threads, lane, simd, simds};
+    const Bests bests = {keys, ids};
+    const Bins bins = {low, high, chosen};
+    const uint id = choose_row(x, p.n, choices, row, bests, bins, at);
+    if (tid == 0) out[row] = id;
+}

@@ -1,6 +1,7 @@
 //! How each operation runs.
 
-use metallic_core::tensor::{Sdpa, TensorOp};
+use metallic_core::sample::{Choices, Record};
+use metallic_core::tensor::{Sample, Sdpa, TensorOp};
 use metallic_core::{DType, Rope};
 
 use super::matmul;
@@ -56,17 +57,7 @@ pub(super) fn plan(
             work.deliver(target, *out)
         }
         (TensorOp::TopK { k }, [x], [values, indices]) => top_k(work, k, *x, [*values, *indices]),
-        (TensorOp::Sample(how), [x, counts @ ..], [out]) => {
-            let x = work.dense(*x, x.dtype())?;
-            let counts = match counts.first() {
-                Some(counts) => Some(work.dense(*counts, DType::U32)?.region),
-                None => None,
-            };
-            let launch = sample::sample(x.dtype(), rows(work, x)?, &how, counts.is_some(), work.limits())?;
-            let target = work.target(*out, DType::U32)?;
-            work.launch(&launch, &[Some(x.region), counts, Some(target.region)])?;
-            work.deliver(target, *out)
-        }
+        (TensorOp::Sample(how), [x, counts @ ..], [out]) => draw(work, &how, *x, counts.first(), *out),
         // `check` has held every operation to its number of operands.
         _ => Err(work.unsupported(format!("{} inputs and {} outputs", inputs.len(), outputs.len()))),
     }
@@ -182,6 +173,34 @@ fn top_k(work: &mut Work<'_>, k: usize, x: Tensor, outputs: [Tensor; 2]) -> Resu
     work.launch(&launch, &[Some(x.region), Some(picked), Some(values.region), Some(indices.region)])?;
     work.deliver(values, outputs[0])?;
     work.deliver(indices, outputs[1])
+}
+
+/// Penalised logits in scratch, which the choice may write over; then the choice.
+fn draw(
+    work: &mut Work<'_>,
+    how: &Sample,
+    x: Tensor,
+    counts: Option<&Tensor>,
+    out: Tensor,
+) -> Result<(), GpuError> {
+    let x = work.dense(x, x.dtype())?;
+    let counts = counts.map(|counts| work.dense(*counts, DType::U32)).transpose()?;
+    let (rows, n) = rows(work, x)?;
+    let mut choices = Choices::default();
+    for row in 0..rows {
+        choices.push(&how.choice(row), &[]).map_err(|error| work.unsupported(error.to_string()))?;
+    }
+    let words = choices.words();
+    sample::check_choices(words, rows as usize)?;
+    let (record, _) = Record::read(words, 0).map_err(|error| work.unsupported(error.to_string()))?;
+    let (words, logits) = (work.words(words)?, work.scratch_tensor(DType::F32, x.view.shape())?);
+    let count = work.count(x.view.elements())?;
+    let launch = sample::penalise(x.dtype(), count, &record, counts.is_some(), work.limits())?;
+    work.launch(&launch, &[Some(x.region), counts.map(|counts| counts.region), Some(logits.region)])?;
+    let target = work.target(out, DType::U32)?;
+    let launch = sample::choose((rows, n), work.limits())?;
+    work.launch(&launch, &[Some(logits.region), Some(words), Some(target.region)])?;
+    work.deliver(target, out)
 }
 
 /// Decodes a quantised tensor.

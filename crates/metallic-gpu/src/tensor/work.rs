@@ -115,6 +115,17 @@ impl<'a> Work<'a> {
         Ok(region)
     }
 
+    /// Words of the host, in memory of this operation alone.
+    pub(super) fn words(&mut self, words: &[u32]) -> Result<Region, GpuError> {
+        let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_ne_bytes()).collect();
+        let buffer =
+            self.shared.pool.transient("words of a tensor operation", bytes.len(), Storage::Shared)?;
+        let region = buffer.region();
+        self.shared.gpu.write(region.buffer(), region.offset(), &bytes)?;
+        self.scratch.push(buffer);
+        Ok(region)
+    }
+
     /// A contiguous tensor in memory of this operation alone.
     pub(super) fn scratch_tensor(&mut self, dtype: DType, shape: &[usize]) -> Result<Tensor, GpuError> {
         let view = View::contiguous(dtype, shape).map_err(|error| self.unsupported(error.to_string()))?;

@@ -3,6 +3,7 @@
 use std::fmt::Display;
 
 use metallic_core::BackendError;
+use metallic_core::sample::ChoiceError;
 
 /// Why a request was refused or broke off.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
@@ -74,6 +75,9 @@ pub enum EngineError {
         /// How many of them are NaN.
         nan: usize,
     },
+    /// A choice that is none, though its parameters were found valid.
+    #[error(transparent)]
+    Choice(#[from] ChoiceError),
     /// There is not one window of text to measure.
     #[error("the text has {tokens} tokens, one window needs {window}")]
     TextTooShort {
@@ -103,5 +107,10 @@ impl EngineError {
     /// A [`EngineError::Parameter`].
     pub(crate) fn parameter(name: &'static str, found: impl Display, needed: &'static str) -> Self {
         Self::Parameter { name, found: format!("{found}"), needed }
+    }
+
+    /// An [`EngineError::NoCandidate`] of these logits.
+    pub(crate) fn no_candidate(logits: &[f32]) -> Self {
+        Self::NoCandidate { vocab: logits.len(), nan: logits.iter().filter(|x| x.is_nan()).count() }
     }
 }

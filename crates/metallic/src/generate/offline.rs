@@ -2,12 +2,13 @@
 //!
 //! Each function has the program to itself and uses its cache blocks from the first on.
 
+use metallic_core::sample::argmax;
 use metallic_core::{BLOCK_TOKENS, Program, SequenceSpan, Step};
 use serde::Serialize;
 
 use super::EngineError;
 use super::pool::blocks_for;
-use super::sample::{argmax, log_sum_exp};
+use super::sample::log_sum_exp;
 
 /// Tokens of a step that yields one row at most, and of a step that yields a row for each token: logits are large.
 const STEP_TOKENS: usize = 512;
@@ -63,10 +64,7 @@ pub fn greedy(program: &mut dyn Program, tokens: &[u32], n: usize) -> Result<Vec
 }
 
 fn best(row: &[f32]) -> Result<u32, EngineError> {
-    argmax(row.iter().copied()).ok_or_else(|| EngineError::NoCandidate {
-        vocab: row.len(),
-        nan: row.iter().filter(|x| x.is_nan()).count(),
-    })
+    argmax(row).ok_or_else(|| EngineError::no_candidate(row))
 }
 
 /// How well a model predicts a text.

@@ -3,11 +3,12 @@
 use std::collections::VecDeque;
 use std::ops::Range;
 
+use metallic_core::sample::argmax;
 use metallic_core::{BLOCK_TOKENS, Program, RunStats, SequenceSpan, Step};
 
 use super::engine::{EngineConfig, EngineStats};
 use super::pool::{BlockPool, Chain, blocks_for};
-use super::sample::{Scratch, argmax};
+use super::sample::Scratch;
 use super::sequence::{Outcome, Sequence, Submission};
 use super::{Detokenize, EngineError, FinishReason};
 
@@ -143,9 +144,8 @@ impl<'t> Scheduler<'t> {
         let last = self.program.output(0).chunks_exact(vocab);
         for ((i, sequence), logits) in self.running.iter_mut().enumerate().zip(last) {
             // A row without a number stays one to the end, so looking at the last is enough.
-            if argmax(logits.iter().copied()) != chosen.get((steps - 1) * count + i).copied() {
-                let nan = logits.iter().filter(|x| x.is_nan()).count();
-                sequence.outcome = Some(Err(EngineError::NoCandidate { vocab, nan }));
+            if argmax(logits) != chosen.get((steps - 1) * count + i).copied() {
+                sequence.outcome = Some(Err(EngineError::no_candidate(logits)));
                 continue;
             }
             for row in chosen.chunks_exact(count) {

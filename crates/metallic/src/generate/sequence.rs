@@ -153,7 +153,9 @@ impl<'t> Sequence<'t> {
 
     /// Chooses the next token by the logits of the last, streams it, and notes the end if this is it.
     pub(super) fn choose(&mut self, logits: &[f32], scratch: &mut Scratch) {
-        let id = match self.sampler.sample(scratch, logits, &self.tokens) {
+        // Neither neighbours in a step nor being set aside changes how many tokens the answer has.
+        let draw = (self.tokens.len() - self.prompt_len) as u64;
+        let id = match self.sampler.sample(scratch, logits, &self.tokens, draw) {
             Ok(id) => id,
             Err(error) => {
                 self.outcome = Some(Err(error));

@@ -5,7 +5,8 @@ use std::sync::Arc;
 
 use metallic_core::BackendError;
 use metallic_core::quant::quantize;
-use metallic_core::tensor::{TensorMemory, TensorOp, philox};
+use metallic_core::sample::philox;
+use metallic_core::tensor::{TensorMemory, TensorOp};
 
 use super::{DType, Element, Error, OpenDevice, Tensor, TensorError, View};
 

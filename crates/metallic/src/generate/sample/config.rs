@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use metallic_core::sample::{Choice, ChoiceError};
 use serde::{Deserialize, Serialize};
 
 use crate::generate::EngineError;
@@ -10,7 +11,7 @@ use crate::generate::EngineError;
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Sampling {
-    /// Flattens (above 1) or sharpens (below 1) the distribution; 0 takes the best token.
+    /// Flattens (above 1) or sharpens (below 1) the distribution; 0 takes the best token. Below a millionth it is that.
     pub temperature: f32,
     /// Keeps the `top_k` best tokens; 0 keeps all.
     pub top_k: usize,
@@ -65,27 +66,12 @@ impl Sampling {
 
     /// Checks every parameter against its range.
     pub fn validate(&self, vocab: usize) -> Result<(), EngineError> {
-        let share = "above 0 and at most 1";
-        let finite = "a finite number";
-        let ranges = [
-            ("temperature", self.temperature, self.temperature >= 0.0, "a finite number, 0 or more"),
-            ("typical", self.typical, self.typical > 0.0 && self.typical <= 1.0, share),
-            ("top_p", self.top_p, self.top_p > 0.0 && self.top_p <= 1.0, share),
-            ("min_p", self.min_p, (0.0..=1.0).contains(&self.min_p), "from 0 to 1"),
-            (
-                "repetition_penalty",
-                self.repetition_penalty,
-                self.repetition_penalty > 0.0,
-                "a finite number above 0",
-            ),
-            ("presence_penalty", self.presence_penalty, true, finite),
-            ("frequency_penalty", self.frequency_penalty, true, finite),
-        ];
-        for (name, found, in_range, needed) in ranges {
-            if !found.is_finite() || !in_range {
-                return Err(EngineError::parameter(name, found, needed));
+        self.choice(0, 0).validate().map_err(|error| match error {
+            ChoiceError::Parameter { name, found, needed } => {
+                EngineError::parameter(public_name(name), found, needed)
             }
-        }
+            other => other.into(),
+        })?;
         for (&id, &bias) in &self.logit_bias {
             if id as usize >= vocab {
                 return Err(EngineError::parameter("logit_bias", id, "about ids of the vocabulary"));
@@ -98,6 +84,34 @@ impl Sampling {
     }
 
     pub(super) fn has_penalties(&self) -> bool {
-        self.repetition_penalty != 1.0 || self.presence_penalty != 0.0 || self.frequency_penalty != 0.0
+        self.choice(0, 0).has_penalties()
+    }
+
+    /// The choice of token `draw` of an answer.
+    pub(super) fn choice(&self, seed: u64, draw: u64) -> Choice {
+        let t = self.temperature;
+        Choice {
+            temperature: if t > 0.0 { t.max(Choice::LEAST_TEMPERATURE) } else { t },
+            // More than can be counted is all.
+            top_k: u32::try_from(self.top_k).unwrap_or(0),
+            typical: self.typical,
+            top_p: self.top_p,
+            min_p: self.min_p,
+            repetition: self.repetition_penalty,
+            presence: self.presence_penalty,
+            frequency: self.frequency_penalty,
+            seed,
+            draw,
+        }
+    }
+}
+
+/// What a parameter of a choice is called here.
+fn public_name(name: &'static str) -> &'static str {
+    match name {
+        "repetition" => "repetition_penalty",
+        "presence" => "presence_penalty",
+        "frequency" => "frequency_penalty",
+        same => same,
     }
 }

@@ -9,48 +9,46 @@
 //! 5. typical
 //! 6. top-p
 //! 7. min-p
-//! 8. temperature
-//! 9. one draw
+//! 8. one draw at the temperature
 //!
-//! The same seed and logits give the same tokens on every platform.
+//! [`metallic_core::sample`] defines them to the bit; here a request's [`Sampling`] is packed for it. The same seed and logits
+//! give the same tokens on every device and platform.
 
 mod config;
-mod filters;
-mod random;
+mod logprobs;
 
 pub use config::Sampling;
-pub use filters::{
-    Candidate, argmax, bias, draw, drop_impossible, exp, load, min_p, penalise, temperature, top_k, top_p,
-    typical,
-};
-pub use random::Random;
+pub(super) use logprobs::log_sum_exp;
+pub use logprobs::{exp, logprobs};
 
-use super::{EngineError, Logprob};
-use filters::sum_exp;
+use metallic_core::sample::{self, Choices, Edit};
+
+use super::EngineError;
 
 /// Memory that sampling works in. One serves any number of samplers, one after another.
 #[derive(Debug, Default)]
 pub struct Scratch {
-    candidates: Vec<Candidate>,
-    counts: Vec<u32>,
+    rows: sample::Scratch,
+    choices: Choices,
+    window: Vec<u32>,
+    edits: Vec<Edit>,
 }
 
-/// The parameters of one request and its random numbers.
+/// How the tokens of one request are chosen.
 #[derive(Clone, Debug)]
 pub struct Sampler {
     sampling: Sampling,
-    random: Random,
     seed: u64,
 }
 
 impl Sampler {
-    /// A sampler that begins the sequence of its seed, or of `fallback_seed` where the parameters name none.
+    /// A sampler with the seed of its parameters, or with `fallback_seed` where they name none.
     pub fn new(sampling: Sampling, fallback_seed: u64) -> Self {
         let seed = sampling.seed.unwrap_or(fallback_seed);
-        Self { sampling, random: Random::new(seed), seed }
+        Self { sampling, seed }
     }
 
-    /// The seed it began with.
+    /// The seed of its random numbers.
     pub fn seed(&self) -> u64 {
         self.seed
     }
@@ -61,65 +59,39 @@ impl Sampler {
         sampling.temperature == 0.0 && sampling.logit_bias.is_empty() && !sampling.has_penalties()
     }
 
-    /// Chooses the token that follows `history` (prompt and answer so far), given a row of logits.
+    /// Chooses the token that follows `history` (prompt and answer so far), given a row of logits. `draw` counts the tokens of
+    /// the answer so far: which random numbers are taken depends on nothing else.
     pub fn sample(
-        &mut self,
+        &self,
         scratch: &mut Scratch,
         logits: &[f32],
         history: &[u32],
+        draw: u64,
     ) -> Result<u32, EngineError> {
-        let chosen = self.choose(scratch, logits, history);
-        chosen.ok_or_else(|| EngineError::NoCandidate {
-            vocab: logits.len(),
-            nan: logits.iter().filter(|x| x.is_nan()).count(),
-        })
+        self.gather_edits(history, scratch);
+        let Scratch { rows, choices, edits, .. } = scratch;
+        choices.clear();
+        choices.push(&self.sampling.choice(self.seed, draw), edits)?;
+        let chosen = sample::choose(choices.words(), 0, logits, rows)?;
+        chosen.ok_or_else(|| EngineError::no_candidate(logits))
     }
 
-    fn choose(&mut self, scratch: &mut Scratch, logits: &[f32], history: &[u32]) -> Option<u32> {
-        let sampling = &self.sampling;
-        if self.is_argmax() {
-            return argmax(logits.iter().copied());
+    /// The tokens with a bias and, where there are penalties, those of the window, in ascending order.
+    fn gather_edits(&self, history: &[u32], scratch: &mut Scratch) {
+        let Sampling { logit_bias, penalty_window, .. } = &self.sampling;
+        let Scratch { window, edits, .. } = scratch;
+        window.clear();
+        if self.sampling.has_penalties() {
+            window.extend_from_slice(&history[history.len().saturating_sub(*penalty_window)..]);
+            window.sort_unstable();
         }
-        let candidates = &mut scratch.candidates;
-        load(candidates, logits);
-        bias(candidates, sampling);
-        if sampling.has_penalties() {
-            penalise(candidates, sampling, history, &mut scratch.counts);
-        }
-        if sampling.temperature == 0.0 {
-            return argmax(candidates.iter().map(|c| c.logit));
-        }
-        drop_impossible(candidates);
-        top_k(candidates, sampling.top_k);
-        typical(candidates, sampling.typical);
-        top_p(candidates, sampling.top_p);
-        min_p(candidates, sampling.min_p);
-        temperature(candidates, sampling.temperature);
-        draw(candidates, &mut self.random)
+        edits.clear();
+        edits.extend(window.chunk_by(|a, b| a == b).map(|same| {
+            let bias = logit_bias.get(&same[0]).copied().unwrap_or(0.0);
+            Edit { id: same[0], count: same.len() as u32, bias }
+        }));
+        let others = logit_bias.iter().filter(|(id, _)| window.binary_search(id).is_err());
+        edits.extend(others.map(|(&id, &bias)| Edit { id, count: 0, bias }));
+        edits.sort_unstable_by_key(|edit| edit.id);
     }
-}
-
-/// Log-probabilities by the model itself, before any stage of sampling: of `id`, and of the `top` best tokens.
-/// Logits that are not numbers count as impossible.
-pub fn logprobs(scratch: &mut Scratch, logits: &[f32], id: u32, top: usize) -> (f32, Vec<Logprob>) {
-    let candidates = &mut scratch.candidates;
-    load(candidates, logits);
-    let chosen = candidates.get(id as usize).map_or(f32::NEG_INFINITY, |c| c.logit);
-    let log_total = log_sum_exp(logits);
-    let logprob = |logit: f32| (f64::from(logit.min(f32::MAX)) - log_total) as f32;
-    drop_impossible(candidates);
-    let mut best = Vec::new();
-    if top > 0 {
-        top_k(candidates, top);
-        best.extend(candidates.iter().map(|c| Logprob { id: c.id, logprob: logprob(c.logit) }));
-    }
-    (logprob(chosen), best)
-}
-
-/// `ln Σ e^x` over the logits that are numbers, in f64.
-pub(super) fn log_sum_exp(logits: &[f32]) -> f64 {
-    let numbers =
-        || logits.iter().map(|x| if x.is_nan() { f32::NEG_INFINITY } else { x.min(f32::MAX) }).map(f64::from);
-    let max = numbers().fold(f64::NEG_INFINITY, f64::max);
-    max + sum_exp(numbers(), max).ln()
 }
