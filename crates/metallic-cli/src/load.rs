@@ -4,8 +4,8 @@ use std::path::{Path, PathBuf};
 
 use metallic::{
     Llm, LoadOptions, Model,
-    core::{BLOCK_TOKENS, DType, DeviceInfo, Program},
-    device::{OpenOptions, Providers, Quarantined},
+    core::{BLOCK_TOKENS, CompileOptions, DType, DeviceInfo, Program},
+    device::{Providers, Quarantined},
     model::Source,
 };
 
@@ -40,19 +40,15 @@ pub(crate) fn local_path(model: &str) -> anyhow::Result<PathBuf> {
 pub(crate) fn llm(model: &ModelOptions, answer: &AnswerOptions, ui: Ui) -> anyhow::Result<Llm> {
     let path = path(&model.model, ui)?;
     let context = answer.ctx.map(usize::from);
-    let options = LoadOptions {
-        device: model.device.device.clone(),
-        threads: model.device.threads(),
-        providers: model.device.providers()?,
-        exact: model.device.exact,
-        kv_type: model.device.kv_type.into(),
-        context,
-        ..LoadOptions::default()
-    };
+    let options = LoadOptions::default()
+        .device(model.device.device.clone())
+        .open(model.device.open()?)
+        .kv_type(model.device.kv_type.into())
+        .context(context);
     let spinner = ui.spinner(&format!("loading {}", path.display()));
     let llm = Llm::load_with(&path, &options)?;
     drop(spinner);
-    tell(&options.providers, ui);
+    tell(&options.open.providers, ui);
     let made_for = llm.model().config().context;
     if let Some(asked) = context.filter(|asked| *asked > made_for) {
         ui.note(&format!("note: the model was made for {made_for} tokens; --ctx {asked} is cut to that"));
@@ -86,8 +82,7 @@ pub(crate) fn program(path: &Path, device: &DeviceOptions, profile: bool, ui: Ui
         // Not used here, but a folder that is broken should not seem whole.
         model.tokenizer()?;
     }
-    let providers = device.providers()?;
-    let options = OpenOptions { threads: device.threads(), profile, exact: device.exact, providers };
+    let options = device.open()?.profile(profile);
     let backend = device.device.open_with(&options)?;
     let kv_type = device.kv_type.into();
     let (weights, available) = (model.weight_bytes(), metallic::device::available_memory());
@@ -96,7 +91,7 @@ pub(crate) fn program(path: &Path, device: &DeviceOptions, profile: bool, ui: Ui
             format!("the weights of `{}` take {weights} bytes, {available} are available", path.display());
         return Err(Failure::new(reason, "take a smaller model or a stronger quantisation").into());
     }
-    let program = model.compile(backend.as_ref(), kv_type)?;
+    let program = model.compile(backend.as_ref(), CompileOptions::kv(kv_type))?;
     tell(&options.providers, ui);
     Ok(Loaded { model, program, device: backend.info().clone(), kv_type })
 }
@@ -124,7 +119,7 @@ impl Loaded {
 
     /// Checks that keys and values of so many tokens fit into the memory that is left.
     pub(crate) fn check_room(&self, tokens: usize) -> anyhow::Result<()> {
-        let layout = self.model.kv_layout(self.kv_type)?;
+        let layout = self.model.states(self.kv_type)?;
         let needed =
             (layout.token_bytes() as u64).saturating_mul(tokens.next_multiple_of(BLOCK_TOKENS) as u64);
         match metallic::device::available_memory() {

@@ -5,7 +5,10 @@ use std::ops::{Add, Div, Mul, Sub};
 use std::panic::Location;
 
 use crate::typing::infer;
-use crate::{Attention, Binary, Bytes, DType, Op, Rope, Shape, TensorType, TypeError, Unary, WeightId};
+use crate::{
+    Attention, Binary, Bytes, DType, Needed, Op, Recurrence, Rope, Sdpa, Shape, StateId, TensorType,
+    TypeError, Unary, WeightId,
+};
 
 /// Index of a node in its graph; inputs of a node have smaller indices than it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -82,18 +85,35 @@ impl Graph {
 
     /// Ids a token may have: the rows of the first embedding table.
     pub fn vocab(&self) -> usize {
-        let table = self.nodes.iter().find(|n| n.op == Op::Embed && self.node(n.inputs[1]).op == Op::Tokens);
+        let of_tokens = |n: &&Node| matches!(n.op, Op::Embed(_)) && self.node(n.inputs[1]).op == Op::Tokens;
+        let table = self.nodes.iter().find(of_tokens);
         table.map_or(usize::MAX, |n| self.node(n.inputs[0]).ty.shape.rows(crate::Sizes::default()))
+    }
+
+    /// Which outputs need each node, by node; what changes a state is needed always.
+    pub fn needed(&self) -> Vec<Needed> {
+        let mut needed = vec![Needed::default(); self.nodes.len()];
+        for (index, output) in self.outputs.iter().enumerate() {
+            needed[output.0] = needed[output.0].and(Needed::by(index));
+        }
+        for (index, node) in self.nodes.iter().enumerate().rev() {
+            if node.op.has_effect() {
+                needed[index] = Needed::EFFECT;
+            }
+            for input in &node.inputs {
+                needed[input.0] = needed[input.0].and(needed[index]);
+            }
+        }
+        needed
     }
 
     /// Appends a node after checking its types.
     pub(crate) fn push(&mut self, op: Op, inputs: Vec<NodeId>) -> Result<NodeId, TypeError> {
         let types: Vec<TensorType> = inputs.iter().map(|id| self.node(*id).ty).collect();
-        let weight = match op {
-            Op::Weight(id) => self.weights.get(id.0).map(|w| w.ty),
-            _ => None,
+        let ty = match op {
+            Op::Weight(WeightId(index)) if index < self.weights.len() => self.weights[index].ty,
+            op => infer(&op, &types)?,
         };
-        let ty = infer(&op, &types, weight)?;
         self.nodes.push(Node { op, inputs, ty });
         Ok(NodeId(self.nodes.len() - 1))
     }
@@ -164,6 +184,12 @@ impl GraphBuilder {
         self.source(Op::OutputRows)
     }
 
+    /// How tokens are chosen, packed: `U32 [outputs]`.
+    #[track_caller]
+    pub fn choices(&self) -> Var<'_> {
+        self.source(Op::Choices)
+    }
+
     /// A tensor that does not change between steps. The same name given again is the same weight.
     #[track_caller]
     pub fn weight(&self, weight: Weight) -> Var<'_> {
@@ -219,8 +245,9 @@ impl<'g> Var<'g> {
         self.builder
     }
 
+    /// Any operation on this and further inputs, such as a form that has no method of its own.
     #[track_caller]
-    fn then(self, op: Op, more: &[Var<'g>]) -> Var<'g> {
+    pub fn then(self, op: Op, more: &[Var<'g>]) -> Var<'g> {
         let inputs: Vec<Var<'g>> = std::iter::once(self).chain(more.iter().copied()).collect();
         self.builder.add(op, &inputs)
     }
@@ -228,7 +255,7 @@ impl<'g> Var<'g> {
     /// Rows of this table: `[v, d]` with `ids [n]` gives `[n, d]`.
     #[track_caller]
     pub fn embed(self, ids: Var<'g>) -> Var<'g> {
-        self.then(Op::Embed, &[ids])
+        self.then(Op::Embed(DType::F32), &[ids])
     }
 
     /// The rows named by `rows`.
@@ -249,10 +276,28 @@ impl<'g> Var<'g> {
         self.then(Op::Unary(f), &[])
     }
 
+    /// Of each row the elements at the row's own indices.
+    #[track_caller]
+    pub fn gather(self, ids: Var<'g>) -> Var<'g> {
+        self.then(Op::Gather, &[ids])
+    }
+
+    /// The same numbers as another float type.
+    #[track_caller]
+    pub fn cast(self, dtype: DType) -> Var<'g> {
+        self.then(Op::Cast(dtype), &[])
+    }
+
     /// `x * factor`
     #[track_caller]
     pub fn scale(self, factor: f32) -> Var<'g> {
-        self.then(Op::Scale(factor), &[])
+        self.scalar(Binary::Mul, factor)
+    }
+
+    /// `f(x, value)`
+    #[track_caller]
+    pub fn scalar(self, op: Binary, value: f32) -> Var<'g> {
+        self.then(Op::Scalar { op, value, reversed: false }, &[])
     }
 
     /// `cap * tanh(x / cap)`
@@ -261,7 +306,13 @@ impl<'g> Var<'g> {
         self.then(Op::Softcap(cap), &[])
     }
 
-    /// Softmax over the last axis.
+    /// `act(x) * up`
+    #[track_caller]
+    pub fn gated(self, act: Unary, up: Var<'g>) -> Var<'g> {
+        self.then(Op::Gated(act), &[up])
+    }
+
+    /// Softmax over each row.
     #[track_caller]
     pub fn softmax(self) -> Var<'g> {
         self.then(Op::Softmax, &[])
@@ -270,7 +321,19 @@ impl<'g> Var<'g> {
     /// `x / sqrt(mean(x²) + eps) * w`
     #[track_caller]
     pub fn rms_norm(self, w: Var<'g>, eps: f32) -> Var<'g> {
-        self.then(Op::RmsNorm { eps }, &[w])
+        self.rms_norm_groups(w, eps, 1)
+    }
+
+    /// The same over each of `groups` equal parts of a row.
+    #[track_caller]
+    pub fn rms_norm_groups(self, w: Var<'g>, eps: f32, groups: usize) -> Var<'g> {
+        self.then(Op::RmsNorm { eps, groups }, &[w])
+    }
+
+    /// `(x - mean(x)) / sqrt(variance(x) + eps) * w + b`
+    #[track_caller]
+    pub fn layer_norm(self, w: Var<'g>, b: Option<Var<'g>>, eps: f32) -> Var<'g> {
+        self.then(Op::LayerNorm { eps }, &[Some(w), b].into_iter().flatten().collect::<Vec<_>>())
     }
 
     /// `x · Wᵀ`
@@ -279,22 +342,70 @@ impl<'g> Var<'g> {
         self.then(Op::Linear, &[w])
     }
 
+    /// `x · W_eᵀ` with the matrices of `w [experts, n, k]` that `ids` names.
+    #[track_caller]
+    pub fn expert_linear(self, w: Var<'g>, ids: Var<'g>) -> Var<'g> {
+        self.then(Op::ExpertLinear, &[w, ids])
+    }
+
+    /// The parts of each row summed with these weights.
+    #[track_caller]
+    pub fn combine(self, weights: Var<'g>) -> Var<'g> {
+        self.then(Op::Combine, &[weights])
+    }
+
     /// Rotary position embedding.
     #[track_caller]
     pub fn rope(self, rope: Rope, positions: Var<'g>, freqs: Var<'g>) -> Var<'g> {
         self.then(Op::Rope(rope), &[positions, freqs])
     }
 
-    /// Stores keys (this) and `values` in a layer's cache.
+    /// Stores keys (this) and `values` of so many heads.
     #[track_caller]
-    pub fn kv_write(self, values: Var<'g>, layer: usize) -> Var<'g> {
-        self.then(Op::KvWrite { layer }, &[values])
+    pub fn kv_write(self, values: Var<'g>, state: StateId, kv_heads: usize) -> Var<'g> {
+        self.then(Op::KvWrite { state, kv_heads }, &[values])
     }
 
-    /// Attention of these queries over a layer's cache, after `receipt`'s write.
+    /// Attention of these queries over what is kept, after `receipt`'s write.
     #[track_caller]
-    pub fn attention(self, receipt: Var<'g>, attention: Attention) -> Var<'g> {
-        self.then(Op::Attention(attention), &[receipt])
+    pub fn attention(self, receipt: Var<'g>, attention: Attention, sinks: Option<Var<'g>>) -> Var<'g> {
+        self.then(Op::Attention(attention), &[Some(receipt), sinks].into_iter().flatten().collect::<Vec<_>>())
+    }
+
+    /// Attention of these queries over keys and values that are given.
+    #[track_caller]
+    pub fn sdpa(self, keys: Var<'g>, values: Var<'g>, sdpa: Sdpa) -> Var<'g> {
+        self.then(Op::Sdpa(sdpa), &[keys, values])
+    }
+
+    /// A convolution along the sequence with `w [d, width]`.
+    #[track_caller]
+    pub fn short_conv(self, w: Var<'g>, state: StateId) -> Var<'g> {
+        self.then(Op::ShortConv { state }, &[w])
+    }
+
+    /// What the queries (this) read of a recurrent state that keys, values, decay and `beta` (`more`, in this order) write.
+    #[track_caller]
+    pub fn recurrence(self, more: [Var<'g>; 4], recurrence: Recurrence) -> Var<'g> {
+        self.then(Op::Recurrence(recurrence), &more)
+    }
+
+    /// The index of the largest number of each row.
+    #[track_caller]
+    pub fn argmax(self) -> Var<'g> {
+        self.then(Op::Argmax, &[])
+    }
+
+    /// The indices of the `k` largest numbers of each row.
+    #[track_caller]
+    pub fn top_k(self, k: usize) -> Var<'g> {
+        self.then(Op::TopK { k }, &[])
+    }
+
+    /// A token chosen from each row of these logits, as the step says.
+    #[track_caller]
+    pub fn sample(self) -> Var<'g> {
+        self.then(Op::Sample, &[self.builder.choices()])
     }
 }
 

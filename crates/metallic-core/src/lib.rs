@@ -11,20 +11,25 @@ pub mod reference;
 pub mod rewrite;
 pub mod sample;
 mod schedule;
+mod setters;
 mod shape;
+mod state;
+mod stats;
+mod step;
 pub mod tensor;
 mod typing;
 
-pub use backend::{
-    BLOCK_TOKENS, Backend, BackendError, DeviceInfo, KvLayout, Program, ProgramMemory, RunStats,
-    SequenceSpan, Step, StepError, run_ahead_on_host,
-};
+pub use backend::{Backend, BackendError, CompileOptions, DeviceInfo, Program, ProgramMemory};
 pub use bytes::Bytes;
 pub use dtype::{DType, UnknownDType};
 pub use graph::{Graph, GraphBuilder, GraphError, Node, NodeId, Var, Weight};
 pub use op::{
-    Attention, Binary, Op, Project, ProjectInputs, Qkv, Rope, RopePairs, Unary, WeightId, WeightUse,
+    Attention, Binary, Mask, Op, OpClass, Project, ProjectInputs, Qkv, Recurrence, Rope, RopePairs, Sdpa,
+    StateId, Unary, WeightId, WeightUse,
 };
 pub use schedule::Schedule;
 pub use shape::{Dim, MAX_RANK, Shape, Sizes, TensorType};
-pub use typing::TypeError;
+pub use state::{KvState, State, StateLayout};
+pub use stats::RunStats;
+pub use step::{BLOCK_TOKENS, Fed, Needed, SequenceSpan, Step, StepError, StepLimits, Wanted};
+pub use typing::{TypeError, infer};

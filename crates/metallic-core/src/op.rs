@@ -1,6 +1,6 @@
 //! The closed set of operations. Each one's doc is its formula.
 
-use crate::Dim;
+use crate::DType;
 
 /// Index of a weight in its graph.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -19,6 +19,10 @@ pub enum Unary {
     Relu,
     /// `1 / (1 + exp(-x))`
     Sigmoid,
+    /// `exp(x)`
+    Exp,
+    /// `ln(1 + exp(x))`
+    Softplus,
 }
 
 /// Functions of two numbers.
@@ -54,23 +58,91 @@ pub struct Rope {
     pub magnitude: f32,
 }
 
+/// What a layer keeps between steps, by number: keys and values, or a recurrent state. What exactly is derived from the
+/// operations that use it, see [`crate::StateLayout`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct StateId(pub usize);
+
 /// Which part of the cache a query may see, and how scores are made.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Attention {
-    /// The layer whose cache is read.
-    pub layer: usize,
+    /// Whose keys and values are read.
+    pub state: StateId,
     /// Query heads.
     pub heads: usize,
     /// Key/value heads; each serves `heads / kv_heads` query heads.
     pub kv_heads: usize,
-    /// Elements of a head.
+    /// Elements of a query's and a key's head.
     pub head_dim: usize,
+    /// Elements of a value's head.
+    pub value_dim: usize,
     /// Factor on `q · k`.
     pub scale: f32,
     /// A query at position `p` sees positions `p - window < j ≤ p`; all `j ≤ p` without a window.
     pub window: Option<usize>,
     /// `softcap * tanh(score / softcap)` before the softmax.
     pub softcap: Option<f32>,
+    /// Each head has one more score, its sink, which takes its share of the softmax and gives no value.
+    pub sinks: bool,
+}
+
+/// Which keys a query sees. Queries are the last of the sequence: of `m` queries and `n` keys, query `i` stands at
+/// position `p = i + n - m`, which is before the first key where there are fewer keys than queries.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Mask {
+    /// Every key.
+    #[default]
+    Full,
+    /// Keys `j ≤ p`.
+    Causal,
+    /// Keys `p - window < j ≤ p`; the window is at least 1.
+    Window(usize),
+}
+
+impl Mask {
+    /// The keys that query `query` of `queries` sees, of `keys` keys. May be empty.
+    pub fn visible(self, query: usize, queries: usize, keys: usize) -> std::ops::Range<usize> {
+        // One past the last visible key.
+        let end = keys.saturating_sub(queries.saturating_sub(query.saturating_add(1)));
+        match self {
+            Mask::Full => 0..keys,
+            Mask::Causal => 0..end,
+            Mask::Window(window) => end.saturating_sub(window)..end,
+        }
+    }
+}
+
+/// Attention over keys and values that are given, not kept.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Sdpa {
+    /// Factor on `q · k`.
+    pub scale: f32,
+    /// Which keys a query sees.
+    pub mask: Mask,
+    /// `softcap * tanh(score / softcap)` before the softmax.
+    pub softcap: Option<f32>,
+}
+
+/// A state of one matrix `S [key_dim, value_dim]` a head that every token fades, corrects and reads.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Recurrence {
+    /// Whose matrices.
+    pub state: StateId,
+    /// Heads, of queries, keys and values alike.
+    pub heads: usize,
+    /// Elements of a query's and a key's head.
+    pub key_dim: usize,
+    /// Elements of a value's head.
+    pub value_dim: usize,
+    /// Write what the state lacks (delta rule) instead of adding to it (linear attention, state spaces).
+    pub delta: bool,
+}
+
+impl Recurrence {
+    /// Numbers it keeps for a sequence.
+    pub fn elements(&self) -> usize {
+        self.heads.saturating_mul(self.key_dim).saturating_mul(self.value_dim)
+    }
 }
 
 /// What a fused projection adds to `W · x`.
@@ -86,6 +158,11 @@ pub struct Project {
     pub residual: bool,
 }
 
+impl Project {
+    /// `W · x` alone.
+    pub const PLAIN: Project = Project { norm: None, parts: 1, bias: false, residual: false };
+}
+
 /// Everything of a layer that comes before its attention.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Qkv {
@@ -93,10 +170,12 @@ pub struct Qkv {
     pub norm: Option<f32>,
     /// Each of the three matrices has a bias vector.
     pub bias: bool,
+    /// Normalise each query head and each key head by [`Op::RmsNorm`] with this epsilon before it is rotated.
+    pub head_norm: Option<f32>,
     /// The rotation of queries and keys.
     pub rope: Rope,
-    /// The layer whose cache is written.
-    pub layer: usize,
+    /// Whose keys and values are written.
+    pub state: StateId,
     /// Query heads.
     pub heads: usize,
     /// Key/value heads.
@@ -109,9 +188,14 @@ impl Qkv {
         Project { norm: self.norm, parts: 3, bias: self.bias, residual: false }
     }
 
+    /// Where the weight of the query heads' norm lies among the inputs; that of the key heads' follows.
+    pub fn head_norms(&self) -> Option<usize> {
+        self.head_norm.map(|_| self.project().inputs().count)
+    }
+
     /// Where the positions lie among the inputs.
     pub fn positions(&self) -> usize {
-        self.project().inputs().count
+        self.project().inputs().count + if self.head_norm.is_some() { 2 } else { 0 }
     }
 
     /// Where the frequencies lie among the inputs, after which there are none.
@@ -137,6 +221,10 @@ pub enum WeightUse {
 }
 
 /// One operation. Inputs are listed in the order the node holds them.
+///
+/// `T` is one of `F32`, `F16` and `BF16`, the same for all activations of an operation. Arithmetic is in `F32` or better; a
+/// result is rounded once, when it is stored. Vectors of numbers (norms, biases, frequencies) may be of any float type. A
+/// row is what lies along the last axis.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Op {
     /// Token ids of the step: `U32 [tokens]`.
@@ -145,47 +233,108 @@ pub enum Op {
     Positions,
     /// Rows of the step whose result was asked for: `U32 [outputs]`.
     OutputRows,
+    /// How a token is chosen from each of these rows, packed as [`crate::sample::Choices`] has it: `U32 [outputs]`.
+    Choices,
     /// A tensor that does not change between steps.
     Weight(WeightId),
 
-    /// Rows of a table: `(table [v, d], ids [n]) -> [n, d]`, dequantised to `F32`.
-    Embed,
-    /// Rows of an activation: `(x [tokens, d], rows [n]) -> [n, d]`.
+    /// Rows of a table: `(table [v, d], ids: U32 [n]) -> T [n, d]`.
+    Embed(DType),
+    /// Rows of an activation: `(x: T [tokens, d], rows: U32 [n]) -> T [n, d]`.
     SelectRows,
-    /// Columns `start .. start + len` of each row: `(x [.., d]) -> [.., len]`.
+    /// Columns `start .. start + len` of each row: `(x: T [.., d]) -> T [.., len]`.
     Slice {
         /// First column.
         start: usize,
         /// Number of columns.
         len: usize,
     },
+    /// Of each row the elements at the row's own indices: `(x: T [.., d], ids: U32 [.., k]) -> T [.., k]`.
+    Gather,
+    /// The same numbers as another float type, rounded to nearest.
+    Cast(DType),
     /// `f(x)` of each element.
     Unary(Unary),
     /// `f(a, b)` of each element; `b` may be one row that serves every row of `a`.
     Binary(Binary),
-    /// `x * factor`
-    Scale(f32),
+    /// `f(x, value)` of each element, or `f(value, x)` where it is reversed.
+    Scalar {
+        /// The function.
+        op: Binary,
+        /// The number.
+        value: f32,
+        /// Whether the number comes first.
+        reversed: bool,
+    },
     /// `cap * tanh(x / cap)`
     Softcap(f32),
-    /// `x / sqrt(mean(x²) + eps) * w`, over the last axis: `(x [.., d], w [d])`.
+    /// `act(gate) * up`: `(gate, up: T [..]) -> T [..]`. SwiGLU with SiLU, GeGLU with GELU.
+    Gated(Unary),
+    /// `x / sqrt(mean(x²) + eps) * w`, over each of `groups` equal parts of a row: `(x: T [.., d], w)`, where `w` has one
+    /// element for each of the row, or of a part, which then serves every part: a norm of each head.
     RmsNorm {
         /// Keeps the root away from zero.
         eps: f32,
+        /// Parts of a row, each with a mean of its own; 1 for a whole row.
+        groups: usize,
     },
-    /// `exp(x - max) / Σ exp(x - max)` over the last axis.
+    /// `(x - mean(x)) / sqrt(mean((x - mean(x))²) + eps) * w + b` over a row: `(x: T [.., d], w [d], b [d]?)`.
+    LayerNorm {
+        /// Keeps the root away from zero.
+        eps: f32,
+    },
+    /// `exp(x - max) / Σ exp(x - max)` over a row. A row of nothing but `-inf` gives zeros.
     Softmax,
-    /// `x · Wᵀ`: `(x [.., k], w [n, k]) -> [.., n]`.
+    /// `x · Wᵀ`: `(x: T [.., m, k], w [n, k]) -> T [.., m, n]`, or with a matrix for each of the outer axes,
+    /// `w [.., n, k]`. No `k` gives zeros.
     Linear,
-    /// Rotates each pair of each head by `position * freqs[pair]`: `(x [tokens, heads * head_dim], positions, freqs [rotated / 2])`.
+    /// `x · W_eᵀ` with matrices chosen for each row: `(x: T [tokens, k] or T [tokens, c * k], w [experts, n, k],
+    /// ids: U32 [tokens, c]) -> T [tokens, c * n]`. Each of the `c` choices of a row takes the whole row, or its part of it.
+    ExpertLinear,
+    /// `Σ_c weights[c] * part_c` of each row: `(x: T [tokens, c * n], weights: T [tokens, c]) -> T [tokens, n]`.
+    Combine,
+    /// Rotates each pair of each head of token `t` by `positions[t] * freqs[pair]`:
+    /// `(x: T [tokens, heads * head_dim], positions: U32 [tokens], freqs: F32 [rotated / 2])`. Elements past the rotated ones
+    /// stay as they are.
     Rope(Rope),
-    /// Stores the keys and values of the step's tokens in a layer's cache: `(k, v [tokens, kv_heads * head_dim]) -> receipt`.
+    /// Stores the keys and values of the step's tokens: `(k: T [tokens, kv_heads * head_dim], v: T [tokens, kv_heads *
+    /// value_dim]) -> receipt`.
     KvWrite {
-        /// The layer whose cache is written.
-        layer: usize,
+        /// Whose keys and values.
+        state: StateId,
+        /// Heads of a row.
+        kv_heads: usize,
     },
     /// `softmax(scale * q · Kᵀ) · V` of each head over the cache of its sequence:
-    /// `(q [tokens, heads * head_dim], receipt)`. A row that may see nothing gives zeros.
+    /// `(q: T [tokens, heads * head_dim], receipt, sinks [heads]?) -> T [tokens, heads * value_dim]`. A row that may see
+    /// nothing gives zeros.
     Attention(Attention),
+    /// `softmax(scale * q · kᵀ) · v` of each head, over the keys its mask shows:
+    /// `(q: T [heads, m, d], k, v: T [kv_heads, n, d], sinks [heads]?) -> T [heads, m, d]`; `heads / kv_heads` neighbouring
+    /// heads share a key/value head. A row that sees no key gives zeros.
+    Sdpa(Sdpa),
+    /// A convolution along the sequence, column by column: `y[t] = Σ_j w[.., j] * x[t - (width - 1) + j]` over
+    /// `(x: T [tokens, d], w [d, width]) -> T [tokens, d]`. Keeps the last `width - 1` rows of the sequence; before its first
+    /// token there are zeros.
+    ShortConv {
+        /// Whose rows.
+        state: StateId,
+    },
+    /// Of each head and token: `S = decay * S`; `u = β * v`, or `β * (v - Sᵀ k)` by the delta rule; `S = S + k uᵀ`; `y = Sᵀ q`.
+    /// `(q, k: T [tokens, heads * key_dim], v: T [tokens, heads * value_dim], decay, β: T [tokens, heads]) -> T [tokens,
+    /// heads * value_dim]`. `S` is kept in `F32`; before a sequence's first token it is 0.
+    Recurrence(Recurrence),
+    /// The index of the largest number of each row: `(x: T [.., n]) -> U32 [..]`. Of equals the lowest; NaN counts as `-inf`. `n ≥ 1`.
+    Argmax,
+    /// The indices of the `k` largest numbers of each row, largest first: `(x: T [.., n]) -> U32 [.., k]`. Of equals the
+    /// lowest index first; NaN counts as `-inf`. `1 ≤ k ≤ n`.
+    TopK {
+        /// How many.
+        k: usize,
+    },
+    /// Chooses a token from each row of logits, see [`crate::sample`]: `(x: F32 [rows, n], choices: U32 [..]) -> U32 [rows]`.
+    /// A row without a number gives [`u32::MAX`].
+    Sample,
 
     /// `concat_i(W_i · norm(x) + b_i) + residual`: `(x, norm_w?, W_0.., b_0..?, residual?)`.
     Project(Project),
@@ -196,10 +345,48 @@ pub enum Op {
         /// The gate's activation.
         act: Unary,
     },
-    /// The way into attention: `q | k | v = concat_i(W_i · norm(x) + b_i)`, query heads and key heads rotated, keys and values
-    /// stored. Returns the queries: `(x, norm_w?, W_q, W_k, W_v, b_q, b_k, b_v?, positions, freqs) -> [tokens, heads * head_dim]`.
+    /// The way into attention: `q | k | v = concat_i(W_i · norm(x) + b_i)`, query heads and key heads normalised and rotated,
+    /// keys and values stored. Returns the queries: `(x, norm_w?, W_q, W_k, W_v, b_q, b_k, b_v?, head_norm_q, head_norm_k?,
+    /// positions, freqs) -> T [tokens, heads * head_dim]`.
     Qkv(Qkv),
 }
+
+/// The operations that are given from outside, as a pattern.
+macro_rules! source_ops {
+    () => {
+        Op::Tokens | Op::Positions | Op::OutputRows | Op::Choices | Op::Weight(_)
+    };
+}
+
+/// The operations that are functions of their inputs, as a pattern: a `match` that has no use for them stays exhaustive.
+macro_rules! pure_ops {
+    () => {
+        Op::Embed(_)
+            | Op::SelectRows
+            | Op::Slice { .. }
+            | Op::Gather
+            | Op::Cast(_)
+            | Op::Unary(_)
+            | Op::Binary(_)
+            | Op::Scalar { .. }
+            | Op::Softcap(_)
+            | Op::Gated(_)
+            | Op::RmsNorm { .. }
+            | Op::LayerNorm { .. }
+            | Op::Softmax
+            | Op::Linear
+            | Op::ExpertLinear
+            | Op::Combine
+            | Op::Rope(_)
+            | Op::Sdpa(_)
+            | Op::Argmax
+            | Op::TopK { .. }
+            | Op::Sample
+            | Op::Project(_)
+            | Op::GatedProject { .. }
+    };
+}
+pub(crate) use {pure_ops, source_ops};
 
 impl Op {
     /// A short name for messages and telemetry.
@@ -208,89 +395,127 @@ impl Op {
             Op::Tokens => "tokens",
             Op::Positions => "positions",
             Op::OutputRows => "output_rows",
+            Op::Choices => "choices",
             Op::Weight(_) => "weight",
-            Op::Embed => "embed",
+            Op::Embed(_) => "embed",
             Op::SelectRows => "select_rows",
             Op::Slice { .. } => "slice",
+            Op::Gather => "gather",
+            Op::Cast(_) => "cast",
             Op::Unary(_) => "unary",
             Op::Binary(_) => "binary",
-            Op::Scale(_) => "scale",
+            Op::Scalar { .. } => "scalar",
             Op::Softcap(_) => "softcap",
+            Op::Gated(_) => "gated",
             Op::RmsNorm { .. } => "rms_norm",
+            Op::LayerNorm { .. } => "layer_norm",
             Op::Softmax => "softmax",
             Op::Linear => "linear",
+            Op::ExpertLinear => "expert_linear",
+            Op::Combine => "combine",
             Op::Rope(_) => "rope",
             Op::KvWrite { .. } => "kv_write",
             Op::Attention(_) => "attention",
+            Op::Sdpa(_) => "sdpa",
+            Op::ShortConv { .. } => "short_conv",
+            Op::Recurrence(_) => "recurrence",
+            Op::Argmax => "argmax",
+            Op::TopK { .. } => "top_k",
+            Op::Sample => "sample",
             Op::Project(_) => "project",
             Op::GatedProject { .. } => "gated_project",
             Op::Qkv(_) => "qkv",
         }
     }
 
-    /// How the input at `index` is used where it is a weight.
-    pub fn weight_use(&self, index: usize) -> WeightUse {
-        let matrix = match self {
-            Op::Embed if index == 0 => return WeightUse::Table,
-            Op::Linear => index == 1,
-            Op::Project(spec) => spec.has_matrix_at(index),
-            Op::Qkv(spec) => spec.project().has_matrix_at(index),
-            Op::GatedProject { norm, .. } => index > usize::from(norm.is_some()),
-            Op::Tokens
-            | Op::Positions
-            | Op::OutputRows
-            | Op::Weight(_)
-            | Op::Embed
-            | Op::SelectRows
-            | Op::Slice { .. }
-            | Op::Unary(_)
-            | Op::Binary(_)
-            | Op::Scale(_)
-            | Op::Softcap(_)
-            | Op::RmsNorm { .. }
-            | Op::Softmax
-            | Op::Rope(_)
-            | Op::KvWrite { .. }
-            | Op::Attention(_) => false,
-        };
-        if matrix { WeightUse::Matrix } else { WeightUse::Vector }
+    /// What kind of thing it is; every other question about all operations is asked of this.
+    pub fn class(&self) -> OpClass {
+        match self {
+            source_ops!() => OpClass::Source,
+            Op::Attention(Attention { state, .. }) => OpClass::State { state: *state, writes: false },
+            Op::KvWrite { state, .. }
+            | Op::Qkv(Qkv { state, .. })
+            | Op::ShortConv { state }
+            | Op::Recurrence(Recurrence { state, .. }) => OpClass::State { state: *state, writes: true },
+            pure_ops!() => OpClass::Pure,
+        }
     }
 
-    /// The layer whose cache it writes or reads.
-    pub fn layer(&self) -> Option<usize> {
-        match self {
-            Op::KvWrite { layer } => Some(*layer),
-            Op::Attention(attention) => Some(attention.layer),
-            Op::Qkv(qkv) => Some(qkv.layer),
+    /// How the input at `index` is used where it is a weight.
+    pub fn weight_use(&self, index: usize) -> WeightUse {
+        let matrices = match self {
+            Op::Embed(_) => return if index == 0 { WeightUse::Table } else { WeightUse::Vector },
+            Op::Linear | Op::ExpertLinear => 1..2,
+            Op::Project(spec) => spec.matrices(),
+            Op::Qkv(spec) => spec.project().matrices(),
+            Op::GatedProject { norm, .. } => {
+                let first = 1 + usize::from(norm.is_some());
+                first..first + 2
+            }
             Op::Tokens
             | Op::Positions
             | Op::OutputRows
+            | Op::Choices
             | Op::Weight(_)
-            | Op::Embed
             | Op::SelectRows
             | Op::Slice { .. }
+            | Op::Gather
+            | Op::Cast(_)
             | Op::Unary(_)
             | Op::Binary(_)
-            | Op::Scale(_)
+            | Op::Scalar { .. }
             | Op::Softcap(_)
+            | Op::Gated(_)
             | Op::RmsNorm { .. }
+            | Op::LayerNorm { .. }
             | Op::Softmax
-            | Op::Linear
+            | Op::Combine
             | Op::Rope(_)
-            | Op::Project(_)
-            | Op::GatedProject { .. } => None,
+            | Op::KvWrite { .. }
+            | Op::Attention(_)
+            | Op::Sdpa(_)
+            | Op::ShortConv { .. }
+            | Op::Recurrence(_)
+            | Op::Argmax
+            | Op::TopK { .. }
+            | Op::Sample => 0..0,
+        };
+        if matrices.contains(&index) { WeightUse::Matrix } else { WeightUse::Vector }
+    }
+
+    /// What it reads or writes between steps.
+    pub fn state(&self) -> Option<StateId> {
+        match self.class() {
+            OpClass::State { state, .. } => Some(state),
+            OpClass::Source | OpClass::Pure => None,
         }
     }
 
     /// Whether the node is given from outside instead of computed.
     pub fn is_source(&self) -> bool {
-        matches!(self, Op::Tokens | Op::Positions | Op::OutputRows | Op::Weight(_))
+        self.class() == OpClass::Source
     }
 
-    /// Whether running it changes the cache, so that it may not be dropped.
+    /// Whether running it changes what is kept between steps, so that it may not be dropped.
     pub fn has_effect(&self) -> bool {
-        matches!(self, Op::KvWrite { .. } | Op::Qkv(_))
+        matches!(self.class(), OpClass::State { writes: true, .. })
     }
+}
+
+/// What kind of thing an operation is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OpClass {
+    /// Given from outside: by the step, or when the program is made.
+    Source,
+    /// A function of its inputs: it can be carried out alone.
+    Pure,
+    /// It needs a step: it reads, or also writes, what is kept between steps.
+    State {
+        /// Whose.
+        state: StateId,
+        /// Whether it changes it.
+        writes: bool,
+    },
 }
 
 /// Where the inputs of a fused projection lie in its node's list.
@@ -309,9 +534,9 @@ pub struct ProjectInputs {
 }
 
 impl Project {
-    fn has_matrix_at(&self, index: usize) -> bool {
+    fn matrices(&self) -> std::ops::Range<usize> {
         let first = self.inputs().weights;
-        (first..first + self.parts).contains(&index)
+        first..first + self.parts
     }
 
     /// Where each input lies.
@@ -323,14 +548,5 @@ impl Project {
         next += if self.bias { self.parts } else { 0 };
         let residual = self.residual.then_some(next);
         ProjectInputs { norm, weights, biases, residual, count: next + usize::from(self.residual) }
-    }
-}
-
-/// The leading axis of a per-token source.
-pub(crate) fn source_axis(op: &Op) -> Option<Dim> {
-    match op {
-        Op::Tokens | Op::Positions => Some(Dim::Tokens),
-        Op::OutputRows => Some(Dim::Outputs),
-        _ => None,
     }
 }

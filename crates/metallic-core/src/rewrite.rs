@@ -3,7 +3,7 @@
 //! Every fused operation has a formula in the reference like any other, so a rewritten graph is checked against the
 //! graph it came from.
 
-use crate::{Attention, Binary, Graph, NodeId, Op, Project, Qkv, TypeError, Unary};
+use crate::{Attention, Binary, DType, Graph, NodeId, Op, Project, Qkv, TypeError};
 
 /// The same computation in fewer, larger operations; what nobody reads is dropped.
 pub fn fuse(graph: &Graph) -> Result<Graph, TypeError> {
@@ -22,7 +22,8 @@ pub fn fuse(graph: &Graph) -> Result<Graph, TypeError> {
             Some(Fusion::SelfAttention { qkv, inputs }) => {
                 let q = out.push(Op::Qkv(*qkv), inputs.iter().map(new).collect())?;
                 // The rotated queries exist only after the write, so they are its receipt too.
-                out.push(node.op, vec![q, q])?
+                let sinks = node.inputs.get(2).map(new);
+                out.push(node.op, [q, q].into_iter().chain(sinks).collect())?
             }
         };
         map[index] = Some(id);
@@ -31,18 +32,34 @@ pub fn fuse(graph: &Graph) -> Result<Graph, TypeError> {
     Ok(out)
 }
 
+/// The same computation with the activations of tokens in another float type. Rows whose result was asked for are few and
+/// decide which token is chosen: they are `F32`.
+pub fn with_activations(graph: &Graph, dtype: DType) -> Result<Graph, TypeError> {
+    if dtype == DType::F32 {
+        return Ok(graph.clone());
+    }
+    let mut out = Graph { weights: graph.weights.clone(), ..Graph::default() };
+    let mut map = Vec::with_capacity(graph.nodes.len());
+    for node in &graph.nodes {
+        let inputs = node.inputs.iter().map(|id| map[id.0]).collect();
+        let id = match node.op {
+            Op::Embed(_) => out.push(Op::Embed(dtype), inputs)?,
+            Op::SelectRows => {
+                let rows = out.push(Op::SelectRows, inputs)?;
+                out.push(Op::Cast(DType::F32), vec![rows])?
+            }
+            op => out.push(op, inputs)?,
+        };
+        map.push(id);
+    }
+    out.outputs = graph.outputs.iter().map(|id| map[id.0]).collect();
+    Ok(out)
+}
+
 /// What stands in a node's place in the new graph; inputs are nodes of the old one.
 enum Fusion {
     One { op: Op, inputs: Vec<NodeId> },
     SelfAttention { qkv: Qkv, inputs: Vec<NodeId> },
-}
-
-impl Fusion {
-    fn inputs(&self) -> &[NodeId] {
-        match self {
-            Fusion::One { inputs, .. } | Fusion::SelfAttention { inputs, .. } => inputs,
-        }
-    }
 }
 
 /// Nodes the outputs and effects need once the fusions stand in for their patterns.
@@ -55,7 +72,11 @@ fn reachable(graph: &Graph, found: &[Option<Fusion>]) -> Vec<bool> {
     while let Some(id) = stack.pop() {
         if !std::mem::replace(&mut live[id.0], true) {
             match &found[id.0] {
-                Some(fusion) => stack.extend(fusion.inputs()),
+                Some(Fusion::One { inputs, .. }) => stack.extend(inputs),
+                // Its sinks stay an input of the attention itself.
+                Some(Fusion::SelfAttention { inputs, .. }) => {
+                    stack.extend(inputs.iter().chain(graph.node(id).inputs.get(2)));
+                }
                 None => stack.extend(&graph.node(id).inputs),
             }
         }
@@ -131,16 +152,25 @@ impl<'a> Finder<'a> {
         matches!(self.op(id), Op::Weight(_))
     }
 
+    /// One matrix for all rows.
+    fn is_matrix(&self, id: NodeId) -> bool {
+        self.is_weight(id) && self.graph.node(id).ty.shape.dims().len() == 2
+    }
+
     /// A linear that ends at `id`; `parts` collects its nodes.
     fn linear(&self, id: NodeId, parts: &mut Vec<NodeId>) -> Option<Linear> {
         match self.op(id) {
-            Op::Linear => {
+            Op::Linear if self.is_matrix(self.input(id, 1)) => {
                 parts.push(id);
                 Some(Linear { x: self.input(id, 0), weight: self.input(id, 1), bias: None })
             }
             Op::Binary(Binary::Add) => {
                 let (inner, bias) = (self.input(id, 0), self.input(id, 1));
-                if *self.op(inner) != Op::Linear || !self.once(inner) || !self.is_weight(bias) {
+                if *self.op(inner) != Op::Linear
+                    || !self.is_matrix(self.input(inner, 1))
+                    || !self.once(inner)
+                    || !self.is_weight(bias)
+                {
                     return None;
                 }
                 parts.extend([id, inner]);
@@ -153,7 +183,7 @@ impl<'a> Finder<'a> {
     /// `(x, epsilon, weight)` where `id` is a norm read by exactly `readers` nodes.
     fn norm(&self, id: NodeId, readers: usize) -> Option<(NodeId, f32, NodeId)> {
         match self.op(id) {
-            Op::RmsNorm { eps } if self.uses[id.0] == readers => {
+            Op::RmsNorm { eps, groups: 1 } if self.uses[id.0] == readers => {
                 Some((self.input(id, 0), *eps, self.input(id, 1)))
             }
             _ => None,
@@ -185,26 +215,57 @@ impl<'a> Finder<'a> {
     fn self_attention(&self, id: NodeId) -> Option<(Fusion, Vec<NodeId>)> {
         let Op::Attention(attention) = *self.op(id) else { return None };
         let (q, write) = (self.input(id, 0), self.input(id, 1));
-        if *self.op(write) != (Op::KvWrite { layer: attention.layer }) || !self.once(write) {
+        let Attention { state, heads, kv_heads, head_dim, value_dim, .. } = attention;
+        if *self.op(write) != (Op::KvWrite { state, kv_heads }) || !self.once(write) || head_dim != value_dim
+        {
             return None;
         }
         let (k, v) = (self.input(write, 0), self.input(write, 1));
         let (Op::Rope(rope), Op::Rope(rope_k)) = (self.op(q), self.op(k)) else { return None };
         let (positions, freqs) = (self.input(q, 1), self.input(q, 2));
         let same_rope = rope == rope_k && positions == self.input(k, 1) && freqs == self.input(k, 2);
-        let (from_q, from_k) = (self.input(q, 0), self.input(k, 0));
-        let whole = rope.head_dim == attention.head_dim;
-        if !same_rope || !whole || ![q, k, v, from_q, from_k].iter().all(|n| self.once(*n)) {
+        if !same_rope || rope.head_dim != head_dim || ![q, k, v].iter().all(|n| self.once(*n)) {
             return None;
         }
         let mut parts = vec![q, k, write];
+        let (from_q, from_k, head_norm) = self.head_norms(&attention, self.input(q, 0), self.input(k, 0));
+        if ![from_q, from_k].iter().all(|n| self.once(*n)) {
+            return None;
+        }
         let linears =
             [self.linear(from_q, &mut parts)?, self.linear(from_k, &mut parts)?, self.linear(v, &mut parts)?];
         let (Project { norm, bias, .. }, mut inputs) = self.project(&linears, &mut parts)?;
+        let eps = head_norm.map(|(eps, weights)| {
+            parts.extend([self.input(q, 0), self.input(k, 0)]);
+            inputs.extend(weights);
+            eps
+        });
         inputs.extend([positions, freqs]);
-        let Attention { layer, heads, kv_heads, .. } = attention;
-        let qkv = Qkv { norm, bias, rope: *rope, layer, heads, kv_heads };
+        let qkv = Qkv { norm, bias, head_norm: eps, rope: *rope, state, heads, kv_heads };
         Some((Fusion::SelfAttention { qkv, inputs }, parts))
+    }
+
+    /// What the norms of query heads and of key heads are taken of, with their epsilon and weights; `q` and `k` themselves
+    /// where they are no such norms.
+    fn head_norms(
+        &self,
+        attention: &Attention,
+        q: NodeId,
+        k: NodeId,
+    ) -> (NodeId, NodeId, Option<(f32, [NodeId; 2])>) {
+        let of_heads = |id: NodeId, heads: usize| match self.op(id) {
+            Op::RmsNorm { eps, groups } if *groups == heads && self.once(id) => {
+                let (x, w) = (self.input(id, 0), self.input(id, 1));
+                (self.graph.node(w).ty.shape.cols() == attention.head_dim).then_some((*eps, x, w))
+            }
+            _ => None,
+        };
+        match (of_heads(q, attention.heads), of_heads(k, attention.kv_heads)) {
+            (Some((eps, from_q, w_q)), Some((eps_k, from_k, w_k))) if eps == eps_k => {
+                (from_q, from_k, Some((eps, [w_q, w_k])))
+            }
+            _ => (q, k, None),
+        }
     }
 
     /// `act(G·x) * (U·x)`
@@ -213,11 +274,7 @@ impl<'a> Finder<'a> {
             return None;
         }
         let (gate, up) = (self.input(id, 0), self.input(id, 1));
-        let Op::Unary(act @ (Unary::Silu | Unary::Gelu | Unary::GeluTanh | Unary::Relu | Unary::Sigmoid)) =
-            *self.op(gate)
-        else {
-            return None;
-        };
+        let Op::Unary(act) = *self.op(gate) else { return None };
         let inner = self.input(gate, 0);
         if ![gate, up, inner].iter().all(|n| self.once(*n)) {
             return None;
@@ -237,7 +294,7 @@ impl<'a> Finder<'a> {
         let (a, b) = (self.input(id, 0), self.input(id, 1));
         for (linear, residual) in [(b, a), (a, b)] {
             let mut parts = Vec::new();
-            if !self.once(linear) || self.is_weight(residual) {
+            if !self.once(linear) || self.graph.node(residual).ty != self.graph.node(id).ty {
                 continue;
             }
             let Some(linear) = self.linear(linear, &mut parts) else { continue };

@@ -1,11 +1,11 @@
 //! Where every intermediate lies: one arena, places reused once their last reader has run.
 //!
-//! Offsets are in columns of a symbolic axis, so one plan serves steps of every size: a node of `c` columns at
-//! column `o` of the token region lies at elements `o * tokens .. (o + c) * tokens`.
+//! Offsets are in bytes of one row of a symbolic axis, so one plan serves steps of every size: a node of `b` bytes a row at
+//! offset `o` of the token region lies at bytes `o * tokens .. (o + b) * tokens`.
 
 use std::ops::Range;
 
-use crate::{Dim, Graph, NodeId, Sizes};
+use crate::{Dim, Graph, Node, NodeId, Sizes};
 
 /// A part of the arena whose places grow with one axis.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -27,67 +27,74 @@ impl Region {
     }
 }
 
+/// Rows take whole multiples of this, so that every place begins at one.
+const ALIGN: usize = 16;
+
+/// Where a value lies; `start` and `room` are bytes of a row, of which `bytes` are used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Place {
+struct Span {
     region: Region,
     start: usize,
-    cols: usize,
+    room: usize,
+    bytes: usize,
 }
 
 /// The plan of a graph's memory.
 #[derive(Clone, Debug)]
 pub struct Schedule {
     /// By node; sources and receipts have none.
-    places: Vec<Option<Place>>,
-    /// Columns of each region, by the order of [`REGIONS`].
-    cols: [usize; 3],
+    places: Vec<Option<Span>>,
+    /// Bytes of a row of each region, by the order of [`REGIONS`].
+    room: [usize; 3],
 }
 
 impl Schedule {
     /// Places every intermediate of `graph`, whose nodes run in their order.
     pub fn of(graph: &Graph) -> Schedule {
         let last_use = last_uses(graph);
-        let mut schedule = Schedule { places: vec![None; graph.nodes().len()], cols: [0; 3] };
-        let mut live: Vec<(usize, Place)> = Vec::new();
+        let mut schedule = Schedule { places: vec![None; graph.nodes().len()], room: [0; 3] };
+        let mut live: Vec<(usize, Span)> = Vec::new();
         for (index, node) in graph.nodes().iter().enumerate() {
             // A node may not overwrite what it reads: places free up only after their last reader.
             live.retain(|(until, _)| *until >= index);
-            let (region, cols) = match node.ty.shape.leading() {
-                Dim::Tokens => (Region::Tokens, cols_per_row(graph, index)),
-                Dim::Outputs => (Region::Outputs, cols_per_row(graph, index)),
-                Dim::Fixed(_) => (Region::Fixed, node.ty.shape.elements(Sizes::default())),
+            let (region, bytes) = match node.ty.shape.leading() {
+                Dim::Tokens => (Region::Tokens, row_bytes(node)),
+                Dim::Outputs => (Region::Outputs, row_bytes(node)),
+                Dim::Fixed(_) => (Region::Fixed, node.ty.bytes(Sizes::default()).unwrap_or(0)),
             };
-            if node.op.is_source() || cols == 0 {
+            if node.op.is_source() || bytes == 0 {
                 continue;
             }
-            let start = first_fit(&live, region, cols);
-            let place = Place { region, start, cols };
-            schedule.cols[region as usize] = schedule.cols[region as usize].max(start + cols);
-            schedule.places[index] = Some(place);
-            live.push((last_use[index], place));
+            let room = bytes.next_multiple_of(ALIGN);
+            let start = first_fit(&live, region, room);
+            let span = Span { region, start, room, bytes };
+            schedule.room[region as usize] = schedule.room[region as usize].max(start + room);
+            schedule.places[index] = Some(span);
+            live.push((last_use[index], span));
         }
         schedule
     }
 
-    /// Elements of the arena in a step of these sizes.
-    pub fn arena_len(&self, sizes: Sizes) -> usize {
-        REGIONS.iter().map(|r| self.cols[*r as usize] * r.factor(sizes)).sum()
+    /// Bytes of the arena in a step of these sizes.
+    pub fn arena_bytes(&self, sizes: Sizes) -> usize {
+        REGIONS.iter().map(|r| self.room[*r as usize] * r.factor(sizes)).sum()
     }
 
-    /// Where a node's value lies in the arena, in elements; `None` for sources and receipts.
+    /// Where a node's value lies in the arena, in bytes; `None` for sources and receipts.
     pub fn range(&self, node: NodeId, sizes: Sizes) -> Option<Range<usize>> {
-        let place = self.places.get(node.0).copied().flatten()?;
-        let before = REGIONS.iter().take_while(|r| **r != place.region);
-        let base: usize = before.map(|r| self.cols[*r as usize] * r.factor(sizes)).sum();
-        let factor = place.region.factor(sizes);
-        Some(base + place.start * factor..base + (place.start + place.cols) * factor)
+        let span = self.places.get(node.0).copied().flatten()?;
+        let before = REGIONS.iter().take_while(|r| **r != span.region);
+        let base: usize = before.map(|r| self.room[*r as usize] * r.factor(sizes)).sum();
+        let factor = span.region.factor(sizes);
+        let start = base + span.start * factor;
+        Some(start..start + span.bytes * factor)
     }
 }
 
-/// Elements of one step of the leading axis.
-fn cols_per_row(graph: &Graph, index: usize) -> usize {
-    let inner = &graph.nodes()[index].ty.shape.dims()[1..];
-    inner.iter().map(|d| Sizes::default().of(*d)).product()
+/// Bytes of one step of the leading axis.
+fn row_bytes(node: &Node) -> usize {
+    let inner = node.ty.shape.dims()[1..].iter().map(|d| Sizes::default().of(*d)).product();
+    node.ty.dtype.bytes_for(inner).unwrap_or(0)
 }
 
 /// The last node that reads each node; outputs are read at the end of time.
@@ -104,16 +111,16 @@ fn last_uses(graph: &Graph) -> Vec<usize> {
     last
 }
 
-/// The lowest column where `cols` columns are free among the live places of a region.
-fn first_fit(live: &[(usize, Place)], region: Region, cols: usize) -> usize {
-    let mut taken: Vec<Place> = live.iter().map(|(_, p)| *p).filter(|p| p.region == region).collect();
+/// The lowest offset where `room` bytes of a row are free among the live places of a region.
+fn first_fit(live: &[(usize, Span)], region: Region, room: usize) -> usize {
+    let mut taken: Vec<Span> = live.iter().map(|(_, p)| *p).filter(|p| p.region == region).collect();
     taken.sort_by_key(|p| p.start);
     let mut start = 0;
     for place in taken {
-        if start + cols <= place.start {
+        if start + room <= place.start {
             break;
         }
-        start = start.max(place.start + place.cols);
+        start = start.max(place.start + place.room);
     }
     start
 }
@@ -143,7 +150,16 @@ mod tests {
         let graph = chain(&GraphBuilder::new(), 10);
         let schedule = Schedule::of(&graph);
         let sizes = Sizes { tokens: 5, outputs: 2 };
-        assert_eq!(schedule.arena_len(sizes), 3 * 8 * 5 + 8 * 2);
+        assert_eq!(schedule.arena_bytes(sizes), 4 * (3 * 8 * 5 + 8 * 2));
+    }
+
+    #[test]
+    fn half_rows_take_half_the_bytes() {
+        let graph = chain(&GraphBuilder::new(), 10);
+        let half = crate::rewrite::with_activations(&graph, crate::DType::F16).unwrap();
+        let (tokens, none) = (Sizes { tokens: 5, outputs: 0 }, Sizes::default());
+        assert_eq!(Schedule::of(&half).arena_bytes(tokens), Schedule::of(&graph).arena_bytes(tokens) / 2);
+        assert_eq!(Schedule::of(&half).arena_bytes(none), 0);
     }
 
     #[test]

@@ -73,9 +73,21 @@ impl Shape {
         Some(Shape { dims: padded, rank: dims.len() })
     }
 
+    /// A shape of these lengths; axes past [`MAX_RANK`] are left out.
+    pub(crate) fn of(lengths: &[usize]) -> Shape {
+        let mut dims = [Dim::Fixed(1); MAX_RANK];
+        dims.iter_mut().zip(lengths).for_each(|(dim, len)| *dim = Dim::Fixed(*len));
+        Shape { dims, rank: lengths.len().min(MAX_RANK) }
+    }
+
     /// `[rows, cols]`, a matrix whose rows may be symbolic.
     pub fn matrix(rows: impl Into<Dim>, cols: usize) -> Shape {
         Shape { dims: [rows.into(), cols.into(), Dim::Fixed(1), Dim::Fixed(1)], rank: 2 }
+    }
+
+    /// `[count, rows, cols]`, so many matrices.
+    pub fn stack(count: usize, rows: usize, cols: usize) -> Shape {
+        Shape::of(&[count, rows, cols])
     }
 
     /// `[len]`.
@@ -119,6 +131,15 @@ impl Shape {
         }
         self
     }
+
+    /// This shape without its innermost axis.
+    #[must_use]
+    pub fn without_cols(self) -> Shape {
+        let rank = self.rank.saturating_sub(1);
+        let mut dims = self.dims;
+        dims[rank] = Dim::Fixed(1);
+        Shape { dims, rank }
+    }
 }
 
 impl fmt::Display for Shape {
@@ -155,7 +176,13 @@ impl TensorType {
         TensorType { dtype, shape }
     }
 
-    /// `F32` of this shape: what activations are.
+    /// The same rows with another number of columns.
+    #[must_use]
+    pub fn with_cols(self, cols: usize) -> TensorType {
+        TensorType { shape: self.shape.with_cols(cols), ..self }
+    }
+
+    /// `F32` of this shape.
     pub fn f32(shape: Shape) -> TensorType {
         TensorType { dtype: DType::F32, shape }
     }

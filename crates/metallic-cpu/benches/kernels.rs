@@ -1,13 +1,13 @@
 //! Rates of matrix products and attention: GB/s of weights or cache for one token, GMAC/s for many.
 //!
-//! `cargo bench -p metallic-cpu --bench kernels [-- FILTER...]`; a line is printed where its name has every filter.
+//! `cargo bench -p metallic-cpu --features bench --bench kernels [-- FILTER...]`; a line is printed where its name has every filter.
 
 use std::time::{Duration, Instant};
 
 use metallic_core::{BLOCK_TOKENS, DType};
 use metallic_cpu::simd::{
-    Accumulate, Activations, Isa, KvBlock, KvType, Matmul, PackedMatrix, QuantizedRows, SharedOut, Team,
-    Tile, TileShape, Weights, matmul, store_key, store_value,
+    Accumulate, Activations, Factors, Isa, KvBlock, KvType, Matmul, PackedMatrix, QuantizedRows, SharedOut,
+    Team, Tile, TileShape, matmul, store_key, store_value,
 };
 
 const TYPES: [DType; 8] =
@@ -26,6 +26,7 @@ fn main() {
                 let shape = |tokens, position| TileShape {
                     kind,
                     head_dim,
+                    value_dim: head_dim,
                     tokens,
                     group,
                     position,
@@ -86,12 +87,12 @@ fn product(isa: Isa, team: &Team, dtype: DType, shape: (usize, usize), tokens: u
     let time = best(|| {
         let x = if matrix.is_quantized() {
             quantized.quantize(isa, team, &x, cols);
-            Activations::Q8(&quantized)
+            Activations::Q8(quantized.all())
         } else {
             Activations::F32 { values: &x, cols }
         };
         let product = Matmul {
-            weights: Weights::Plain(&matrix),
+            weights: Factors::Plain(&matrix),
             x,
             bias: None,
             accumulate: Accumulate::Replace,

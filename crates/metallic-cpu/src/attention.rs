@@ -7,8 +7,9 @@ use std::ops::Range;
 
 use metallic_core::{Attention, BLOCK_TOKENS, Step};
 
-use crate::cache::Cache;
-use crate::simd::{Isa, Seen, Team, Tile, TileShape};
+use crate::Processor;
+use crate::kept::Kept;
+use crate::simd::{Seen, Tile, TileShape};
 
 /// Queries of a task: neighbours read the same blocks while they are warm.
 const TILE_QUERIES: usize = 48;
@@ -54,16 +55,17 @@ pub(crate) struct Scratch {
 
 /// What one attention reads besides its scratch.
 pub(crate) struct Inputs<'a> {
-    pub(crate) isa: Isa,
-    pub(crate) team: &'a Team,
-    pub(crate) cache: &'a Cache,
+    pub(crate) p: Processor<'a>,
+    pub(crate) kept: &'a Kept,
     pub(crate) step: &'a Step<'a>,
     /// `[tokens, heads * head_dim]`
     pub(crate) q: &'a [f32],
+    /// `[heads]`, or none.
+    pub(crate) sinks: &'a [f32],
 }
 
-/// `out [tokens, heads * head_dim]`
-pub(crate) fn attend(a: &Attention, inputs: &Inputs<'_>, scratch: &mut Scratch, out: &mut [f32]) {
+/// `out [tokens, heads * value_dim]`; returns the bytes of keys and values read.
+pub(crate) fn attend(a: &Attention, inputs: &Inputs<'_>, scratch: &mut Scratch, out: &mut [f32]) -> u64 {
     scratch.plan(a, inputs);
     let Scratch { parts, part_of, tasks, ends, memory } = scratch;
     let needed = ends.last().copied().unwrap_or(0);
@@ -71,13 +73,14 @@ pub(crate) fn attend(a: &Attention, inputs: &Inputs<'_>, scratch: &mut Scratch, 
         memory.resize(needed, 0.0);
     }
     let (parts, tasks, ends) = (&*parts, &*tasks, &*ends);
-    inputs.team.for_pieces(&mut memory[..needed], ends, |task, memory| {
+    let Processor { isa, team } = inputs.p;
+    team.for_pieces(&mut memory[..needed], ends, |task, memory| {
         let Task { part, segments } = &tasks[task];
         attend_part(a, inputs, &parts[*part], segments.clone(), memory);
     });
-    let (memory, d) = (&*memory, a.head_dim);
+    let (memory, d) = (&*memory, a.value_dim.max(1));
     let row = a.heads * d;
-    inputs.team.for_chunks(out, JOINED_TOKENS * row, |chunk, out| {
+    team.for_chunks(out, JOINED_TOKENS * row, |chunk, out| {
         for (i, out) in out.chunks_exact_mut(row).enumerate() {
             let token = chunk * JOINED_TOKENS + i;
             for (head, out) in out.chunks_exact_mut(d).enumerate() {
@@ -88,12 +91,19 @@ pub(crate) fn attend(a: &Attention, inputs: &Inputs<'_>, scratch: &mut Scratch, 
                 for task in part.tasks.clone() {
                     let results = &memory[ends[task] - results_len(&part.shape)..ends[task]];
                     let result = &results[query * (d + 2)..][..d + 2];
-                    seen.add(inputs.isa, &Seen { top: result[0], total: result[1], sums: &result[2..] });
+                    seen.add(isa, &Seen { top: result[0], total: result[1], sums: &result[2..] });
                 }
-                seen.finish(inputs.isa);
+                // Last, so that the sum of the others is the same however it was cut.
+                if let Some(sink) = inputs.sinks.get(head) {
+                    seen.add_sink(isa, *sink);
+                }
+                seen.finish(isa);
             }
         }
     });
+    let seen = |past: usize| past.min(a.window.unwrap_or(usize::MAX));
+    let tokens: usize = inputs.step.sequences.iter().map(|span| seen(span.kv_len())).sum();
+    inputs.kept.token_bytes(a.state) * tokens as u64
 }
 
 fn nothing(sums: &mut [f32]) -> Seen<&mut [f32]> {
@@ -103,7 +113,7 @@ fn nothing(sums: &mut [f32]) -> Seen<&mut [f32]> {
 
 /// Elements of the results at the end of a task's memory: by query top, total and sums.
 fn results_len(shape: &TileShape) -> usize {
-    shape.queries() * (shape.head_dim + 2)
+    shape.queries() * (shape.value_dim + 2)
 }
 
 impl Scratch {
@@ -120,8 +130,9 @@ impl Scratch {
             // From the end: the last tiles have the longest past, and long tasks go first.
             for start in span.tokens.clone().step_by(tile).rev() {
                 let shape = TileShape {
-                    kind: inputs.cache.kind(),
+                    kind: inputs.kept.kind(),
                     head_dim: a.head_dim,
+                    value_dim: a.value_dim,
                     tokens: tile.min(span.tokens.end - start),
                     group,
                     position: span.past + start - span.tokens.start,
@@ -148,8 +159,8 @@ impl Scratch {
 
 /// The segments of one task.
 fn attend_part(a: &Attention, inputs: &Inputs<'_>, part: &Part, segments: Range<usize>, memory: &mut [f32]) {
-    let Inputs { isa, cache, step, .. } = *inputs;
-    let (shape, d) = (part.shape, a.head_dim);
+    let Inputs { p: Processor { isa, .. }, kept, step, .. } = *inputs;
+    let (shape, d, row) = (part.shape, a.head_dim, a.value_dim + 2);
     let span = &step.sequences[part.span];
     let (memory, results) = memory.split_at_mut(shape.memory());
     let mut tile = Tile::new(shape, memory);
@@ -158,7 +169,7 @@ fn attend_part(a: &Attention, inputs: &Inputs<'_>, part: &Part, segments: Range<
             (part.start + query / shape.group, part.kv_head * shape.group + query % shape.group);
         tile.set(query, &inputs.q[(token * a.heads + head) * d..][..d], a.scale);
     }
-    for result in results.chunks_exact_mut(d + 2) {
+    for result in results.chunks_exact_mut(row) {
         result.fill(0.0);
         result[0] = f32::NEG_INFINITY;
     }
@@ -166,10 +177,10 @@ fn attend_part(a: &Attention, inputs: &Inputs<'_>, part: &Part, segments: Range<
     for segment in segments {
         let of_segment = segment * SEGMENT..(segment + 1) * SEGMENT;
         for block in blocks.start.max(of_segment.start)..blocks.end.min(of_segment.end) {
-            let head = |block: usize| cache.head(a.layer, span.blocks[block], part.kv_head);
+            let head = |block: usize| kept.head(a.state, span.blocks[block], part.kv_head);
             tile.attend(isa, block, (head(block), head((block + 1).min(blocks.end - 1))));
         }
-        for (query, result) in results.chunks_exact_mut(d + 2).enumerate() {
+        for (query, result) in results.chunks_exact_mut(row).enumerate() {
             let [top, total, sums @ ..] = result else { continue };
             let mut seen = Seen { top: *top, total: *total, sums };
             seen.add(isa, &tile.seen(query));
@@ -181,13 +192,39 @@ fn attend_part(a: &Attention, inputs: &Inputs<'_>, part: &Part, segments: Range<
 
 #[cfg(test)]
 mod tests {
-    use metallic_core::{DType, KvLayout, SequenceSpan};
+    use metallic_core::{DType, GraphBuilder, SequenceSpan, Shape, StateId, StateLayout, TensorType, Weight};
 
     use super::*;
+    use crate::kept::{KvRows, Rows};
+    use crate::simd::{Isa, Team};
 
     const TOKENS: usize = 700;
-    const ATTENTION: Attention =
-        Attention { layer: 0, heads: 6, kv_heads: 2, head_dim: 24, scale: 0.3, window: None, softcap: None };
+    const ATTENTION: Attention = Attention {
+        state: StateId(0),
+        heads: 6,
+        kv_heads: 2,
+        head_dim: 24,
+        value_dim: 20,
+        scale: 0.3,
+        window: None,
+        softcap: None,
+        sinks: false,
+    };
+
+    /// What one layer of this attention keeps, in `F16`.
+    fn kept(a: &Attention) -> Kept {
+        let g = GraphBuilder::new();
+        let rows = |name: &str, cols: usize| {
+            let ty = TensorType::f32(Shape::matrix(1, cols));
+            g.weight(Weight { name: name.to_owned(), ty, data: vec![0; 4 * cols].into() }).embed(g.tokens())
+        };
+        let [k, v] = [("k", a.head_dim), ("v", a.value_dim)].map(|(name, dim)| rows(name, a.kv_heads * dim));
+        let stored = k.kv_write(v, a.state, a.kv_heads);
+        let graph = g.finish(&[stored]).unwrap();
+        let mut kept = Kept::new(StateLayout::of(&graph, DType::F16).unwrap());
+        kept.reserve_blocks(60).unwrap();
+        kept
+    }
 
     /// `[TOKENS, cols]` of numbers that differ from place to place.
     fn numbers(cols: usize, seed: f32) -> Vec<f32> {
@@ -196,13 +233,13 @@ mod tests {
 
     /// Results of all tokens, in steps of `step` tokens beside another sequence of one token a step.
     fn run(a: &Attention, threads: usize, step: usize) -> Vec<f32> {
-        let (row, kv_row) = (a.heads * a.head_dim, a.kv_heads * a.head_dim);
-        let (q, k, v) = (numbers(row, 0.0), numbers(kv_row, 1.0), numbers(kv_row, 2.0));
+        let (row, out_row) = (a.heads * a.head_dim, a.heads * a.value_dim);
+        let (k_row, v_row) = (a.kv_heads * a.head_dim, a.kv_heads * a.value_dim);
+        let (q, k, v) = (numbers(row, 0.0), numbers(k_row, 1.0), numbers(v_row, 2.0));
+        let sinks = [0.5, -1.0, 4.0, f32::NEG_INFINITY, 0.0, 1.0];
         let team = Team::new(threads).unwrap();
-        let isa = Isa::detect();
-        let layout = KvLayout { layers: 1, kv_heads: a.kv_heads, head_dim: a.head_dim, dtype: DType::F16 };
-        let mut cache = Cache::new(layout).unwrap();
-        cache.reserve(60).unwrap();
+        let p = Processor { isa: Isa::detect(), team: &team };
+        let mut kept = kept(a);
         // Blocks in no particular order, over several slabs.
         let blocks: Vec<u32> = (0..22).map(|i| i * 7 % 23 * 2).collect();
         let other: Vec<u32> = (0..22).map(|i| 59 - 2 * i).collect();
@@ -211,33 +248,40 @@ mod tests {
         for (turn, past) in (0..TOKENS).step_by(step).enumerate() {
             let n = step.min(TOKENS - past);
             let sequences = [
-                SequenceSpan { tokens: 0..1, past: turn, blocks: &other },
-                SequenceSpan { tokens: 1..n + 1, past, blocks: &blocks },
+                SequenceSpan { tokens: 0..1, past: turn, blocks: &other, slot: 0 },
+                SequenceSpan { tokens: 1..n + 1, past, blocks: &blocks, slot: 0 },
             ];
             // Attention reads nothing of tokens but their number.
             let tokens = vec![0; n + 1];
-            let step = Step { tokens: &tokens, positions: &tokens, sequences: &sequences, outputs: &[] };
+            let step = Step { tokens: &tokens, positions: &tokens, sequences: &sequences, ..Step::default() };
             let at = |token: usize| past + token.saturating_sub(1);
-            cache.store((isa, &team), (0, &step), |token| {
-                (&k[at(token) * kv_row..][..kv_row], &v[at(token) * kv_row..][..kv_row])
-            });
-            let q: Vec<f32> = (0..=n).flat_map(|token| q[at(token) * row..][..row].to_vec()).collect();
-            let mut results = vec![f32::NAN; q.len()];
-            let inputs = Inputs { isa, team: &team, cache: &cache, step: &step, q: &q };
+            let of_step = |all: &[f32], row: usize| -> Vec<f32> {
+                (0..=n).flat_map(|token| all[at(token) * row..][..row].to_vec()).collect()
+            };
+            let [q, k, v] = [(&q, row), (&k, k_row), (&v, v_row)].map(|(all, row)| of_step(all, row));
+            let rows = KvRows {
+                keys: Rows { data: &k, stride: k_row, at: 0 },
+                values: Rows { data: &v, stride: v_row, at: 0 },
+            };
+            kept.store(p, a.state, &step, &rows);
+            let mut results = vec![f32::NAN; (n + 1) * out_row];
+            let sinks = if a.sinks { &sinks[..] } else { &[] };
+            let inputs = Inputs { p, kept: &kept, step: &step, q: &q, sinks };
             attend(a, &inputs, &mut scratch, &mut results);
-            out.extend_from_slice(&results[row..]);
+            out.extend_from_slice(&results[out_row..]);
         }
         out
     }
 
     #[test]
     fn a_long_past_gives_the_same_bits_in_every_chunking_and_with_any_number_of_threads() {
-        for window in [None, Some(300)] {
-            let a = Attention { window, ..ATTENTION };
+        for (window, sinks) in [(None, true), (Some(300), false)] {
+            let a = Attention { window, sinks, ..ATTENTION };
             let whole = run(&a, 1, TOKENS);
             assert!(whole.iter().all(|x| x.is_finite()));
             for (threads, step) in [(3, TOKENS), (1, 1), (2, 1), (2, 5), (3, 37), (2, 256)] {
-                assert_eq!(run(&a, threads, step), whole, "{window:?}, {threads} threads, steps of {step}");
+                let same = run(&a, threads, step) == whole;
+                assert!(same, "{window:?}, {threads} threads, steps of {step}");
             }
         }
     }
@@ -246,22 +290,22 @@ mod tests {
     fn a_long_past_is_the_softmax_of_all_of_it() {
         let a = ATTENTION;
         let found = run(&a, 2, 100);
-        let (q, k, v) = (numbers(6 * 24, 0.0), numbers(2 * 24, 1.0), numbers(2 * 24, 2.0));
+        let (q, k, v) = (numbers(6 * 24, 0.0), numbers(2 * 24, 1.0), numbers(2 * 20, 2.0));
         for (token, head) in [(0, 0), (255, 1), (256, 2), (257, 3), (512, 4), (699, 5)] {
-            let (q, kv) = (&q[(token * 6 + head) * 24..][..24], head / 3 * 24);
+            let (q, kv_head) = (&q[(token * 6 + head) * 24..][..24], head / 3);
             let dot = |p: usize| -> f64 {
-                let k = &k[p * 48 + kv..][..24];
+                let k = &k[p * 48 + kv_head * 24..][..24];
                 q.iter()
                     .zip(k)
                     .map(|(q, k)| f64::from(*q) * f64::from(half::f16::from_f32(*k).to_f32()))
                     .sum()
             };
             let weights: Vec<f64> = (0..=token).map(|p| (dot(p) * 0.3).exp()).collect();
-            for i in 0..24 {
-                let value = |p: usize| half::f16::from_f32(v[p * 48 + kv + i]).to_f64();
+            for i in 0..20 {
+                let value = |p: usize| half::f16::from_f32(v[p * 40 + kv_head * 20 + i]).to_f64();
                 let sum: f64 = weights.iter().enumerate().map(|(p, w)| w * value(p)).sum();
                 let expected = sum / weights.iter().sum::<f64>();
-                let found = f64::from(found[(token * 6 + head) * 24 + i]);
+                let found = f64::from(found[(token * 6 + head) * 20 + i]);
                 assert!(
                     (found - expected).abs() < 1e-5,
                     "token {token}, head {head}: {found} for {expected}"

@@ -3,39 +3,60 @@
 #![deny(unsafe_code)]
 
 mod attention;
-mod cache;
+mod copy;
+mod exec;
+mod kept;
+mod linear;
 mod ops;
 mod program;
-#[doc(hidden)]
+mod sdpa;
+#[cfg(not(feature = "bench"))]
+#[allow(
+    dead_code,
+    unreachable_pub,
+    unused_imports,
+    reason = "what the benchmarks see is public with their feature"
+)]
+mod simd;
+#[cfg(feature = "bench")]
 pub mod simd;
 mod tensor;
-mod tensor_attention;
-mod tensor_data;
-mod tensor_matmul;
-mod tensor_ops;
 mod weights;
 
+use std::fmt::Display;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 use metallic_core::tensor::TensorDevice;
-use metallic_core::{Backend, BackendError, DeviceInfo, Graph, KvLayout, Program, rewrite};
+use metallic_core::{Backend, BackendError, CompileOptions, DeviceInfo, Graph, Program, rewrite};
 
 use simd::{Isa, Team};
 
 const DEVICE: &str = "cpu";
 
+fn failed(reason: impl Display) -> BackendError {
+    BackendError::Failed { device: DEVICE, reason: reason.to_string() }
+}
+
+fn unsupported(op: &'static str, reason: impl Display) -> BackendError {
+    BackendError::Unsupported { device: DEVICE, op, reason: reason.to_string() }
+}
+
+fn no_room(what: &'static str, needed: usize) -> BackendError {
+    BackendError::OutOfMemory { device: DEVICE, what, needed }
+}
+
 /// Runs kernels. A panic in one is a bug; it must not take the caller's thread with it.
 fn guarded(run: impl FnOnce() -> Result<(), BackendError>) -> Result<(), BackendError> {
     catch_unwind(AssertUnwindSafe(run)).unwrap_or_else(|panic| {
         let text = panic.downcast_ref::<&str>().map(|s| (*s).to_owned());
-        let reason = text.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_default();
-        Err(BackendError::Failed { device: DEVICE, reason })
+        Err(failed(text.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_default()))
     })
 }
 
 /// How the CPU is used.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct CpuOptions {
     /// Threads that compute; 0: one for each core this process may use.
     pub threads: usize,
@@ -44,6 +65,14 @@ pub struct CpuOptions {
     /// Compute in 32 bits throughout: quantised matrices are unpacked when they are loaded, which takes up to eight
     /// times their memory and time, and activations are not rounded. For comparisons.
     pub exact: bool,
+}
+
+metallic_core::setters!(CpuOptions { threads: usize, profile: bool, exact: bool });
+/// What computes: an instruction set and threads.
+#[derive(Clone, Copy)]
+struct Processor<'a> {
+    isa: Isa,
+    team: &'a Team,
 }
 
 /// The processor of this machine.
@@ -61,10 +90,7 @@ impl Cpu {
             0 => std::thread::available_parallelism().map_or(1, usize::from),
             n => n,
         };
-        let team = Team::new(threads).map_err(|e| BackendError::Failed {
-            device: DEVICE,
-            reason: format!("{threads} threads: {e}"),
-        })?;
+        let team = Team::new(threads).map_err(|e| failed(format!("{threads} threads: {e}")))?;
         let isa = Isa::detect();
         let name = format!("{} threads, {}", team.threads(), isa.name());
         let info = DeviceInfo { kind: DEVICE, name, units: team.threads(), memory_bytes: None };
@@ -77,14 +103,12 @@ impl Backend for Cpu {
         &self.info
     }
 
-    fn compile(&self, graph: &Graph, kv: KvLayout) -> Result<Box<dyn Program>, BackendError> {
-        kv.check(DEVICE, graph)?;
-        let fused = rewrite::fuse(graph).map_err(|error| BackendError::Unsupported {
-            device: DEVICE,
-            op: "rewrite",
-            reason: error.to_string(),
-        })?;
-        Ok(Box::new(program::CpuProgram::new(fused, kv, Arc::clone(&self.team), self.isa, self.options)?))
+    /// Activations of `F16` and `BF16` are computed in 32 bits and rounded where they are stored: half the memory, but
+    /// slower than `F32`, which is read and written where it lies.
+    fn compile(&self, graph: &Graph, options: CompileOptions) -> Result<Box<dyn Program>, BackendError> {
+        let graph = rewrite::fuse(&rewrite::with_activations(graph, options.activations)?)?;
+        let work = exec::Work::new(Arc::clone(&self.team), self.isa);
+        Ok(Box::new(program::CpuProgram::new(graph, options.kv, work, self.options)?))
     }
 
     fn tensors(&self) -> Arc<dyn TensorDevice> {

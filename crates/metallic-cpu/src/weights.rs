@@ -1,120 +1,135 @@
 //! Weights as the kernels want them: matrices packed, vectors as plain numbers, tables as they lie in the file.
 
 use metallic_core::quant::dequantize;
-use metallic_core::{BackendError, Bytes, DType, Graph, NodeId, Op, Sizes, Weight, WeightUse};
+use metallic_core::{
+    BackendError, Bytes, DType, Dim, Graph, Op, Shape, Sizes, TensorType, Weight, WeightId, WeightUse,
+};
 
-use crate::DEVICE;
-use crate::simd::{PackedMatrix, Team};
+use crate::exec::Value;
+use crate::simd::{AlignedBytes, PackError, PackedMatrix, Team, bytes_of, floats_mut};
+use crate::{no_room, unsupported};
 
 /// Everything a graph's weights became; each in the forms its readers need.
-pub(crate) struct Weights {
+pub(crate) struct PackedWeights {
     forms: Vec<Forms>,
 }
 
-#[derive(Default)]
 struct Forms {
-    matrix: Option<PackedMatrix>,
-    vector: Vec<f32>,
-    table: Option<Table>,
-}
-
-/// A table whose rows are decoded when they are asked for.
-pub(crate) struct Table {
+    /// Whether the forms below were made.
+    has: [bool; 2],
+    /// One matrix, or one for each expert or outer axis.
+    matrices: Vec<PackedMatrix>,
+    /// Floats as `F32`, indices as they are.
+    numbers: AlignedBytes,
     dtype: DType,
-    row_bytes: usize,
-    data: Bytes,
+    /// As it lies in the file.
+    table: Bytes,
 }
 
-impl Table {
-    /// Decodes one row.
-    pub(crate) fn row(&self, row: usize, out: &mut [f32]) -> Result<(), BackendError> {
-        let at = row * self.row_bytes;
-        let bytes = self.data.get(at..at + self.row_bytes).unwrap_or(&[]);
-        dequantize(self.dtype, bytes, out)
-            .map_err(|error| BackendError::Failed { device: DEVICE, reason: format!("row {row}: {error}") })
-    }
-
-    pub(crate) fn row_bytes(&self) -> usize {
-        self.row_bytes
-    }
-}
-
-impl Weights {
-    pub(crate) fn new(graph: &Graph, team: &Team, exact: bool) -> Result<Weights, BackendError> {
-        let mut forms: Vec<Forms> = graph.weights().iter().map(|_| Forms::default()).collect();
+impl PackedWeights {
+    pub(crate) fn new(graph: &Graph, team: &Team, exact: bool) -> Result<PackedWeights, BackendError> {
+        let empty = |w: &Weight| Forms {
+            has: [false; 2],
+            matrices: Vec::new(),
+            numbers: AlignedBytes::default(),
+            dtype: w.ty.dtype,
+            table: w.data.clone(),
+        };
+        let mut forms: Vec<Forms> = graph.weights().iter().map(empty).collect();
         for node in graph.nodes() {
             for (index, input) in node.inputs.iter().enumerate() {
                 let Op::Weight(id) = graph.node(*input).op else { continue };
                 let (weight, forms) = (&graph.weights()[id.0], &mut forms[id.0]);
                 match node.op.weight_use(index) {
-                    WeightUse::Matrix if forms.matrix.is_none() => {
-                        forms.matrix = Some(pack(weight, team, exact)?);
+                    WeightUse::Matrix if !std::mem::replace(&mut forms.has[0], true) => {
+                        let packed = pack(team, &weight.ty, &weight.data, exact);
+                        forms.matrices = packed.map_err(|error| unusable(weight, error))?;
                     }
-                    WeightUse::Vector if forms.vector.is_empty() => forms.vector = numbers(weight)?,
-                    WeightUse::Table if forms.table.is_none() => forms.table = Some(table(weight)?),
+                    WeightUse::Vector if !std::mem::replace(&mut forms.has[1], true) => {
+                        forms.numbers = numbers(weight)?;
+                    }
                     WeightUse::Matrix | WeightUse::Vector | WeightUse::Table => {}
                 }
             }
         }
-        Ok(Weights { forms })
+        Ok(PackedWeights { forms })
     }
 
-    fn forms(&self, graph: &Graph, id: NodeId) -> Option<&Forms> {
-        match graph.node(id).op {
-            Op::Weight(weight) => self.forms.get(weight.0),
-            _ => None,
+    /// A weight as a reader of this kind wants it.
+    pub(crate) fn value(&self, id: WeightId, used: WeightUse) -> Value<'_> {
+        let forms = &self.forms[id.0];
+        match used {
+            WeightUse::Matrix => Value::Matrices(&forms.matrices),
+            WeightUse::Table => Value::Encoded(forms.dtype, &forms.table),
+            WeightUse::Vector if forms.dtype.is_float() || forms.dtype.is_quantized() => {
+                Value::stored(DType::F32, forms.numbers.bytes())
+            }
+            WeightUse::Vector => Value::stored(forms.dtype, forms.numbers.bytes()),
         }
-    }
-
-    pub(crate) fn matrix(&self, graph: &Graph, id: NodeId) -> Result<&PackedMatrix, BackendError> {
-        self.forms(graph, id).and_then(|f| f.matrix.as_ref()).ok_or_else(|| not_constant("a matrix"))
-    }
-
-    pub(crate) fn table(&self, graph: &Graph, id: NodeId) -> Result<&Table, BackendError> {
-        self.forms(graph, id).and_then(|f| f.table.as_ref()).ok_or_else(|| not_constant("a table"))
-    }
-
-    /// The numbers of a vector; `None` where the node is no weight.
-    pub(crate) fn vector(&self, graph: &Graph, id: NodeId) -> Option<&[f32]> {
-        self.forms(graph, id).map(|f| f.vector.as_slice())
     }
 
     /// Bytes of packed copies.
     pub(crate) fn bytes(&self) -> usize {
-        self.forms.iter().map(|f| f.matrix.as_ref().map_or(0, PackedMatrix::bytes) + f.vector.len() * 4).sum()
+        let matrices = |f: &Forms| f.matrices.iter().map(PackedMatrix::bytes).sum::<usize>();
+        self.forms.iter().map(|f| matrices(f) + f.numbers.bytes().len()).sum()
     }
 }
 
-fn not_constant(what: &str) -> BackendError {
-    BackendError::Unsupported { device: DEVICE, op: "weight", reason: format!("{what} must be a weight") }
+fn unusable(weight: &Weight, reason: impl std::fmt::Display) -> BackendError {
+    unsupported("weight", format!("`{}`: {reason}", weight.name))
 }
 
-fn unsupported(weight: &Weight, reason: impl std::fmt::Display) -> BackendError {
-    BackendError::Unsupported { device: DEVICE, op: "weight", reason: format!("`{}`: {reason}", weight.name) }
-}
-
-/// `exact`: as 32-bit numbers, whatever the type.
-fn pack(weight: &Weight, team: &Team, exact: bool) -> Result<PackedMatrix, BackendError> {
-    let shape = (weight.ty.shape.rows(Sizes::default()), weight.ty.shape.cols());
-    let packed = if exact && weight.ty.dtype.is_quantized() {
-        let bytes: Vec<u8> = numbers(weight)?.iter().flat_map(|x| x.to_ne_bytes()).collect();
-        PackedMatrix::pack(team, DType::F32, shape, &bytes)
-    } else {
-        PackedMatrix::pack(team, weight.ty.dtype, shape, &weight.data)
+/// The matrices `[n, k]` of a tensor `[.., n, k]`. `exact`: quantised ones as 32-bit numbers.
+pub(crate) fn pack(
+    team: &Team,
+    ty: &TensorType,
+    bytes: &[u8],
+    exact: bool,
+) -> Result<Vec<PackedMatrix>, PackError> {
+    let MatrixShape { count, n, k } = matrix_shape(&ty.shape);
+    let len = ty.dtype.bytes_for(k).and_then(|row| row.checked_mul(n));
+    let len = len.ok_or(PackError::Shape { dtype: ty.dtype, rows: n, cols: k })?;
+    let one = |index: usize| {
+        let all = if count == 1 { Some(bytes) } else { bytes.get(index * len..(index + 1) * len) };
+        let bytes = all.unwrap_or(&[]);
+        let mut numbers = if exact && ty.dtype.is_quantized() { vec![0.0; n * k] } else { Vec::new() };
+        // Bytes of the wrong length are left for `pack` to refuse.
+        if !numbers.is_empty() && dequantize(ty.dtype, bytes, &mut numbers).is_ok() {
+            return PackedMatrix::pack(team, DType::F32, (n, k), bytes_of(&numbers));
+        }
+        PackedMatrix::pack(team, ty.dtype, (n, k), bytes)
     };
-    packed.map_err(|e| unsupported(weight, e))
+    (0..count).map(one).collect()
 }
 
-fn numbers(weight: &Weight) -> Result<Vec<f32>, BackendError> {
-    let mut out = vec![0.0; weight.ty.shape.elements(Sizes::default())];
-    dequantize(weight.ty.dtype, &weight.data, &mut out).map_err(|e| unsupported(weight, e))?;
-    Ok(out)
+/// `count` matrices `[n, k]`.
+pub(crate) struct MatrixShape {
+    pub(crate) count: usize,
+    pub(crate) n: usize,
+    pub(crate) k: usize,
 }
 
-fn table(weight: &Weight) -> Result<Table, BackendError> {
-    let dtype = weight.ty.dtype;
-    let row_bytes = dtype
-        .bytes_for(weight.ty.shape.cols())
-        .ok_or_else(|| unsupported(weight, "rows of partial blocks"))?;
-    Ok(Table { dtype, row_bytes, data: weight.data.clone() })
+pub(crate) fn matrix_shape(shape: &Shape) -> MatrixShape {
+    let len = |dim: &Dim| Sizes::default().of(*dim);
+    match shape.dims() {
+        [outer @ .., n, k] => MatrixShape { count: outer.iter().map(len).product(), n: len(n), k: len(k) },
+        [k] => MatrixShape { count: 1, n: 1, k: len(k) },
+        [] => MatrixShape { count: 1, n: 1, k: 1 },
+    }
+}
+
+fn numbers(weight: &Weight) -> Result<AlignedBytes, BackendError> {
+    let mut memory = AlignedBytes::default();
+    let needed = weight.ty.shape.elements(Sizes::default()).saturating_mul(size_of::<f32>());
+    memory.grow(needed).map_err(|_| no_room("weights", needed))?;
+    match weight.ty.dtype {
+        DType::U32 | DType::I32 if weight.data.len() == needed => {
+            memory.bytes_mut().copy_from_slice(&weight.data);
+        }
+        dtype => {
+            let out = floats_mut(memory.bytes_mut());
+            dequantize(dtype, &weight.data, out).map_err(|error| unusable(weight, error))?;
+        }
+    }
+    Ok(memory)
 }

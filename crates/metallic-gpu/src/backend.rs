@@ -4,9 +4,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use metallic_core::tensor::TensorDevice;
-use metallic_core::{Backend, BackendError, DeviceInfo, Graph, KvLayout, Program, rewrite};
+use metallic_core::{Backend, BackendError, CompileOptions, DeviceInfo, Graph, Program, rewrite};
 
-use crate::error::GpuError;
 use crate::gpu::Gpu;
 use crate::pipelines::{LIBRARIES, PIPELINES, PipelineMetrics, Pipelines};
 use crate::pool::{Pool, PoolStats};
@@ -16,11 +15,12 @@ use crate::tensor::GpuTensors;
 
 /// How a GPU is used.
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub struct GpuOptions {
     /// How long one submission may take before it counts as hung.
     pub timeout: Duration,
-    /// Greedy steps handed over at once while decoding.
-    pub steps_ahead: usize,
+    /// Steps that may be under way at once; 0: as many as the device profits from.
+    pub depth: usize,
     /// Fuse operations before they are lowered; off only to test single operations.
     pub fuse: bool,
     /// Bytes that may be held in all; the device's own limit if none is given.
@@ -33,11 +33,21 @@ pub struct GpuOptions {
     pub providers: Providers,
 }
 
+metallic_core::setters!(GpuOptions {
+    timeout: Duration,
+    depth: usize,
+    fuse: bool,
+    budget: impl Into<Option<u64>>,
+    kernels: usize,
+    profile: bool,
+    providers: Providers,
+});
+
 impl Default for GpuOptions {
     fn default() -> GpuOptions {
         GpuOptions {
             timeout: Duration::from_secs(600),
-            steps_ahead: 1,
+            depth: 0,
             fuse: true,
             budget: None,
             kernels: PIPELINES,
@@ -61,7 +71,16 @@ impl Shared {
     pub(crate) fn kind(&self) -> &'static str {
         self.gpu.info().kind
     }
+
+    /// Steps that may be under way at once. Where times of operations are wanted they go one by one.
+    pub(crate) fn depth(&self) -> usize {
+        let wanted = if self.options.depth == 0 { self.gpu.limits().depth } else { self.options.depth };
+        if self.options.profile { 1 } else { wanted.clamp(1, MAX_DEPTH) }
+    }
 }
+
+/// Steps under way at most: one runs, one waits.
+const MAX_DEPTH: usize = 2;
 
 /// A GPU that runs graphs.
 pub struct GpuBackend {
@@ -100,13 +119,11 @@ impl Backend for GpuBackend {
         self.tensors.clone()
     }
 
-    fn compile(&self, graph: &Graph, kv: KvLayout) -> Result<Box<dyn Program>, BackendError> {
+    fn compile(&self, graph: &Graph, options: CompileOptions) -> Result<Box<dyn Program>, BackendError> {
         let device = self.shared.kind();
-        kv.check(device, graph)?;
-        let fused = if self.shared.options.fuse { rewrite::fuse(graph) } else { Ok(graph.clone()) };
-        let fused = fused
-            .map_err(|error| GpuError::Unsupported { op: "rewrite", reason: error.to_string() }.on(device))?;
-        let program = GpuProgram::new(self.shared.clone(), fused, kv).map_err(|e| e.on(device))?;
+        let graph = rewrite::with_activations(graph, options.activations)?;
+        let fused = if self.shared.options.fuse { rewrite::fuse(&graph)? } else { graph };
+        let program = GpuProgram::new(self.shared.clone(), fused, options.kv).map_err(|e| e.on(device))?;
         Ok(Box::new(program))
     }
 }

@@ -130,6 +130,12 @@ impl Binding {
     pub fn touching(self, bytes: usize) -> Binding {
         Binding { footprint: bytes, ..self }
     }
+
+    /// Bytes read and written.
+    pub fn traffic(&self) -> (u64, u64) {
+        let bytes = self.footprint as u64;
+        (if self.access.reads() { bytes } else { 0 }, if self.access.writes() { bytes } else { 0 })
+    }
 }
 
 /// A kernel on its way: everything a driver has to encode.
@@ -250,13 +256,9 @@ impl Command {
     /// Bytes read and written.
     pub fn traffic(&self) -> (u64, u64) {
         match self {
-            Command::Dispatch(d) => d.bindings().fold((0, 0), |(read, written), (_, b)| {
-                let bytes = b.footprint as u64;
-                (
-                    read + if b.access.reads() { bytes } else { 0 },
-                    written + if b.access.writes() { bytes } else { 0 },
-                )
-            }),
+            Command::Dispatch(d) => {
+                d.bindings().map(|(_, b)| b.traffic()).fold((0, 0), |a, b| (a.0 + b.0, a.1 + b.1))
+            }
             Command::Copy { from, to } => (from.len as u64, to.len as u64),
             Command::Fill { to, .. } => (0, to.len as u64),
         }

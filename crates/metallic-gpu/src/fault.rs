@@ -1,8 +1,5 @@
 //! A testing aid: a device that fails on demand and counts what it holds.
 
-#[cfg(test)]
-pub(crate) mod hollow;
-
 use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

@@ -45,6 +45,8 @@ pub struct Limits {
     pub max_buffer: usize,
     /// Bytes all buffers may take together, where the device says so.
     pub budget: Option<u64>,
+    /// Steps it profits from having at once: 2 where it works on one while the host prepares the next.
+    pub depth: usize,
 }
 
 /// A kernel made ready, and what the compiler left of the limits.

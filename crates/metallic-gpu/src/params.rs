@@ -75,6 +75,7 @@ macro_rules! kernel_params {
             );
 
             /// The words, in the order of the fields.
+            #[allow(dead_code)] // What lies in a buffer is declared for its MSL, and compared in tests alone.
             pub(crate) fn params(self) -> $crate::params::Params {
                 $crate::params::Params::of_words([$($crate::params::Field::word(self.$field)),+])
             }

@@ -198,25 +198,9 @@ impl HeldKernels {
         Ok(ready)
     }
 
-    /// The kernels, in the order they were taken.
-    pub(crate) fn pipelines(&self) -> &[Arc<ReadyPipeline>] {
-        &self.pipelines
-    }
-
     /// The kernels, for work that is handed on.
     pub(crate) fn into_pipelines(self) -> Vec<Arc<ReadyPipeline>> {
         self.pipelines
-    }
-
-    /// Lets go of all kernels but the first so many.
-    pub(crate) fn truncate(&mut self, len: usize) {
-        self.pipelines.truncate(len);
-    }
-
-    /// Lets go of all kernels and forgets what was counted; keeps the memory.
-    pub(crate) fn clear(&mut self) {
-        self.pipelines.clear();
-        (self.hits, self.misses) = (0, 0);
     }
 }
 
@@ -225,16 +209,17 @@ mod tests {
     use metallic_core::DType;
 
     use super::*;
-    use crate::fault::{Fault, Faulty, hollow::Hollow};
-    use crate::kernels::rms_norm;
+    use crate::fault::{Fault, Faulty};
+    use crate::kernels::norm::{NormSpec, rms_norm};
+    use crate::null::Null;
     use crate::threadgroup::tests::LIMITS;
 
     fn kernel(dtype: DType) -> Kernel {
-        rms_norm(dtype, (1, 64), 1e-5, &LIMITS).unwrap().kernel
+        rms_norm(&NormSpec { dtype, ..NormSpec::plain(1, 64, 1e-5) }, &LIMITS).unwrap().kernel
     }
 
     fn device() -> (Arc<Faulty>, Pipelines) {
-        let gpu = Arc::new(Faulty::new(Arc::new(Hollow::new())));
+        let gpu = Arc::new(Faulty::new(Arc::new(Null::new())));
         let pipelines = Pipelines::bounded(gpu.clone(), 2, 2);
         (gpu, pipelines)
     }

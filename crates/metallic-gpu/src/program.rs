@@ -1,25 +1,24 @@
-//! A graph made ready for a GPU: each step becomes one command list over one arena, handed over in one submission.
+//! A graph made ready for a GPU. The plan of a step's shape is made once; a step writes its tables and is submitted.
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use metallic_core::{
-    BackendError, DType, Graph, KvLayout, Program, ProgramMemory, RunStats, Schedule, SequenceSpan, Step,
-    run_ahead_on_host,
+    BackendError, DType, Graph, Needed, Program, ProgramMemory, RunStats, Schedule, StateLayout, Step,
+    StepLimits, Wanted,
 };
 
 use crate::backend::Shared;
-use crate::command::{Command, Region};
-use crate::encode::{ALIGN, Encoder, F32, Place, Planned, Work, bind};
+use crate::command::Region;
 use crate::error::GpuError;
-use crate::gpu::Storage;
-use crate::kernels::{Launch, Slot, Stage, TILE_TOKENS, sample};
-use crate::kv::KvCache;
-use crate::lower::aliases;
-use crate::pipelines::HeldKernels;
+use crate::gpu::{Storage, Submission};
+use crate::kernels::{TILE_TOKENS, sample};
 use crate::pool::Allocation;
-use crate::step::{StepFacts, StepTables};
-use crate::weights::Weights;
+use crate::prepare::{ALIGN, Plans, Prepared, Preparer, StepMemory, aliases};
+use crate::states::States;
+use crate::step::{StepCounts, StepShape, write_tables};
+use crate::weights::DeviceWeights;
 
 /// Steps that are planned when a program is made, as tokens, results and tokens in sight: each takes kernels the others
 /// do not. So every kernel of later steps is ready, or known not to compile.
@@ -39,43 +38,72 @@ const TILED: usize = 2 * TILE_TOKENS;
 const LONG: usize = 1 << 14;
 /// Bytes of step tables at least.
 const TABLES: usize = 1 << 16;
+/// Rows from which tokens are chosen at most.
+const CHOSEN: usize = 1024;
 
 pub(crate) struct GpuProgram {
     shared: Arc<Shared>,
     graph: Graph,
     schedule: Schedule,
+    needed: Vec<Needed>,
     aliases: Vec<bool>,
-    kv: KvLayout,
-    weights: Weights,
-    cache: KvCache,
-    /// Tables of the steps of one submission.
-    tables: Vec<StepTables>,
-    /// The tables on the device, then the tokens steps have chosen.
-    inputs: Option<Allocation>,
-    /// Intermediates, then scratch.
+    weights: DeviceWeights,
+    states: States,
+    plans: Plans,
+    /// What each step under way has for itself, in turns.
+    lanes: Vec<Lane>,
+    next_lane: usize,
+    /// Intermediates, then scratch. Steps run one after another, so one serves all.
     arena: Option<Allocation>,
-    /// What the device is given, while it has it.
-    work: Work,
+    /// Tokens chosen by the steps of each lane.
+    chosen: Option<Allocation>,
+    under_way: VecDeque<UnderWay>,
+    words: Vec<u32>,
     outputs: Vec<Vec<f32>>,
+    ids: Vec<Vec<u32>>,
     /// Bytes on their way to or from the device.
     staging: Vec<u8>,
 }
 
+/// The buffers of one step under way.
+#[derive(Default)]
+struct Lane {
+    tables: Option<Allocation>,
+}
+
+/// A step the device has.
+struct UnderWay {
+    plan: Arc<Prepared>,
+    submission: Option<Box<dyn Submission>>,
+    stats: RunStats,
+    /// When it was handed over, and when handing over was done.
+    begun: Instant,
+    handed: Instant,
+}
+
 impl GpuProgram {
-    pub(crate) fn new(shared: Arc<Shared>, graph: Graph, kv: KvLayout) -> Result<GpuProgram, GpuError> {
-        let weights = Weights::new(&shared.gpu, &shared.pool, &graph)?;
+    pub(crate) fn new(shared: Arc<Shared>, graph: Graph, kv: DType) -> Result<GpuProgram, GpuError> {
+        let layout = StateLayout::of(&graph, kv)
+            .map_err(|error| GpuError::Unsupported { op: "state", reason: error.to_string() })?;
+        let weights = DeviceWeights::new(&shared.gpu, &shared.pool, &graph)?;
+        let lanes = shared.depth();
+        let outputs = graph.outputs().len();
         let program = GpuProgram {
             schedule: Schedule::of(&graph),
+            needed: graph.needed(),
             aliases: aliases(&graph),
-            outputs: vec![Vec::new(); graph.outputs().len()],
             graph,
-            kv,
             weights,
-            cache: KvCache::new(kv),
-            tables: Vec::new(),
-            inputs: None,
+            states: States::new(layout),
+            plans: Plans::default(),
+            lanes: (0..lanes).map(|_| Lane::default()).collect(),
+            next_lane: 0,
             arena: None,
-            work: Work::default(),
+            chosen: None,
+            under_way: VecDeque::new(),
+            words: Vec::new(),
+            outputs: vec![Vec::new(); outputs],
+            ids: vec![Vec::new(); outputs],
             staging: Vec::new(),
             shared,
         };
@@ -84,216 +112,226 @@ impl GpuProgram {
     }
 
     fn rehearse(&self) -> Result<(), GpuError> {
-        let mut held = HeldKernels::default();
         for (tokens, outputs, visible) in REHEARSED {
-            let facts = StepFacts {
+            let shape = StepShape {
                 tokens,
                 outputs,
+                sequences: 1,
                 tiles: tokens.div_ceil(TILE_TOKENS),
-                visible_max: visible,
-                longest: tokens,
+                visible,
+                choices: 1,
+                edits: true,
                 all_outputs: outputs == tokens,
-                ..StepFacts::default()
+                wanted: Wanted::ALL,
+                ..StepShape::default()
             };
-            self.encoder().plan(facts, &mut held)?;
-            held.clear();
-        }
-        let logits = self.graph.outputs().first().map_or(0, |id| self.graph.node(*id).ty.shape.cols());
-        if self.steps_ahead() > 1 && logits > 0 {
-            held.take(&self.shared.pipelines, &self.argmax(1, logits)?.kernel)?;
+            self.preparer().plan(&shape)?;
+            self.preparer().plan(&StepShape { fed: true, ..shape })?;
         }
         Ok(())
     }
 
-    fn encoder(&self) -> Encoder<'_> {
-        Encoder {
+    fn preparer(&self) -> Preparer<'_> {
+        Preparer {
             shared: &self.shared,
             graph: &self.graph,
             schedule: &self.schedule,
+            needed: &self.needed,
             aliases: &self.aliases,
-            kv: self.kv,
             weights: &self.weights,
-            cache: &self.cache,
+            states: &self.states,
         }
     }
 
-    /// Runs the steps whose tables are filled in. Each but the first takes the tokens the one before has chosen.
-    fn run_tables(&mut self, chosen: Option<&mut Vec<u32>>) -> Result<RunStats, GpuError> {
-        let mut work = std::mem::take(&mut self.work);
-        let stats = self.run_work(&mut work, chosen);
-        work.clear();
-        self.work = work;
-        if matches!(stats, Err(GpuError::Timeout { .. })) {
-            // What does not finish keeps what it uses: the driver holds it until the device is done, and later steps take
-            // their own. Keys and values stay where they are: the device does its work in order.
-            self.inputs = None;
-            self.arena = None;
-        }
-        stats
+    fn limits(&self) -> StepLimits {
+        let fed_rows = self.under_way.back().map_or(0, |step| step.plan.shape.outputs);
+        let (blocks, slots) = (self.states.blocks(), self.states.slots());
+        StepLimits { vocab: self.graph.vocab(), blocks, slots, fed_rows }
     }
 
-    /// All steps go in one submission; each operation in its own where their times are wanted.
-    fn run_work(&mut self, work: &mut Work, chosen: Option<&mut Vec<u32>>) -> Result<RunStats, GpuError> {
+    /// The plan of a step, made where there is none yet.
+    fn plan(&mut self, shape: &StepShape, stats: &mut RunStats) -> Result<Arc<Prepared>, GpuError> {
+        if let Some(plan) = self.plans.get(shape) {
+            stats.plan_hits = 1;
+            return Ok(plan);
+        }
+        stats.plan_misses = 1;
+        let planned = self.preparer().plan(shape)?;
+        (stats.cache_hits, stats.cache_misses) = planned.kernel_counts();
+        let memory = self.memory(shape, planned.arena_bytes)?;
+        let plan = Arc::new(self.preparer().prepare(shape, planned, memory)?);
+        self.plans.put(plan.clone());
+        Ok(plan)
+    }
+
+    /// StepMemory for steps of this shape. Plans name memory, so they go where any of it has to grow.
+    fn memory(&mut self, shape: &StepShape, arena: usize) -> Result<StepMemory, GpuError> {
+        let lanes = self.lanes.len();
+        let mut grown = false;
+        let shared = &self.shared;
+        let arena = grow(shared, &mut self.arena, "intermediates", arena, &mut grown)?;
+        let chosen = grow(shared, &mut self.chosen, "chosen tokens", 4 * CHOSEN * lanes, &mut grown)?;
+        // Tables grow by doubling, so that a block more each few steps does not mean a buffer more.
+        let needed = shape.table_bytes().next_power_of_two().max(TABLES);
+        // All lanes together, so that the next one's need moves nothing.
+        for lane in &mut self.lanes {
+            grow(shared, &mut lane.tables, "the step's tables", needed, &mut grown)?;
+        }
+        let none = || GpuError::Unsupported { op: "step", reason: "no lane for it".to_owned() };
+        let tables =
+            self.lanes.get(shape.lane).and_then(|lane| lane.tables.as_ref()).ok_or_else(none)?.region();
+        if grown {
+            self.plans.clear();
+        }
+        let part = |lane: usize| chosen.slice(4 * CHOSEN * lane, 4 * CHOSEN);
+        let before = (shape.lane + lanes - 1) % lanes;
+        Ok(StepMemory { arena, tables, chosen: [part(shape.lane)?, part(before)?] })
+    }
+
+    fn submit_step(&mut self, step: &Step<'_>) -> Result<(), GpuError> {
+        let begun = Instant::now();
         let before = self.shared.pool.allocations();
-        let plan = |t: &StepTables| self.encoder().plan(t.facts(), &mut work.held);
-        let steps: Vec<Planned> = self.tables.iter().map(plan).collect::<Result<_, _>>()?;
-        let facts = self.tables.first().map_or_else(StepFacts::default, StepTables::facts);
-        let scratch = steps.iter().map(|p| p.scratch).max().unwrap_or(0);
-        let needed = self.encoder().value_bytes(facts.sizes()) + scratch;
-        let arena = grow(&self.shared, &mut self.arena, "intermediates", needed)?;
-        let starts = self.gather_tables();
-        let ids = self.staging.len()..self.staging.len() + 4 * facts.tokens * self.tables.len();
-        let inputs = grow(&self.shared, &mut self.inputs, "the step's tables", tables_len(ids.end))?;
-        let picks = |step: usize| inputs.slice(ids.start + 4 * facts.tokens * step, 4 * facts.tokens);
-
-        self.shared.gpu.write(inputs.buffer(), inputs.offset(), &self.staging)?;
+        let refused = |reason: &str| Err(GpuError::Unsupported { op: "step", reason: reason.to_owned() });
+        if self.under_way.len() == self.lanes.len() {
+            return refused("as many steps are under way as may be; finish one first");
+        }
+        // Everything but chosen tokens lies in the arena, which the next step writes over.
+        if self.under_way.back().is_some_and(|last| !self.only_chosen(last.plan.shape.wanted)) {
+            return refused("the step under way has results that must be read first");
+        }
+        if !step.choices.is_empty() {
+            sample::check_choices(step.choices, step.outputs.len())?;
+            if step.outputs.len() > CHOSEN {
+                return refused("tokens are chosen from at most 1024 rows");
+            }
+        }
         let mut stats = RunStats::default();
-        let encoder = self.encoder();
-        for (index, (planned, tables)) in steps.iter().zip(&self.tables).enumerate() {
-            let at = inputs.slice(starts[index], tables.len())?;
-            let tokens = if index == 0 { None } else { Some(picks(index - 1)?) };
-            let place = Place { arena, tables: (tables, at), tokens };
-            for node in &planned.nodes {
-                encoder.encode(node, (planned.facts, place), work)?;
-                if self.shared.options.profile {
-                    let time = self.submit(work, &mut stats)?;
-                    stats.add_time(self.graph.node(node.id).op.name(), time);
-                }
-            }
-            if chosen.is_some() {
-                let logits = self.graph.outputs().first().copied();
-                let logits = logits.map_or(arena.slice(0, 0), |id| encoder.value(id, facts, arena))?;
-                self.pick(logits, picks(index)?, facts.outputs, work)?;
-            }
-        }
-        if !work.commands.is_empty() {
-            self.submit(work, &mut stats)?;
-        }
-        (stats.cache_hits, stats.cache_misses) = (work.held.hits, work.held.misses);
-        self.fetch(facts, arena)?;
-        if let Some(chosen) = chosen {
-            let all = inputs.slice(ids.start, ids.len())?;
-            chosen.extend(
-                self.read(all)?.chunks_exact(4).map(|b| u32::from_ne_bytes([b[0], b[1], b[2], b[3]])),
-            );
-        }
-        stats.allocations = self.shared.pool.allocations() - before;
-        stats.arena_bytes = arena.len() as u64;
-        Ok(stats)
-    }
-
-    /// Hands over the commands that have gathered and waits for them; the time they took on the device, where it tells,
-    /// else until they were done.
-    fn submit(&self, work: &mut Work, stats: &mut RunStats) -> Result<Duration, GpuError> {
-        stats.dispatches += work.commands.len() as u64;
-        for command in work.commands.commands() {
-            let (read, written) = command.traffic();
-            stats.bytes_read += read;
-            stats.bytes_written += written;
-        }
-        let start = Instant::now();
-        let mut submitted = self.shared.gpu.submit(&work.commands)?;
-        stats.submissions += submitted.command_buffers();
-        let told = submitted.wait(self.shared.options.timeout)?;
-        stats.device_time += told.unwrap_or_default();
-        work.commands.clear();
-        Ok(told.unwrap_or_else(|| start.elapsed()))
-    }
-
-    /// Puts all tables one after another into `staging`; returns where each begins.
-    fn gather_tables(&mut self) -> Vec<usize> {
-        let mut starts = Vec::with_capacity(self.tables.len());
+        let shape = StepShape::of(step, self.next_lane);
+        let plan = self.plan(&shape, &mut stats)?;
+        let counts = write_tables(step, &shape, &mut self.words);
         self.staging.clear();
-        for tables in &self.tables {
-            starts.push(self.staging.len());
-            tables.write_to(&mut self.staging);
-            self.staging.resize(self.staging.len().next_multiple_of(ALIGN), 0);
+        self.words.iter().for_each(|word| self.staging.extend_from_slice(&word.to_ne_bytes()));
+        let tables = self.lanes[shape.lane].tables.as_ref().map(Allocation::region);
+        if let Some(tables) = tables {
+            self.shared.gpu.write(tables.buffer(), tables.offset(), &self.staging)?;
         }
-        starts
-    }
-
-    fn argmax(&self, rows: usize, cols: usize) -> Result<Launch, GpuError> {
-        sample::argmax(DType::F32, (rows as u32, cols as u32), self.shared.gpu.limits())
-    }
-
-    /// Appends the choice of the best token of each row of logits.
-    fn pick(&self, logits: Region, to: Region, rows: usize, work: &mut Work) -> Result<(), GpuError> {
-        let launch = self.argmax(rows, logits.len() / F32 / rows.max(1))?;
-        let kernel = work.held.take(&self.shared.pipelines, &launch.kernel)?;
-        let stage = Stage::new(launch, [Slot::Input(0), Slot::Output]);
-        let region = |slot| Ok(if slot == Slot::Input(0) { logits } else { to });
-        let dispatch = bind((&stage, &kernel), "argmax", self.shared.gpu.limits(), region)?;
-        work.commands.push(Command::Dispatch(dispatch));
+        let submission = self.hand_over(&plan, &counts, &mut stats)?;
+        stats.allocations = self.shared.pool.allocations() - before;
+        stats.arena_bytes = self.arena.as_ref().map_or(0, |arena| arena.region().len() as u64);
+        self.next_lane = (self.next_lane + 1) % self.lanes.len();
+        let handed = Instant::now();
+        stats.host_time = handed - begun;
+        self.under_way.push_back(UnderWay { plan, submission, stats, begun, handed });
         Ok(())
     }
 
-    /// Bytes of the device, in `staging`.
-    fn read(&mut self, region: Region) -> Result<&[u8], GpuError> {
-        self.staging.resize(region.len(), 0);
-        self.shared.gpu.read(region.buffer(), region.offset(), &mut self.staging)?;
-        Ok(&self.staging)
+    /// Whether nothing is wanted but what [`StepMemory::chosen`] holds.
+    fn only_chosen(&self, wanted: Wanted) -> bool {
+        let outputs = self.graph.outputs().iter().enumerate();
+        outputs
+            .filter(|(index, _)| wanted.has(*index))
+            .all(|(_, id)| self.graph.node(*id).op == metallic_core::Op::Sample)
+    }
+
+    /// Gives the device a plan's commands. Where times of operations are wanted, each is waited for.
+    fn hand_over(
+        &self,
+        plan: &Prepared,
+        counts: &StepCounts,
+        stats: &mut RunStats,
+    ) -> Result<Option<Box<dyn Submission>>, GpuError> {
+        stats.dispatches = plan.counts.dispatches;
+        stats.bytes_read = plan.counts.read(counts);
+        stats.bytes_written = plan.counts.written();
+        let mut last = None;
+        for (label, list) in &plan.lists {
+            let start = Instant::now();
+            let mut submission = self.shared.gpu.submit(list)?;
+            stats.submissions += submission.command_buffers();
+            if self.shared.options.profile {
+                let told = submission.wait(self.shared.options.timeout)?;
+                stats.device_time += told.unwrap_or_default();
+                stats.add_time(label, told.unwrap_or_else(|| start.elapsed()));
+            } else {
+                last = Some(submission);
+            }
+        }
+        Ok(last)
+    }
+
+    fn finish_step(&mut self) -> Result<RunStats, GpuError> {
+        let Some(mut step) = self.under_way.pop_front() else {
+            return Err(GpuError::Unsupported { op: "step", reason: "no step is under way".to_owned() });
+        };
+        let asked = Instant::now();
+        let mut stats = step.stats;
+        // What the caller did while the device had the step.
+        stats.overlap = asked - step.handed;
+        if let Some(submission) = &mut step.submission {
+            let told = submission.wait(self.shared.options.timeout);
+            if told.is_err() {
+                self.under_way.clear();
+            }
+            if matches!(told, Err(GpuError::Timeout { .. })) {
+                // What does not finish keeps what it uses: the driver holds it until the device is done, and later steps
+                // take their own. Keys and values stay where they are: the device does its work in order.
+                (self.arena, self.chosen) = (None, None);
+                self.lanes.iter_mut().for_each(|lane| lane.tables = None);
+                self.plans.clear();
+            }
+            stats.device_time += told?.unwrap_or_default();
+        }
+        let waited = Instant::now();
+        self.fetch(&step.plan)?;
+        stats.time = step.begun.elapsed();
+        stats.host_time += waited.elapsed();
+        Ok(stats)
     }
 
     /// Brings the results to the host.
-    fn fetch(&mut self, facts: StepFacts, arena: Region) -> Result<(), GpuError> {
-        for index in 0..self.outputs.len() {
-            let region = self.encoder().value(self.graph.outputs()[index], facts, arena)?;
-            let mut output = std::mem::take(&mut self.outputs[index]);
-            output.clear();
-            let bytes = self.read(region)?.chunks_exact(F32);
-            output.extend(bytes.map(|b| f32::from_ne_bytes([b[0], b[1], b[2], b[3]])));
-            self.outputs[index] = output;
+    fn fetch(&mut self, plan: &Prepared) -> Result<(), GpuError> {
+        let word = |b: &[u8]| [b[0], b[1], b[2], b[3]];
+        for (index, region) in plan.outputs.iter().enumerate() {
+            self.outputs[index].clear();
+            self.ids[index].clear();
+            let Some(region) = region else { continue };
+            self.staging.resize(region.len(), 0);
+            self.shared.gpu.read(region.buffer(), region.offset(), &mut self.staging)?;
+            let words = self.staging.chunks_exact(4);
+            match self.graph.node(self.graph.outputs()[index]).ty.dtype {
+                DType::U32 | DType::I32 => self.ids[index].extend(words.map(|b| u32::from_ne_bytes(word(b)))),
+                DType::F32 => self.outputs[index].extend(words.map(|b| f32::from_ne_bytes(word(b)))),
+                dtype => {
+                    let mut numbers = vec![0.0; region.len() / dtype.block_bytes()];
+                    metallic_core::quant::dequantize(dtype, &self.staging, &mut numbers)
+                        .map_err(|e| GpuError::Unsupported { op: "output", reason: e.to_string() })?;
+                    self.outputs[index] = numbers;
+                }
+            }
         }
         Ok(())
     }
 
-    /// The tables of one step alone.
-    fn fill(&mut self, step: &Step<'_>) {
-        self.tables.resize(1, StepTables::default());
-        self.tables[0].fill(step);
-    }
-
-    /// The tables of a step and of those that follow it.
-    fn fill_ahead(&mut self, step: &Step<'_>, steps: usize) {
-        self.tables.resize(steps, StepTables::default());
-        for (ahead, tables) in self.tables.iter_mut().enumerate() {
-            step.ahead(ahead, |step| tables.fill(step));
+    fn drop_plans_if(&mut self, moved: Result<bool, GpuError>) -> Result<(), BackendError> {
+        if moved.map_err(|e| e.on(self.shared.kind()))? {
+            self.plans.clear();
         }
-    }
-
-    /// Whether steps can be chained: each sequence brings one token and wants its result, and there is room for all.
-    fn can_chain(&self, step: &Step<'_>, steps: usize) -> bool {
-        let one = |s: &SequenceSpan<'_>| s.tokens.len() == 1;
-        let all = (0..).zip(step.outputs).all(|(index, row)| index == *row);
-        let fits = |last: &Step<'_>| last.validate(self.graph.vocab(), self.cache.blocks()).is_ok();
-        step.sequences.iter().all(one)
-            && all
-            && step.outputs.len() == step.tokens.len()
-            && self.graph.outputs().len() == 1
-            && step.ahead(steps - 1, fits)
-    }
-
-    fn timed(
-        &mut self,
-        run: impl FnOnce(&mut GpuProgram) -> Result<RunStats, GpuError>,
-    ) -> Result<RunStats, BackendError> {
-        let start = Instant::now();
-        let mut stats = run(self).map_err(|e| e.on(self.shared.kind()))?;
-        stats.time = start.elapsed();
-        Ok(stats)
+        Ok(())
     }
 }
 
-/// Memory of at least this size; what was there is lost where it has to grow.
+/// StepMemory of at least this size; what was there is lost where it has to grow.
 fn grow(
     shared: &Shared,
     memory: &mut Option<Allocation>,
     what: &'static str,
     needed: usize,
+    grown: &mut bool,
 ) -> Result<Region, GpuError> {
     if let Some(found) = memory.as_ref().filter(|a| a.region().len() >= needed) {
         return Ok(found.region());
     }
+    *grown = true;
     // The old one goes first: nothing in it outlives a step.
     *memory = None;
     let new = shared.pool.allocate(what, needed.max(ALIGN), Storage::Shared)?;
@@ -302,56 +340,54 @@ fn grow(
     Ok(region)
 }
 
-/// Tables grow by doubling, so that a block more each few steps does not mean a buffer more.
-fn tables_len(needed: usize) -> usize {
-    needed.next_power_of_two().max(TABLES)
-}
-
 impl Program for GpuProgram {
     fn reserve_blocks(&mut self, blocks: usize) -> Result<(), BackendError> {
-        let Shared { gpu, pool, options, .. } = &*self.shared;
-        self.cache.reserve((gpu, pool), blocks, options.timeout).map_err(|e| e.on(self.shared.kind()))
+        let moved = self.states.reserve_blocks(&self.shared, blocks);
+        self.drop_plans_if(moved)
     }
 
     fn reserved_blocks(&self) -> usize {
-        self.cache.blocks()
+        self.states.blocks()
     }
 
-    fn run(&mut self, step: &Step<'_>) -> Result<RunStats, BackendError> {
-        step.validate(self.graph.vocab(), self.cache.blocks())?;
-        self.fill(step);
-        self.timed(|program| program.run_tables(None))
+    fn reserve_slots(&mut self, slots: usize) -> Result<(), BackendError> {
+        let moved = self.states.reserve_slots(&self.shared, slots);
+        self.drop_plans_if(moved)
     }
 
-    fn steps_ahead(&self) -> usize {
-        // Times are wanted operation by operation, so steps go one by one.
-        if self.shared.options.profile { 1 } else { self.shared.options.steps_ahead.max(1) }
+    fn copy_slot(&mut self, from: u32, to: u32) -> Result<(), BackendError> {
+        let bound: Duration = self.shared.options.timeout;
+        self.states.copy_slot(&self.shared, from, to, bound).map_err(|e| e.on(self.shared.kind()))
     }
 
-    fn run_ahead(
-        &mut self,
-        step: &Step<'_>,
-        steps: usize,
-        chosen: &mut Vec<u32>,
-    ) -> Result<RunStats, BackendError> {
-        step.validate(self.graph.vocab(), self.cache.blocks())?;
-        if steps == 0 || self.shared.options.profile || !self.can_chain(step, steps) {
-            return run_ahead_on_host(self, step, steps, chosen);
-        }
-        self.fill_ahead(step, steps);
-        self.timed(|program| program.run_tables(Some(chosen)))
+    fn depth(&self) -> usize {
+        self.lanes.len()
+    }
+
+    fn submit(&mut self, step: &Step<'_>) -> Result<(), BackendError> {
+        step.validate(&self.limits())?;
+        self.submit_step(step).map_err(|e| e.on(self.shared.kind()))
+    }
+
+    fn finish(&mut self) -> Result<RunStats, BackendError> {
+        self.finish_step().map_err(|e| e.on(self.shared.kind()))
     }
 
     fn output(&self, index: usize) -> &[f32] {
         self.outputs.get(index).map_or(&[], Vec::as_slice)
     }
 
+    fn ids(&self, index: usize) -> &[u32] {
+        self.ids.get(index).map_or(&[], Vec::as_slice)
+    }
+
     fn memory(&self) -> ProgramMemory {
         let len = |a: &Option<Allocation>| a.as_ref().map_or(0, |a| a.region().len());
+        let tables: usize = self.lanes.iter().map(|lane| len(&lane.tables)).sum();
         ProgramMemory {
             weights: self.weights.bytes(),
-            arena: len(&self.arena) + len(&self.inputs),
-            kv: self.cache.bytes(),
+            arena: len(&self.arena) + len(&self.chosen) + tables,
+            kv: self.states.bytes(),
         }
     }
 }

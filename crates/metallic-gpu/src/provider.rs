@@ -20,6 +20,50 @@ pub enum OpKind {
     Matmul,
 }
 
+/// What can serve an operation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[non_exhaustive]
+pub enum Provider {
+    /// Attention in one pass over keys and values.
+    SdpaFlash,
+    /// Attention as scores, softmax and weighted sum one after another.
+    SdpaPlain,
+    /// Products by tiles of simdgroup matrices.
+    MatmulTiles,
+    /// Products by the matrix–vector kernels, a few tokens at a time.
+    MatmulRows,
+}
+
+impl Provider {
+    /// All of them; of one operation the preferred one first.
+    pub const ALL: &'static [Provider] =
+        &[Provider::SdpaFlash, Provider::SdpaPlain, Provider::MatmulTiles, Provider::MatmulRows];
+
+    /// What it serves.
+    pub fn op(self) -> OpKind {
+        match self {
+            Provider::SdpaFlash | Provider::SdpaPlain => OpKind::Sdpa,
+            Provider::MatmulTiles | Provider::MatmulRows => OpKind::Matmul,
+        }
+    }
+
+    /// Its name in flags and in the environment.
+    pub fn name(self) -> &'static str {
+        match self {
+            Provider::SdpaFlash => "flash",
+            Provider::SdpaPlain => "plain",
+            Provider::MatmulTiles => "tiles",
+            Provider::MatmulRows => "rows",
+        }
+    }
+}
+
+impl fmt::Display for Provider {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
 impl OpKind {
     /// All of them.
     pub const ALL: &'static [OpKind] = &[OpKind::Sdpa, OpKind::Matmul];
@@ -33,13 +77,8 @@ impl OpKind {
     }
 
     /// Its providers, the preferred one first.
-    pub fn providers(self) -> &'static [&'static str] {
-        match self {
-            // One pass over keys and values; scores, softmax and weighted sum one after another.
-            OpKind::Sdpa => &["flash", "plain"],
-            // Tiles by simdgroup matrices; the matrix–vector kernels, a few tokens at a time.
-            OpKind::Matmul => &["tiles", "rows"],
-        }
+    pub fn providers(self) -> impl Iterator<Item = Provider> {
+        Provider::ALL.iter().copied().filter(move |provider| provider.op() == self)
     }
 
     /// The environment variable that names its provider.
@@ -67,7 +106,7 @@ pub enum Why {
     /// One that comes before it cannot serve.
     Fallback {
         /// That one.
-        from: &'static str,
+        from: Provider,
         /// What it failed with.
         error: GpuError,
     },
@@ -90,7 +129,7 @@ pub struct Selection {
     /// For which operation.
     pub op: OpKind,
     /// Who serves it.
-    pub provider: &'static str,
+    pub provider: Provider,
     /// Why.
     pub why: Why,
     /// How often it was made in a row: every layer of a model makes the same one.
@@ -103,7 +142,7 @@ pub struct Quarantined {
     /// The operation.
     pub op: OpKind,
     /// The provider.
-    pub provider: &'static str,
+    pub provider: Provider,
     /// What it failed with.
     pub error: GpuError,
 }
@@ -116,7 +155,7 @@ pub struct Providers {
 
 #[derive(Debug, Default)]
 struct State {
-    forced: HashMap<OpKind, (&'static str, Why)>,
+    forced: HashMap<OpKind, (Provider, Why)>,
     quarantined: Vec<Quarantined>,
     passed_over: Vec<GpuError>,
     events: VecDeque<Selection>,
@@ -158,7 +197,7 @@ impl Providers {
             }
             let kind = OpKind::ALL.iter().copied().find(|kind| kind.name() == op);
             let known = kind.map_or(OpKind::ALL.to_vec(), |kind| vec![kind]);
-            let choices = |op: OpKind| op.providers().iter().map(move |p| format!("{}={p}", op.variable()));
+            let choices = |op: OpKind| op.providers().map(move |p| format!("{}={p}", op.variable()));
             let known = known.into_iter().flat_map(choices).collect();
             let error = GpuError::Variable { variable: format!("{name}={value}"), known };
             let mut state = self.state();
@@ -179,7 +218,7 @@ impl Providers {
     }
 
     /// What callers and flags have asked for, by operation.
-    pub fn asked(&self) -> Vec<(OpKind, &'static str)> {
+    pub fn asked(&self) -> Vec<(OpKind, Provider)> {
         let state = self.state();
         let asked = state.forced.iter().filter(|(_, (_, why))| *why == Why::Override);
         let mut asked: Vec<_> = asked.map(|(op, (provider, _))| (*op, *provider)).collect();
@@ -212,7 +251,7 @@ impl Providers {
     pub fn choose<T>(
         &self,
         op: OpKind,
-        mut attempt: impl FnMut(&'static str) -> Result<T, GpuError>,
+        mut attempt: impl FnMut(Provider) -> Result<T, GpuError>,
     ) -> Result<T, GpuError> {
         let forced = self.state().forced.get(&op).cloned();
         if let Some((provider, why)) = forced {
@@ -220,7 +259,7 @@ impl Providers {
                 error @ (GpuError::Compile { .. }
                 | GpuError::Unsupported { .. }
                 | GpuError::Launch { .. }) => {
-                    GpuError::Provider { op: op.name(), provider, error: Box::new(error) }
+                    GpuError::Provider { op: op.name(), provider: provider.name(), error: Box::new(error) }
                 }
                 other => other,
             })?;
@@ -228,7 +267,7 @@ impl Providers {
             return Ok(made);
         }
         let mut failed: Option<Why> = None;
-        for provider in op.providers().iter().copied() {
+        for provider in op.providers() {
             let known = self.state().quarantine_of(op, provider);
             let error = match known {
                 Some(error) => error,
@@ -272,7 +311,7 @@ impl Providers {
     fn force(&self, op: &str, provider: &str, why: Why) -> Result<(), GpuError> {
         let kind = OpKind::ALL.iter().find(|kind| kind.name() == op);
         let kind = *kind.ok_or_else(|| unknown(format!("{op}={provider}"), OpKind::ALL))?;
-        let known = kind.providers().iter().find(|name| **name == provider);
+        let known = kind.providers().find(|known| known.name() == provider);
         let known = known.ok_or_else(|| unknown(format!("{op}={provider}"), &[kind]))?;
         let mut state = self.state();
         // A caller goes before the environment, whoever comes first.
@@ -300,12 +339,12 @@ impl State {
         self.forced.get(&op).is_some_and(|(_, why)| *why == Why::Override)
     }
 
-    fn quarantine_of(&self, op: OpKind, provider: &str) -> Option<GpuError> {
+    fn quarantine_of(&self, op: OpKind, provider: Provider) -> Option<GpuError> {
         let found = self.quarantined.iter().find(|q| q.op == op && q.provider == provider);
         found.map(|q| q.error.clone())
     }
 
-    fn note(&mut self, op: OpKind, provider: &'static str, why: Why) {
+    fn note(&mut self, op: OpKind, provider: Provider, why: Why) {
         let same = |last: &&mut Selection| last.op == op && last.provider == provider && last.why == why;
         if let Some(last) = self.events.iter_mut().rev().find(|last| last.op == op).filter(same) {
             last.times += 1;
@@ -319,26 +358,27 @@ impl State {
 }
 
 fn unknown(asked: String, ops: &[OpKind]) -> GpuError {
-    let names = |op: &OpKind| op.providers().iter().map(|name| format!("{op}={name}")).collect::<Vec<_>>();
+    let names = |op: &OpKind| op.providers().map(|name| format!("{op}={name}")).collect::<Vec<_>>();
     GpuError::NoProvider { asked, known: ops.iter().flat_map(names).collect() }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::fault::{Fault, Faulty, hollow::Hollow};
+    use crate::fault::{Fault, Faulty};
     use crate::gpu::{Gpu, LibraryId};
+    use crate::null::Null;
 
     /// A stand-in for planning and compiling: each provider is a library.
-    fn serve(gpu: &Faulty) -> impl FnMut(&'static str) -> Result<LibraryId, GpuError> {
-        |provider| gpu.library(provider, "")
+    fn serve(gpu: &Faulty) -> impl FnMut(Provider) -> Result<LibraryId, GpuError> {
+        |provider| gpu.library(provider.name(), "")
     }
 
     fn device() -> Arc<Faulty> {
-        Arc::new(Faulty::new(Arc::new(Hollow::new())))
+        Arc::new(Faulty::new(Arc::new(Null::new())))
     }
 
-    fn made(providers: &Providers) -> Vec<(&'static str, Why, u64)> {
+    fn made(providers: &Providers) -> Vec<(Provider, Why, u64)> {
         providers.selections().into_iter().map(|s| (s.provider, s.why, s.times)).collect()
     }
 
@@ -348,7 +388,7 @@ mod tests {
         for _ in 0..24 {
             providers.choose(OpKind::Sdpa, serve(&gpu)).unwrap();
         }
-        assert_eq!(made(&providers), [("flash", Why::Default, 24)]);
+        assert_eq!(made(&providers), [(Provider::SdpaFlash, Why::Default, 24)]);
     }
 
     #[test]
@@ -360,12 +400,15 @@ mod tests {
         assert_eq!(gpu.calls(Fault::Library), 3, "flash, plain; then plain alone");
         let quarantined = providers.quarantined();
         assert_eq!(quarantined.len(), 1);
-        assert_eq!((quarantined[0].op, quarantined[0].provider), (OpKind::Sdpa, "flash"));
+        assert_eq!((quarantined[0].op, quarantined[0].provider), (OpKind::Sdpa, Provider::SdpaFlash));
         let error = quarantined[0].error.clone();
-        assert_eq!(made(&providers), [("plain", Why::Fallback { from: "flash", error }, 2)]);
+        assert_eq!(
+            made(&providers),
+            [(Provider::SdpaPlain, Why::Fallback { from: Provider::SdpaFlash, error }, 2)]
+        );
         providers.release();
         providers.choose(OpKind::Sdpa, serve(&gpu)).unwrap();
-        assert_eq!(made(&providers)[1], ("flash", Why::Default, 1));
+        assert_eq!(made(&providers)[1], (Provider::SdpaFlash, Why::Default, 1));
     }
 
     #[test]
@@ -380,10 +423,11 @@ mod tests {
     fn a_provider_that_does_not_know_a_case_is_passed_over_for_that_case_only() {
         let providers = Providers::new();
         let unsupported = GpuError::Unsupported { op: "sdpa", reason: "a head of 7".to_owned() };
-        let chosen = providers
-            .choose(OpKind::Sdpa, |name| if name == "flash" { Err(unsupported.clone()) } else { Ok(name) });
-        assert_eq!(chosen, Ok("plain"));
-        assert_eq!(providers.choose(OpKind::Sdpa, Ok), Ok("flash"));
+        let chosen = providers.choose(OpKind::Sdpa, |name| {
+            if name == Provider::SdpaFlash { Err(unsupported.clone()) } else { Ok(name) }
+        });
+        assert_eq!(chosen, Ok(Provider::SdpaPlain));
+        assert_eq!(providers.choose(OpKind::Sdpa, Ok), Ok(Provider::SdpaFlash));
         assert!(providers.quarantined().is_empty());
     }
 
@@ -403,8 +447,8 @@ mod tests {
     fn a_provider_asked_for_by_name_serves_or_is_the_error() {
         let (gpu, providers) = (device(), Providers::new());
         providers.set("sdpa", "plain").unwrap();
-        assert_eq!(providers.choose(OpKind::Sdpa, Ok), Ok("plain"));
-        assert_eq!(made(&providers), [("plain", Why::Override, 1)]);
+        assert_eq!(providers.choose(OpKind::Sdpa, Ok), Ok(Provider::SdpaPlain));
+        assert_eq!(made(&providers), [(Provider::SdpaPlain, Why::Override, 1)]);
         gpu.fail(Fault::Library, 1);
         let error = providers.choose(OpKind::Sdpa, serve(&gpu)).unwrap_err();
         assert!(matches!(&error, GpuError::Provider { op: "sdpa", provider: "plain", .. }), "{error}");
@@ -421,13 +465,13 @@ mod tests {
             var("METALLIC_FORCE_MATMUL_BACKEND", ""),
         ];
         let providers = Providers::from_variables(vars).unwrap();
-        assert_eq!(providers.choose(OpKind::Sdpa, Ok), Ok("plain"));
-        assert_eq!(providers.choose(OpKind::Matmul, Ok), Ok("tiles"));
+        assert_eq!(providers.choose(OpKind::Sdpa, Ok), Ok(Provider::SdpaPlain));
+        assert_eq!(providers.choose(OpKind::Matmul, Ok), Ok(Provider::MatmulTiles));
         providers.set_by_flag("sdpa=flash").unwrap();
-        assert_eq!(providers.choose(OpKind::Sdpa, Ok), Ok("flash"));
-        assert_eq!(providers.asked(), [(OpKind::Sdpa, "flash")]);
+        assert_eq!(providers.choose(OpKind::Sdpa, Ok), Ok(Provider::SdpaFlash));
+        assert_eq!(providers.asked(), [(OpKind::Sdpa, Provider::SdpaFlash)]);
         providers.follow([var("METALLIC_FORCE_SDPA_BACKEND", "plain")]).unwrap();
-        assert_eq!(providers.choose(OpKind::Sdpa, Ok), Ok("flash"), "whoever comes first");
+        assert_eq!(providers.choose(OpKind::Sdpa, Ok), Ok(Provider::SdpaFlash), "whoever comes first");
         let why: Vec<Why> = providers.selections().into_iter().map(|s| s.why).collect();
         assert_eq!(why, [Why::Environment, Why::Default, Why::Override]);
         assert_eq!(OpKind::Sdpa.variable(), "METALLIC_FORCE_SDPA_BACKEND");
@@ -469,7 +513,7 @@ mod tests {
         let providers = Providers::new();
         providers.set("sdpa", "plain").unwrap();
         providers.follow(var("SDPA", "fast")).unwrap();
-        assert_eq!(providers.choose(OpKind::Sdpa, Ok), Ok("plain"));
+        assert_eq!(providers.choose(OpKind::Sdpa, Ok), Ok(Provider::SdpaPlain));
         assert!(providers.passed_over()[0].to_string().contains("`METALLIC_FORCE_SDPA_BACKEND=fast`"));
         assert!(providers.follow(var("MATMUL", "fast")).is_err(), "nobody has asked for that");
         assert!(providers.follow(var("SPDA", "plain")).is_err(), "nor for that");

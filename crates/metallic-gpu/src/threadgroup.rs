@@ -40,6 +40,7 @@ pub(crate) mod tests {
         threadgroup_memory: 32768,
         max_buffer: 1 << 30,
         budget: None,
+        depth: 2,
     };
 
     #[test]

@@ -1,4 +1,4 @@
-//! Weights on the device: matrices and tables as they lie in their file, vectors as numbers.
+//! DeviceWeights on the device: matrices and tables as they lie in their file, vectors as numbers.
 
 use std::sync::Arc;
 
@@ -16,7 +16,7 @@ const ALIGN: usize = 16;
 const WHAT: &str = "weights";
 
 /// A graph's weights, each in the forms its readers need.
-pub(crate) struct Weights {
+pub(crate) struct DeviceWeights {
     gpu: Arc<dyn Gpu>,
     forms: Vec<Forms>,
     memory: Vec<Allocation>,
@@ -49,11 +49,11 @@ fn alignment(dtype: DType) -> usize {
     }
 }
 
-impl Weights {
+impl DeviceWeights {
     /// Brings every weight that a node reads to the device.
-    pub(crate) fn new(gpu: &Arc<dyn Gpu>, pool: &Pool, graph: &Graph) -> Result<Weights, GpuError> {
+    pub(crate) fn new(gpu: &Arc<dyn Gpu>, pool: &Pool, graph: &Graph) -> Result<DeviceWeights, GpuError> {
         let forms = vec![Forms::default(); graph.weights().len()];
-        let mut weights = Weights { gpu: gpu.clone(), forms, memory: Vec::new() };
+        let mut weights = DeviceWeights { gpu: gpu.clone(), forms, memory: Vec::new() };
         let mut vectors = Vec::new();
         for node in graph.nodes() {
             for (index, input) in node.inputs.iter().enumerate() {

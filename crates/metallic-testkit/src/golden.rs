@@ -102,6 +102,7 @@ pub fn gguf(name: &str) -> (PathBuf, Expected) {
 
 /// One sequence on a program: blocks are handed out in a scattered order, as an engine would.
 pub struct Sequence {
+    slot: u32,
     blocks: Vec<u32>,
     past: usize,
 }
@@ -112,8 +113,21 @@ impl Sequence {
         let count = capacity.div_ceil(BLOCK_TOKENS);
         let first = slot * count;
         program.reserve_blocks((slot + 1) * count)?;
+        program.reserve_slots(slot + 1)?;
         let blocks = (0..count).rev().map(|i| (first + i) as u32).collect();
-        Ok(Sequence { blocks, past: 0 })
+        Ok(Sequence { slot: slot as u32, blocks, past: 0 })
+    }
+
+    /// A sequence that goes on from here by itself: it shares the full blocks, and has a copy of what is kept in a slot. The
+    /// sequence must end with a block.
+    pub fn branch(&self, program: &mut dyn Program, slot: usize) -> Result<Sequence, BackendError> {
+        assert!(self.past.is_multiple_of(BLOCK_TOKENS), "a block with room in it has one writer");
+        let mut branch = Sequence::new(program, slot, self.blocks.len() * BLOCK_TOKENS)?;
+        program.copy_slot(self.slot, branch.slot)?;
+        let shared = self.past / BLOCK_TOKENS;
+        branch.blocks[..shared].copy_from_slice(&self.blocks[..shared]);
+        branch.past = self.past;
+        Ok(branch)
     }
 
     /// Feeds `tokens` in one step and returns the logits of each.
@@ -138,10 +152,17 @@ pub fn feed_all(
             tokens: start..positions.len(),
             past: sequence.past,
             blocks: &sequence.blocks,
+            slot: sequence.slot,
         });
     }
     let outputs: Vec<u32> = (0..tokens.len() as u32).collect();
-    program.run(&Step { tokens: &tokens, positions: &positions, sequences: &spans, outputs: &outputs })?;
+    program.run(&Step {
+        tokens: &tokens,
+        positions: &positions,
+        sequences: &spans,
+        outputs: &outputs,
+        ..Step::default()
+    })?;
     let logits = program.output(0);
     let mut rows = logits.chunks(logits.len() / tokens.len()).map(<[f32]>::to_vec);
     let mut all = Vec::new();

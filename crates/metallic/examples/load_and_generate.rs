@@ -19,12 +19,12 @@ pub(crate) fn run(args: impl Iterator<Item = String>, out: &mut impl Write) -> R
     let path = rest.next().ok_or("usage: load_and_generate MODEL [PROMPT] [--device NAME]")?;
     let prompt = rest.next().unwrap_or_else(|| "Once upon a time".to_owned());
 
-    let llm = Llm::load_with(&path, &LoadOptions { device, ..LoadOptions::default() })?;
+    let llm = Llm::load_with(&path, &LoadOptions::default().device(device))?;
     writeln!(out, "loaded onto `{}` in {:.2} s", llm.device(), llm.load_s())?;
 
     // Temperature 0 takes the best token every time, so the answer is the same on every device.
-    let sampling = Sampling { temperature: 0.0, ..Sampling::default() };
-    let options = Options { max_tokens: Some(48), sampling, ..Options::default() };
+    let sampling = Sampling::default().temperature(0.0);
+    let options = Options::default().max_tokens(48).sampling(sampling);
     let answer = llm.generate(&prompt, options)?.complete()?;
     writeln!(out, "{prompt}{}", answer.text)?;
     Ok(())

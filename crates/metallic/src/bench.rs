@@ -2,8 +2,11 @@
 
 use std::time::Instant;
 
-use metallic_core::{BLOCK_TOKENS, BackendError, Program, RunStats, SequenceSpan, Step};
+use metallic_core::sample::{Choice, Choices};
+use metallic_core::{BLOCK_TOKENS, BackendError, Fed, Program, RunStats, SequenceSpan, Step, Wanted};
 use serde::Serialize;
+
+use crate::model::{CHOSEN, LOGITS};
 
 /// Tokens of a step, as the engine takes a long prompt.
 const STEP_TOKENS: usize = 512;
@@ -24,23 +27,24 @@ pub enum Kind {
 pub struct Test {
     /// What is measured.
     pub kind: Kind,
-    /// Tokens computed.
+    /// Tokens computed, of each sequence.
     pub tokens: usize,
     /// Tokens in the cache before the first of them.
     pub depth: usize,
+    /// Sequences side by side.
+    pub sequences: usize,
 }
 
 impl Test {
-    /// Its name: `pp512`, `tg128`, `tg128@d4096`.
+    /// Its name: `pp512`, `tg128`, `tg128@d4096`, `tg128x8`.
     pub fn name(&self) -> String {
         let kind = match self.kind {
             Kind::Prefill => "pp",
             Kind::Decode => "tg",
         };
-        match self.depth {
-            0 => format!("{kind}{}", self.tokens),
-            depth => format!("{kind}{}@d{depth}", self.tokens),
-        }
+        let depth = if self.depth > 0 { format!("@d{}", self.depth) } else { String::new() };
+        let sequences = if self.sequences > 1 { format!("x{}", self.sequences) } else { String::new() };
+        format!("{kind}{}{depth}{sequences}", self.tokens)
     }
 }
 
@@ -81,38 +85,41 @@ impl Measurement {
     }
 }
 
-/// Runs a test once to warm up and then `repetitions` times. The ids are arbitrary ones of a vocabulary of `vocab`.
+/// Runs a test once to warm up and then `repetitions` times. The ids are arbitrary ones of a vocabulary of `vocab`. Where a
+/// device has several steps at once, it chooses the tokens of an answer, as it does for the engine; else logits come back.
 pub fn measure(
     program: &mut dyn Program,
     vocab: usize,
     test: Test,
     repetitions: usize,
 ) -> Result<Measurement, BackendError> {
-    let mut sequence = Sequence::new(program, test.depth + test.tokens)?;
+    let mut batch = Batch::new(program, test)?;
     let (depth, tokens) = (ids(test.depth, vocab), ids(test.tokens, vocab));
     for piece in depth.chunks(STEP_TOKENS) {
-        sequence.feed(piece, false)?;
+        batch.feed(piece, Wanted::NONE)?;
     }
     let mut measured = Measurement::default();
     for repetition in 0..=repetitions {
-        sequence.past = test.depth;
+        batch.past = test.depth;
         let mut stats = RunStats::default();
         let start = Instant::now();
         match test.kind {
             Kind::Prefill => {
                 for piece in tokens.chunks(STEP_TOKENS) {
-                    let last = sequence.past + piece.len() == test.depth + test.tokens;
-                    stats.add(&sequence.feed(piece, last)?);
+                    let last = batch.past + piece.len() == test.depth + test.tokens;
+                    stats.add(&batch.feed(piece, if last { Wanted::only(LOGITS) } else { Wanted::NONE })?);
                 }
             }
+            Kind::Decode if batch.program.depth() > 1 => stats = batch.answer(&tokens)?,
             Kind::Decode => {
                 for token in tokens.chunks(1) {
-                    stats.add(&sequence.feed(token, true)?);
+                    stats.add(&batch.feed(token, Wanted::only(LOGITS))?);
                 }
             }
         }
         if repetition > 0 {
-            measured.samples.push(test.tokens as f64 / start.elapsed().as_secs_f64().max(1e-9));
+            let computed = (test.tokens * test.sequences) as f64;
+            measured.samples.push(computed / start.elapsed().as_secs_f64().max(1e-9));
             measured.stats.add(&stats);
         }
     }
@@ -126,41 +133,78 @@ fn ids(count: usize, vocab: usize) -> Vec<u32> {
     states.take(count).map(|state| ((state >> 33) % vocab.max(1) as u64) as u32).collect()
 }
 
-/// One sequence that has the program to itself.
-struct Sequence<'p> {
+/// Sequences that have the program to themselves and compute the same tokens side by side.
+struct Batch<'p> {
     program: &'p mut dyn Program,
-    blocks: Vec<u32>,
-    positions: Vec<u32>,
+    /// The cache blocks of each.
+    blocks: Vec<Vec<u32>>,
+    choices: Choices,
     /// Tokens in the cache that count; those behind are written over.
     past: usize,
 }
 
-impl<'p> Sequence<'p> {
-    fn new(program: &'p mut dyn Program, tokens: usize) -> Result<Self, BackendError> {
-        let blocks = tokens.div_ceil(BLOCK_TOKENS);
-        program.reserve_blocks(blocks)?;
-        let positions = (0..tokens as u32).collect();
-        Ok(Self { program, blocks: (0..blocks as u32).collect(), positions, past: 0 })
+impl<'p> Batch<'p> {
+    fn new(program: &'p mut dyn Program, test: Test) -> Result<Self, BackendError> {
+        let each = (test.depth + test.tokens).div_ceil(BLOCK_TOKENS);
+        program.reserve_blocks(each * test.sequences)?;
+        program.reserve_slots(test.sequences)?;
+        let blocks = (0..test.sequences).map(|i| (i * each..(i + 1) * each).map(|b| b as u32).collect());
+        let mut choices = Choices::default();
+        for _ in 0..test.sequences {
+            let greedy = choices.push(&Choice::greedy(), &[]);
+            greedy.map_err(|e| BackendError::Failed { device: "bench", reason: e.to_string() })?;
+        }
+        Ok(Self { blocks: blocks.collect(), choices, program, past: 0 })
     }
 
-    fn feed(&mut self, tokens: &[u32], logits: bool) -> Result<RunStats, BackendError> {
-        let last = [tokens.len() as u32 - 1];
-        let sequences = [SequenceSpan { tokens: 0..tokens.len(), past: self.past, blocks: &self.blocks }];
-        let stats = self.program.run(&Step {
-            tokens,
-            positions: &self.positions[self.past..self.past + tokens.len()],
-            sequences: &sequences,
-            outputs: if logits { &last } else { &[] },
-        })?;
-        self.past += tokens.len();
+    /// Computes the next tokens of each sequence; the last of each gives a result where one is wanted.
+    fn feed(&mut self, tokens: &[u32], wanted: Wanted) -> Result<RunStats, BackendError> {
+        self.submit(tokens, wanted, false)?;
+        self.program.finish()
+    }
+
+    /// One token after another; each step is submitted while the one before is under way, and takes its tokens.
+    fn answer(&mut self, tokens: &[u32]) -> Result<RunStats, BackendError> {
+        let mut stats = RunStats::default();
+        for (index, token) in tokens.chunks(1).enumerate() {
+            self.submit(token, Wanted::only(CHOSEN), index > 0)?;
+            if index > 0 {
+                stats.add(&self.program.finish()?);
+            }
+        }
+        stats.add(&self.program.finish()?);
         Ok(stats)
+    }
+
+    fn submit(&mut self, tokens: &[u32], wanted: Wanted, fed: bool) -> Result<(), BackendError> {
+        let (n, count) = (tokens.len(), self.blocks.len());
+        let all = tokens.repeat(count);
+        let positions: Vec<u32> = (self.past as u32..(self.past + n) as u32).collect();
+        let past = self.past;
+        let mut sequences = Vec::with_capacity(count);
+        for (i, blocks) in self.blocks.iter().enumerate() {
+            sequences.push(SequenceSpan { tokens: i * n..(i + 1) * n, past, blocks, slot: i as u32 });
+        }
+        let last: Vec<u32> = (1..=count).map(|i| (i * n) as u32 - 1).collect();
+        let feeds: Vec<Fed> = (0..count as u32).filter(|_| fed).map(|i| Fed { token: i, row: i }).collect();
+        self.program.submit(&Step {
+            tokens: &all,
+            fed: &feeds,
+            positions: &positions.repeat(count),
+            sequences: &sequences,
+            outputs: if wanted == Wanted::NONE { &[] } else { &last },
+            choices: if wanted == Wanted::only(CHOSEN) { self.choices.words() } else { &[] },
+            wanted,
+        })?;
+        self.past += n;
+        Ok(())
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use metallic_core::ProgramMemory;
+    use metallic_core::{ProgramMemory, StepLimits};
 
     #[test]
     fn figures_of_known_samples_are_known() {
@@ -176,7 +220,9 @@ mod tests {
     #[derive(Default)]
     struct Recorder {
         reserved: usize,
+        chooses: bool,
         steps: Vec<(usize, usize, usize)>,
+        fed: Vec<usize>,
     }
 
     impl Program for Recorder {
@@ -189,10 +235,32 @@ mod tests {
             self.reserved
         }
 
-        fn run(&mut self, step: &Step<'_>) -> Result<RunStats, BackendError> {
-            step.validate(7, self.reserved)?;
+        fn reserve_slots(&mut self, _: usize) -> Result<(), BackendError> {
+            Ok(())
+        }
+
+        fn copy_slot(&mut self, _: u32, _: u32) -> Result<(), BackendError> {
+            Ok(())
+        }
+
+        fn depth(&self) -> usize {
+            1 + usize::from(self.chooses)
+        }
+
+        fn submit(&mut self, step: &Step<'_>) -> Result<(), BackendError> {
+            let fed_rows = if self.chooses { step.outputs.len() } else { 0 };
+            step.validate(&StepLimits { vocab: 7, blocks: self.reserved, slots: None, fed_rows })?;
             self.steps.push((step.sequences[0].past, step.tokens.len(), step.outputs.len()));
+            self.fed.push(step.fed.len());
+            Ok(())
+        }
+
+        fn finish(&mut self) -> Result<RunStats, BackendError> {
             Ok(RunStats { dispatches: 1, ..RunStats::default() })
+        }
+
+        fn ids(&self, _index: usize) -> &[u32] {
+            &[]
         }
 
         fn output(&self, _index: usize) -> &[f32] {
@@ -207,7 +275,7 @@ mod tests {
     #[test]
     fn a_prompt_goes_in_steps_of_512_with_logits_at_its_end() {
         let mut program = Recorder::default();
-        let test = Test { kind: Kind::Prefill, tokens: 600, depth: 40 };
+        let test = Test { kind: Kind::Prefill, tokens: 600, depth: 40, sequences: 1 };
         let measured = measure(&mut program, 7, test, 1).unwrap();
         let once = [(40, 512, 0), (552, 88, 1)];
         assert_eq!(program.steps, [&[(0, 40, 0)], &once[..], &once].concat());
@@ -218,8 +286,20 @@ mod tests {
     #[test]
     fn an_answer_goes_token_by_token_and_each_repetition_begins_at_the_depth() {
         let mut program = Recorder::default();
-        let measured = measure(&mut program, 7, Test { kind: Kind::Decode, tokens: 2, depth: 0 }, 2).unwrap();
+        let measured =
+            measure(&mut program, 7, Test { kind: Kind::Decode, tokens: 2, depth: 0, sequences: 1 }, 2)
+                .unwrap();
         assert_eq!(program.steps, [(0, 1, 1), (1, 1, 1)].repeat(3));
         assert_eq!(measured.samples.len(), 2);
+    }
+
+    #[test]
+    fn a_device_that_chooses_is_given_each_step_while_it_has_the_one_before() {
+        let mut program = Recorder { chooses: true, ..Recorder::default() };
+        let test = Test { kind: Kind::Decode, tokens: 3, depth: 0, sequences: 4 };
+        let measured = measure(&mut program, 7, test, 1).unwrap();
+        assert_eq!(program.steps, [(0, 4, 4), (1, 4, 4), (2, 4, 4)].repeat(2));
+        assert_eq!(program.fed, [0, 4, 4, 0, 4, 4]);
+        assert_eq!((measured.stats.dispatches, test.name().as_str()), (3, "tg3x4"));
     }
 }

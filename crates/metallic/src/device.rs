@@ -9,10 +9,10 @@ use std::sync::Arc;
 use metallic_core::reference::Reference;
 use metallic_core::{Backend, BackendError};
 use metallic_cpu::{Cpu, CpuOptions};
-use metallic_gpu::{Gpu, GpuBackend, GpuError, GpuOptions};
+use metallic_gpu::{Gpu, GpuBackend, GpuError, GpuOptions, Null};
 
 pub use list::{Listed, list};
-pub use metallic_gpu::{Limits, OpKind, Providers, Quarantined, Selection, Why};
+pub use metallic_gpu::{Limits, OpKind, Provider, Providers, Quarantined, Selection, Why};
 
 /// Where a model runs.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -29,12 +29,14 @@ pub enum Device {
     Soft,
     /// The naive interpreter: the executable specification, slower still, for comparisons.
     Reference,
+    /// A GPU that computes nothing: its results are zeros. For measuring what the host does.
+    Null,
 }
 
 /// A device name nobody knows.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "device `{0}` is unknown; there are auto, cpu, metal (metal:1 and metal:NAME pick a GPU), soft and reference"
+    "device `{0}` is unknown; there are auto, cpu, metal (metal:1 and metal:NAME pick a GPU), soft, reference and null"
 )]
 pub struct UnknownDevice(pub String);
 
@@ -52,6 +54,7 @@ impl FromStr for Device {
             }
             ("soft", None) => Ok(Device::Soft),
             ("reference", None) => Ok(Device::Reference),
+            ("null", None) => Ok(Device::Null),
             _ => Err(UnknownDevice(name.to_owned())),
         }
     }
@@ -67,12 +70,14 @@ impl fmt::Display for Device {
             Device::Metal(Some(which)) => write!(f, "metal:{which}"),
             Device::Soft => f.write_str("soft"),
             Device::Reference => f.write_str("reference"),
+            Device::Null => f.write_str("null"),
         }
     }
 }
 
 /// How a device is used.
 #[derive(Clone, Debug, Default, PartialEq)]
+#[non_exhaustive]
 pub struct OpenOptions {
     /// Threads of devices that compute on the processor; 0: one for each core.
     pub threads: usize,
@@ -85,10 +90,12 @@ pub struct OpenOptions {
     pub providers: Providers,
 }
 
+metallic_core::setters!(OpenOptions { threads: usize, profile: bool, exact: bool, providers: Providers });
+
 impl Device {
     /// Opens the device. `threads` is for devices that compute on the processor; 0: one for each core.
     pub fn open(&self, threads: usize) -> Result<Box<dyn Backend>, BackendError> {
-        self.open_with(&OpenOptions { threads, ..OpenOptions::default() })
+        self.open_with(&OpenOptions::default().threads(threads))
     }
 
     /// Opens the device with options. An option the device cannot follow is an error.
@@ -96,14 +103,15 @@ impl Device {
         match self.resolve() {
             Device::Soft => gpu(soft(options.threads).map_err(|error| error.on("soft"))?, options),
             Device::Metal(which) => gpu(metal(which.as_deref()).map_err(|error| error.on("metal"))?, options),
+            Device::Null => gpu(Arc::new(Null::new()), options),
             Device::Reference => {
                 without_providers("reference", options)?;
                 Ok(Box::new(if options.profile { Reference::profiling() } else { Reference::new() }))
             }
             Device::Auto | Device::Cpu => {
                 without_providers("cpu", options)?;
-                let OpenOptions { threads, profile, exact, .. } = *options;
-                Ok(Box::new(Cpu::new(CpuOptions { threads, profile, exact })?))
+                let &OpenOptions { threads, profile, exact, .. } = options;
+                Ok(Box::new(Cpu::new(CpuOptions::default().threads(threads).profile(profile).exact(exact))?))
             }
         }
     }
@@ -123,15 +131,9 @@ fn gpu(gpu: Arc<dyn Gpu>, options: &OpenOptions) -> Result<Box<dyn Backend>, Bac
     let kind = gpu.info().kind;
     let providers = options.providers.clone();
     providers.follow_environment().map_err(|error| error.on(kind))?;
-    // What a submission costs is worth sharing on hardware; in software it costs nothing, and tokens should come one by one.
-    let steps_ahead = if kind == "metal" { STEPS_AHEAD } else { 1 };
-    let profile = options.profile;
-    let options = GpuOptions { providers, steps_ahead, profile, ..GpuOptions::default() };
+    let options = GpuOptions::default().providers(providers).profile(options.profile);
     Ok(Box::new(GpuBackend::new(gpu, options)))
 }
-
-/// Greedy steps a GPU is given at once: a few, so that an answer still flows.
-const STEPS_AHEAD: usize = 4;
 
 fn without_providers(device: &'static str, options: &OpenOptions) -> Result<(), BackendError> {
     match options.providers.asked().first() {
@@ -147,7 +149,7 @@ fn without_providers(device: &'static str, options: &OpenOptions) -> Result<(), 
 #[cfg(feature = "soft")]
 fn soft(threads: usize) -> Result<Arc<dyn Gpu>, GpuError> {
     use metallic_gpu::{Soft, SoftOptions};
-    Ok(Arc::new(Soft::new(SoftOptions { threads, ..SoftOptions::default() })?))
+    Ok(Arc::new(Soft::new(SoftOptions::default().threads(threads))?))
 }
 
 #[cfg(not(feature = "soft"))]
@@ -214,6 +216,7 @@ mod tests {
             ("metal:Apple M2 Max", Device::Metal(Some("Apple M2 Max".to_owned()))),
             ("soft", Device::Soft),
             ("reference", Device::Reference),
+            ("null", Device::Null),
         ] {
             assert_eq!(name.parse(), Ok(device.clone()));
             assert_eq!(device.to_string(), name);

@@ -7,6 +7,7 @@
 #![forbid(unsafe_code)]
 
 pub mod bench;
+mod chat;
 pub mod device;
 pub mod generate;
 mod llm;
@@ -16,10 +17,13 @@ pub mod tensor;
 pub mod text;
 pub mod weights;
 
+pub use chat::Chat;
 pub use device::Device;
-pub use generate::{Event, FinishReason, Generation, Sampling};
-pub use llm::{Error, Llm, LoadOptions, Options};
+pub use generate::{Event, FinishReason, Generation, Options, Request, Sampling};
+pub use llm::{EngineOptions, Error, Llm, LoadOptions, Prompt};
+/// Element types, graphs, programs and what a backend implements: what [`model`], [`generate`] and [`device`] speak of.
 pub use metallic_core as core;
+/// Readers of model files and a GGUF writer: what [`Model::tensors`] and [`Model::metadata`] give.
 pub use metallic_formats as formats;
 pub use model::Model;
 pub use tensor::Tensor;

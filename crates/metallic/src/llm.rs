@@ -1,15 +1,18 @@
 //! A model ready to answer: engine, tokenizer and chat template together.
 
+use std::borrow::Cow;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Instant;
 
-use metallic_core::{Backend, BackendError, DType, KvLayout};
+use metallic_core::{Backend, BackendError, DType, StateLayout};
+use serde_json::Value;
 
+use crate::chat::Chat;
 use crate::device::{Device, OpenOptions, Providers, available_memory};
-use crate::generate::{Engine, EngineConfig, EngineError, Generation, Request, Sampling};
+use crate::generate::{Engine, EngineConfig, EngineError, Generation, Options, Request};
 use crate::model::{Model, ModelError};
-use crate::text::{ChatTemplate, Message, TextError, Tokenizer};
+use crate::text::{ChatTemplate, TextError, Tokenizer};
 
 /// What can go wrong between a path and an answer.
 #[derive(Debug, thiserror::Error)]
@@ -49,52 +52,93 @@ pub enum Error {
     },
 }
 
-/// How a model is loaded.
+/// What may be chosen of the engine; what is left open comes from the model and the memory there is.
 #[derive(Clone, Debug, PartialEq)]
-pub struct LoadOptions {
-    /// Where it runs.
-    pub device: Device,
-    /// Threads of a CPU; 0: one for each core.
-    pub threads: usize,
-    /// Which provider serves which operation on a GPU; a clone that is kept tells what was chosen.
-    pub providers: Providers,
-    /// Compute in 32 bits throughout on a CPU, for comparisons.
-    pub exact: bool,
+#[non_exhaustive]
+pub struct EngineOptions {
     /// How keys and values are stored: `F32`, `F16`, `BF16` or `Q8_0`.
     pub kv_type: DType,
     /// Most tokens of a sequence; `None`: as many as the model was made for.
     pub context: Option<usize>,
     /// Bytes keys and values may grow to; `None`: what the machine has left, but no more than a few full contexts need.
     pub kv_budget: Option<u64>,
+    /// Most sequences that run at the same time; more wait.
+    pub max_sequences: usize,
     /// Keeps what was computed for prompts that begin the same way.
     pub prefix_cache: bool,
 }
 
-impl Default for LoadOptions {
-    fn default() -> LoadOptions {
-        LoadOptions {
-            device: Device::Auto,
-            threads: 0,
-            providers: Providers::new(),
-            exact: false,
+impl Default for EngineOptions {
+    fn default() -> EngineOptions {
+        EngineOptions {
             kv_type: DType::F16,
             context: None,
             kv_budget: None,
+            max_sequences: 16,
             prefix_cache: true,
         }
     }
 }
 
-/// How an answer is made.
+metallic_core::setters!(EngineOptions {
+    kv_type: DType,
+    context: impl Into<Option<usize>>,
+    kv_budget: impl Into<Option<u64>>,
+    max_sequences: usize,
+    prefix_cache: bool,
+});
+
+/// How a model is loaded.
+///
+/// ```
+/// use metallic::{Device, LoadOptions};
+///
+/// let options = LoadOptions::default().device(Device::Cpu).threads(4).context(4096);
+/// assert_eq!((options.open.threads, options.engine.context), (4, Some(4096)));
+/// ```
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Options {
-    /// Most tokens to generate; `None`: until the model ends or the context is full.
-    pub max_tokens: Option<usize>,
-    /// How tokens are chosen.
-    pub sampling: Sampling,
-    /// Text that ends the answer.
-    pub stop: Vec<String>,
+#[non_exhaustive]
+pub struct LoadOptions {
+    /// Where it runs.
+    pub device: Device,
+    /// How the device is used.
+    pub open: OpenOptions,
+    /// How requests share it.
+    pub engine: EngineOptions,
 }
+
+metallic_core::setters!(
+    LoadOptions { device: Device, open: OpenOptions, engine: EngineOptions }
+    open { threads: usize, profile: bool, exact: bool, providers: Providers }
+    engine {
+        kv_type: DType,
+        context: impl Into<Option<usize>>,
+        kv_budget: impl Into<Option<u64>>,
+        max_sequences: usize,
+        prefix_cache: bool,
+    }
+);
+
+/// What a model continues: text, or token ids as they are.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Prompt<'a> {
+    /// Text; special tokens in it count as such, and what the model wants before it is put there.
+    Text(Cow<'a, str>),
+    /// Token ids.
+    Tokens(Cow<'a, [u32]>),
+}
+
+macro_rules! prompts {
+    ($($from:ty => $kind:ident),*) => {$(
+        impl<'a> From<$from> for Prompt<'a> {
+            fn from(prompt: $from) -> Prompt<'a> {
+                Prompt::$kind(prompt.into())
+            }
+        }
+    )*};
+}
+
+prompts!(&'a str => Text, &'a String => Text, String => Text, &'a [u32] => Tokens, &'a Vec<u32> => Tokens, Vec<u32> => Tokens);
 
 /// A model that answers.
 ///
@@ -111,6 +155,8 @@ pub struct Llm {
     engine: Engine,
     tokenizer: Arc<Tokenizer>,
     template: Option<ChatTemplate>,
+    /// The template for conversations with tools; often the same.
+    tool_template: Option<ChatTemplate>,
     device: String,
     load_s: f64,
 }
@@ -133,42 +179,93 @@ impl Llm {
         let model = Model::open(path)?;
         let name = path.display().to_string();
         let tokenizer = Arc::new(model.tokenizer()?.ok_or(Error::NoTokenizer { path: name })?);
-        let template = model.template(&tokenizer)?;
-        let LoadOptions { threads, exact, .. } = *options;
-        let providers = options.providers.clone();
-        let backend =
-            options.device.open_with(&OpenOptions { threads, exact, providers, ..OpenOptions::default() })?;
-        let config = engine_config(&model, &tokenizer, (options, memory_of(backend.as_ref())))?;
-        let program = model.compile(backend.as_ref(), options.kv_type)?;
+        let template = model.template(&tokenizer, false)?;
+        let tool_template = model.template(&tokenizer, true)?;
+        let LoadOptions { device, open, engine } = options;
+        let backend = device.open_with(open)?;
+        let config = engine.resolve(&model, &tokenizer, memory_of(backend.as_ref()))?;
+        let program = model.compile(backend.as_ref(), engine.kv_type)?;
         let engine = Engine::with_text(program, config, Arc::clone(&tokenizer) as _)?;
         let device = backend.info().kind.to_owned();
         let load_s = start.elapsed().as_secs_f64();
-        Ok(Llm { model, engine, tokenizer, template, device, load_s })
+        Ok(Llm { model, engine, tokenizer, template, tool_template, device, load_s })
     }
 
-    /// Continues plain text.
-    pub fn generate(&self, prompt: &str, options: Options) -> Result<Generation, Error> {
-        self.submit(self.tokenizer.encode(prompt, true, true)?, options)
+    /// Continues text or tokens.
+    pub fn generate<'p>(&self, prompt: impl Into<Prompt<'p>>, options: Options) -> Result<Generation, Error> {
+        self.submit(self.request(prompt)?.options(options))
     }
 
-    /// Answers a conversation.
-    pub fn chat(&self, messages: &[Message], options: Options) -> Result<Generation, Error> {
-        let prompt = self.render(messages)?;
-        self.submit(self.tokenizer.encode_chat(&prompt)?, options)
+    /// Answers a conversation: messages, or a [`Chat`] with tools.
+    pub fn chat(&self, chat: impl Into<Chat>, options: Options) -> Result<Generation, Error> {
+        self.submit(self.chat_request(chat)?.options(options))
+    }
+
+    /// A request to continue text or tokens, for what [`generate`](Self::generate) does not take: a
+    /// [hook](Request::hook), for example.
+    pub fn request<'p>(&self, prompt: impl Into<Prompt<'p>>) -> Result<Request, Error> {
+        Ok(Request::new(self.tokens(prompt.into())?))
+    }
+
+    /// A request to answer a conversation.
+    pub fn chat_request(&self, chat: impl Into<Chat>) -> Result<Request, Error> {
+        let prompt = self.render(chat)?;
+        Ok(Request::new(self.tokenizer.encode_chat(&prompt)?))
+    }
+
+    /// Checks a request and queues it.
+    pub fn submit(&self, request: Request) -> Result<Generation, Error> {
+        Ok(self.engine.submit(request)?)
+    }
+
+    /// The model's logits for the token that follows, one for each token of the vocabulary; other requests go on
+    /// beside it. The prompt must leave room for one more token in the context.
+    pub fn logits<'p>(&self, prompt: impl Into<Prompt<'p>>) -> Result<Vec<f32>, Error> {
+        Ok(self.engine.logits(self.tokens(prompt.into())?)?)
+    }
+
+    /// [`logits`](Self::logits) after each token of the prompt.
+    pub fn all_logits<'p>(&self, prompt: impl Into<Prompt<'p>>) -> Result<Vec<Vec<f32>>, Error> {
+        Ok(self.engine.all_logits(self.tokens(prompt.into())?)?)
+    }
+
+    /// Hidden states after each token of a prompt: what the model makes logits of.
+    pub fn hidden<'p>(&self, prompt: impl Into<Prompt<'p>>) -> Result<Vec<Vec<f32>>, Error> {
+        Ok(self.engine.hidden(self.request(prompt)?.prompt)?)
+    }
+
+    /// An embedding of a prompt: the mean of its hidden states, of length 1. Texts that mean alike point alike as far as
+    /// the model was trained for it.
+    pub fn embed<'p>(&self, prompt: impl Into<Prompt<'p>>) -> Result<Vec<f32>, Error> {
+        let rows = self.hidden(prompt)?;
+        let mut mean = vec![0.0; rows.first().map_or(0, Vec::len)];
+        for row in &rows {
+            mean.iter_mut().zip(row).for_each(|(mean, x)| *mean += x);
+        }
+        let length = mean.iter().map(|x| x * x).sum::<f32>().sqrt();
+        mean.iter_mut().filter(|_| length > 0.0).for_each(|x| *x /= length);
+        Ok(mean)
     }
 
     /// The text a conversation becomes for this model, up to where its answer begins.
-    pub fn render(&self, messages: &[Message]) -> Result<String, Error> {
-        let template = self
-            .template
+    pub fn render(&self, chat: impl Into<Chat>) -> Result<String, Error> {
+        let Chat { messages, tools, variables } = chat.into();
+        let (template, tools) = if tools.is_empty() {
+            (&self.template, None)
+        } else {
+            (&self.tool_template, Some(Value::from(tools)))
+        };
+        let template = template
             .as_ref()
             .ok_or_else(|| Error::NoTemplate { path: self.model.path().display().to_string() })?;
-        Ok(template.render(messages, None, true)?)
+        Ok(template.render_values(&messages, tools.as_ref(), true, &variables)?)
     }
 
-    fn submit(&self, prompt: Vec<u32>, options: Options) -> Result<Generation, Error> {
-        let Options { max_tokens, sampling, stop } = options;
-        Ok(self.engine.submit(Request { prompt, max_tokens, sampling, stop, ..Request::default() })?)
+    fn tokens(&self, prompt: Prompt<'_>) -> Result<Vec<u32>, Error> {
+        match prompt {
+            Prompt::Text(text) => Ok(self.tokenizer.encode(&text, true, true)?),
+            Prompt::Tokens(tokens) => Ok(tokens.into_owned()),
+        }
     }
 
     /// The engine, for requests of every kind.
@@ -207,37 +304,38 @@ fn memory_of(backend: &dyn Backend) -> Option<u64> {
     backend.info().memory_bytes.into_iter().chain(available_memory()).min()
 }
 
-/// The engine's limits, computed before anything is loaded onto the device.
-fn engine_config(
-    model: &Model,
-    tokenizer: &Tokenizer,
-    (options, available): (&LoadOptions, Option<u64>),
-) -> Result<EngineConfig, Error> {
-    let context = options.context.unwrap_or(usize::MAX).min(model.config().context);
-    let kv = model.kv_layout(options.kv_type)?;
-    let mut config = EngineConfig::new(context, model.config().vocab, kv);
-    let weights = model.weight_bytes();
-    config.kv_budget_bytes = match (options.kv_budget, available) {
-        (Some(bytes), _) => to_usize(bytes),
-        (None, Some(available)) => {
-            let left = available.saturating_sub(weights).saturating_sub(SPARE_BYTES);
-            if left < kv.block_bytes() as u64 {
-                return Err(Error::NoRoom { needed: weights, available });
+impl EngineOptions {
+    /// The engine's limits, computed before anything is loaded onto the device, of which so many bytes are left.
+    fn resolve(
+        &self,
+        model: &Model,
+        tokenizer: &Tokenizer,
+        available: Option<u64>,
+    ) -> Result<EngineConfig, Error> {
+        let context = self.context.unwrap_or(usize::MAX).min(model.config().context);
+        let kv = model.states(self.kv_type)?;
+        let weights = model.weight_bytes();
+        let budget = match (self.kv_budget, available) {
+            (Some(bytes), _) => bytes,
+            (None, Some(available)) => {
+                let left = available.saturating_sub(weights).saturating_sub(SPARE_BYTES);
+                if left < kv.block_bytes() as u64 {
+                    return Err(Error::NoRoom { needed: weights, available });
+                }
+                left.min(full_contexts(context, &kv))
             }
-            to_usize(left.min(full_contexts(context, kv)))
-        }
-        (None, None) => to_usize(full_contexts(context, kv)),
-    };
-    config.end_tokens = tokenizer.end_of_generation().collect();
-    config.prefix_cache = options.prefix_cache;
-    Ok(config)
+            (None, None) => full_contexts(context, &kv),
+        };
+        let config = EngineConfig::new(context, model.config().vocab, kv);
+        Ok(config
+            .kv_budget_bytes(usize::try_from(budget).unwrap_or(usize::MAX))
+            .max_sequences(self.max_sequences)
+            .end_tokens(tokenizer.end_of_generation().collect())
+            .prefix_cache(self.prefix_cache))
+    }
 }
 
-fn full_contexts(context: usize, kv: KvLayout) -> u64 {
+fn full_contexts(context: usize, kv: &StateLayout) -> u64 {
     let blocks = context.div_ceil(metallic_core::BLOCK_TOKENS) as u64;
     blocks.saturating_mul(kv.block_bytes() as u64).saturating_mul(FULL_CONTEXTS)
-}
-
-fn to_usize(bytes: u64) -> usize {
-    usize::try_from(bytes).unwrap_or(usize::MAX)
 }

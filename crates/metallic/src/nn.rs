@@ -62,6 +62,15 @@ pub enum Norm<'g> {
         /// Keeps the root away from zero.
         eps: f32,
     },
+    /// `(x - mean(x)) / sqrt(variance(x) + eps) * w + b`
+    Layer {
+        /// `[cols]`
+        w: Var<'g>,
+        /// `[cols]`
+        b: Option<Var<'g>>,
+        /// Keeps the root away from zero.
+        eps: f32,
+    },
 }
 
 impl<'g> Norm<'g> {
@@ -70,10 +79,26 @@ impl<'g> Norm<'g> {
         Norm::Rms { w: w.weight(weight, Shape::vector(cols)), eps }
     }
 
+    /// [`Norm::Layer`] of rows of `cols` elements.
+    pub fn layer(w: &WeightSource<'_, 'g>, name: Key, cols: usize, eps: f32) -> Norm<'g> {
+        let b = w.has(name.bias()).then(|| w.weight(name.bias(), Shape::vector(cols)));
+        Norm::Layer { w: w.weight(name.weight(), Shape::vector(cols)), b, eps }
+    }
+
     /// The same shape again.
     pub fn forward(&self, x: Var<'g>) -> Var<'g> {
         match *self {
             Norm::Rms { w, eps } => x.rms_norm(w, eps),
+            Norm::Layer { w, b, eps } => x.layer_norm(w, b, eps),
+        }
+    }
+
+    /// The same, of each of `heads` equal parts of a row.
+    pub fn forward_heads(&self, x: Var<'g>, heads: usize) -> Var<'g> {
+        match *self {
+            Norm::Rms { w, eps } => x.rms_norm_groups(w, eps, heads),
+            // Nobody has these; a row is one head then, and its type says that the weight does not fit.
+            Norm::Layer { .. } => self.forward(x),
         }
     }
 }
@@ -85,6 +110,36 @@ pub enum Ffn<'g> {
     Gated { gate: Linear<'g>, up: Linear<'g>, down: Linear<'g>, act: Unary },
     /// `down(act(up(x)))`
     Plain { up: Linear<'g>, down: Linear<'g>, act: Unary },
+    /// The experts a router chooses for each token, see [`Experts`].
+    Moe(Experts<'g>),
+}
+
+/// `Σ_e p_e * down_e(act(gate_e(x)) * up_e(x))` over the `top` experts whose scores `router(x)` are largest; `p` is the
+/// softmax over their scores.
+pub struct Experts<'g> {
+    /// To `[tokens, experts]`.
+    pub router: Linear<'g>,
+    /// `[experts, inner, hidden]`
+    pub gate: Var<'g>,
+    /// `[experts, inner, hidden]`
+    pub up: Var<'g>,
+    /// `[experts, hidden, inner]`
+    pub down: Var<'g>,
+    /// Of the gate.
+    pub act: Unary,
+    /// Experts of a token.
+    pub top: usize,
+}
+
+impl<'g> Experts<'g> {
+    /// `[tokens, hidden]` again.
+    pub fn forward(&self, x: Var<'g>) -> Var<'g> {
+        let scores = self.router.forward(x); // [tokens, experts]
+        let chosen = scores.top_k(self.top); // [tokens, top]
+        let gate = x.expert_linear(self.gate, chosen); // [tokens, top * inner]
+        let inner = gate.gated(self.act, x.expert_linear(self.up, chosen));
+        inner.expert_linear(self.down, chosen).combine(scores.gather(chosen).softmax())
+    }
 }
 
 impl<'g> Ffn<'g> {
@@ -93,6 +148,7 @@ impl<'g> Ffn<'g> {
         match self {
             Ffn::Gated { gate, up, down, act } => down.forward(gate.forward(x).unary(*act) * up.forward(x)),
             Ffn::Plain { up, down, act } => down.forward(up.forward(x).unary(*act)),
+            Ffn::Moe(experts) => experts.forward(x),
         }
     }
 }
@@ -135,8 +191,12 @@ pub struct SelfAttention<'g> {
     pub v: Linear<'g>,
     /// From `[tokens, heads * head_dim]`.
     pub o: Linear<'g>,
+    /// Norms of each query head and of each key head, where there are any.
+    pub head_norms: Option<[Norm<'g>; 2]>,
     /// How queries and keys are told where they stand, where they are.
     pub rotary: Option<Rotary<'g>>,
+    /// One more score for each head, where there are any: `[heads]`.
+    pub sinks: Option<Var<'g>>,
     /// Heads, scale, window, soft cap.
     pub attention: Attention,
 }
@@ -144,9 +204,15 @@ pub struct SelfAttention<'g> {
 impl<'g> SelfAttention<'g> {
     /// `[tokens, hidden]` again.
     pub fn forward(&self, x: Var<'g>) -> Var<'g> {
-        let placed = |x| self.rotary.map_or(x, |rotary| rotary.forward(x));
-        let (q, k) = (placed(self.q.forward(x)), placed(self.k.forward(x)));
-        let stored = k.kv_write(self.v.forward(x), self.attention.layer);
-        self.o.forward(q.attention(stored, self.attention))
+        let Attention { state, heads, kv_heads, .. } = self.attention;
+        let attention = Attention { sinks: self.sinks.is_some(), ..self.attention };
+        let placed = |x: Var<'g>, which: usize, heads: usize| {
+            let x = self.head_norms.as_ref().map_or(x, |norms| norms[which].forward_heads(x, heads));
+            self.rotary.map_or(x, |rotary| rotary.forward(x))
+        };
+        let q = placed(self.q.forward(x), 0, heads);
+        let k = placed(self.k.forward(x), 1, kv_heads);
+        let stored = k.kv_write(self.v.forward(x), state, kv_heads);
+        self.o.forward(q.attention(stored, attention, self.sinks))
     }
 }

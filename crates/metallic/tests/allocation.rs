@@ -5,7 +5,7 @@
 use std::alloc::System;
 
 use metallic::model::Model;
-use metallic_core::{DType, Program, SequenceSpan, Step};
+use metallic_core::{DType, Program, SequenceSpan, Step, Wanted};
 use metallic_cpu::{Cpu, CpuOptions};
 use metallic_testkit::data;
 use stats_alloc::{INSTRUMENTED_SYSTEM, Region, StatsAlloc};
@@ -18,18 +18,32 @@ fn serve(program: &mut dyn Program) {
     let (a, b) = ([0u32, 1, 2], [3u32, 4, 5]);
     let tokens = [7u32; 40];
     let positions: [u32; 40] = std::array::from_fn(|i| i as u32);
-    let sequences = [SequenceSpan { tokens: 0..40, past: 0, blocks: &a }];
+    let sequences = [SequenceSpan { tokens: 0..40, past: 0, blocks: &a, slot: 0 }];
     program
-        .run(&Step { tokens: &tokens, positions: &positions, sequences: &sequences, outputs: &[39] })
+        .run(&Step {
+            tokens: &tokens,
+            positions: &positions,
+            sequences: &sequences,
+            outputs: &[39],
+            wanted: Wanted::only(0),
+            ..Step::default()
+        })
         .unwrap();
     for past in 0..20usize {
         let sequences = [
-            SequenceSpan { tokens: 0..1, past: 40 + past, blocks: &a },
-            SequenceSpan { tokens: 1..2, past, blocks: &b },
+            SequenceSpan { tokens: 0..1, past: 40 + past, blocks: &a, slot: 0 },
+            SequenceSpan { tokens: 1..2, past, blocks: &b, slot: 0 },
         ];
         let positions = [40 + past as u32, past as u32];
         program
-            .run(&Step { tokens: &[5, 6], positions: &positions, sequences: &sequences, outputs: &[0, 1] })
+            .run(&Step {
+                tokens: &[5, 6],
+                positions: &positions,
+                sequences: &sequences,
+                outputs: &[0, 1],
+                wanted: Wanted::only(0),
+                ..Step::default()
+            })
             .unwrap();
     }
 }
@@ -38,7 +52,7 @@ fn serve(program: &mut dyn Program) {
 fn a_steady_step_allocates_nothing() {
     for name in ["llama256.Q4_0", "llama256.Q4_K_M", "llama_odd.F16"] {
         let model = Model::open(&data::own().join(format!("golden/gguf/{name}.gguf"))).unwrap();
-        let cpu = Cpu::new(CpuOptions { threads: 2, ..CpuOptions::default() }).unwrap();
+        let cpu = Cpu::new(CpuOptions::default().threads(2)).unwrap();
         let mut program = model.compile(&cpu, DType::F16).unwrap();
         program.reserve_blocks(6).unwrap();
         serve(program.as_mut());

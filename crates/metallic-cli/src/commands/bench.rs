@@ -29,6 +29,9 @@ pub(crate) struct BenchArgs {
     /// Tokens in the cache before each test
     #[arg(short, long, default_value_t = 0)]
     depth: usize,
+    /// Sequences side by side
+    #[arg(short = 's', long, value_name = "N", default_value = "1", value_parser = parse_count)]
+    sequences: NonZeroUsize,
     /// Repetitions of each test, after one to warm up
     #[arg(short, long, default_value = "5", value_parser = parse_count)]
     repetitions: NonZeroUsize,
@@ -45,6 +48,8 @@ Examples:
   metallic bench
   metallic bench -m ./model.gguf -t 4 -p 128,512 -n 64,128
   metallic bench -n 64 -d 4096 -r 3                      answers deep in a context
+  metallic bench -n 64 -s 8                              eight answers side by side
+  metallic bench --device null -n 64                     what the host costs
   metallic bench --json > bench.json";
 
 pub(crate) fn run(args: &BenchArgs, ui: Ui) -> anyhow::Result<()> {
@@ -53,6 +58,7 @@ pub(crate) fn run(args: &BenchArgs, ui: Ui) -> anyhow::Result<()> {
     let tests = tests(args);
     for test in &tests {
         loaded.check(&[], test.tokens.saturating_add(test.depth))?;
+        loaded.check_room(test.tokens.saturating_add(test.depth).saturating_mul(test.sequences))?;
     }
     let vocab = loaded.model.config().vocab;
     let mut results = Vec::new();
@@ -72,7 +78,7 @@ fn tests(args: &BenchArgs) -> Vec<Test> {
     if prompts.is_empty() && answers.is_empty() {
         (prompts, answers) = (vec![512], vec![128]);
     }
-    let test = |kind| move |tokens| Test { kind, tokens, depth: args.depth };
+    let test = |kind| move |tokens| Test { kind, tokens, depth: args.depth, sequences: args.sequences.get() };
     let prefill = prompts.into_iter().map(test(Kind::Prefill));
     prefill.chain(answers.into_iter().map(test(Kind::Decode))).collect()
 }
@@ -87,6 +93,7 @@ fn row(args: &BenchArgs, loaded: &Loaded, (test, measured): &(Test, Measurement)
         "kind": test.kind,
         "n": test.tokens,
         "depth": test.depth,
+        "sequences": test.sequences,
         "threads": loaded.device.units,
         "device": loaded.device.kind,
         "device_name": loaded.device.name,
@@ -98,6 +105,11 @@ fn row(args: &BenchArgs, loaded: &Loaded, (test, measured): &(Test, Measurement)
         "median": measured.median(),
         "sd": measured.sd(),
         "samples": measured.samples,
+        "steps": measured.stats.plan_hits + measured.stats.plan_misses,
+        "steps_planned": measured.stats.plan_misses,
+        "host_us_per_step": per_step(measured, measured.stats.host_time),
+        "overlap_us_per_step": per_step(measured, measured.stats.overlap),
+        "device_us_per_step": per_step(measured, measured.stats.device_time),
     });
     if args.profile {
         let times = measured.stats.time_by_op.iter();
@@ -105,6 +117,12 @@ fn row(args: &BenchArgs, loaded: &Loaded, (test, measured): &(Test, Measurement)
         row["seconds_by_op"] = Value::Object(times);
     }
     row
+}
+
+/// Microseconds of a step, on devices whose steps are planned.
+fn per_step(measured: &Measurement, time: std::time::Duration) -> Option<f64> {
+    let steps = measured.stats.plan_hits + measured.stats.plan_misses;
+    (steps > 0).then(|| time.as_secs_f64() * 1e6 / steps as f64)
 }
 
 fn table(args: &BenchArgs, loaded: &Loaded, results: &[(Test, Measurement)]) -> String {
@@ -116,6 +134,16 @@ fn table(args: &BenchArgs, loaded: &Loaded, results: &[(Test, Measurement)]) -> 
     for (test, measured) in results {
         let (mean, median, sd) = (measured.mean(), measured.median(), measured.sd());
         let _ = writeln!(text, "{:16} {mean:>10.2} {median:>10.2} {sd:>8.2}", test.name());
+    }
+    for (test, measured) in results {
+        if let Some(host) = per_step(measured, measured.stats.host_time) {
+            let overlap = per_step(measured, measured.stats.overlap).unwrap_or_default();
+            let _ = writeln!(
+                text,
+                "\n{:16} host {host:.1} µs a step, {overlap:.1} µs beside the device",
+                test.name()
+            );
+        }
     }
     for (test, measured) in results.iter().filter(|_| args.profile) {
         let mut times = measured.stats.time_by_op.clone();

@@ -72,13 +72,13 @@ impl Answers<'_> {
         let options = self.args.answer.options();
         if self.llm.template().is_none() {
             let texts: Vec<&str> = messages.iter().map(|message| message.content.as_str()).collect();
-            return Ok(self.llm.generate(&texts.join("\n"), options)?);
+            return Ok(self.llm.generate(texts.join("\n"), options)?);
         }
         let messages: Vec<metallic::Message> = messages
             .iter()
             .map(|message| metallic::Message::new(message.role.name(), message.content.as_str()))
             .collect();
-        Ok(self.llm.chat(&messages, options)?)
+        Ok(self.llm.chat(messages, options)?)
     }
 }
 

@@ -6,7 +6,11 @@ use clap::{
     Args, ValueEnum,
     builder::{PossibleValue, TypedValueParser},
 };
-use metallic::{Device, Options, Sampling, core::DType, device::Providers};
+use metallic::{
+    Device, Options, Sampling,
+    core::DType,
+    device::{OpenOptions, Providers},
+};
 
 use crate::hub::DEFAULT_MODEL;
 
@@ -64,6 +68,7 @@ impl TypedValueParser for DeviceParser {
             ("metal", "A GPU through Metal"),
             ("soft", "The Metal kernels on the processor: needs clang; for comparisons"),
             ("reference", "The naive interpreter: slow, for comparisons"),
+            ("null", "Computes nothing: for measuring the host"),
         ];
         Some(Box::new(names.into_iter().map(|(name, help)| PossibleValue::new(name).help(help))))
     }
@@ -95,13 +100,13 @@ impl DeviceOptions {
         self.threads.map_or(0, NonZeroUsize::get)
     }
 
-    /// The kernels that were asked for.
-    pub(crate) fn providers(&self) -> anyhow::Result<Providers> {
+    /// How the device is to be used.
+    pub(crate) fn open(&self) -> anyhow::Result<OpenOptions> {
         let providers = Providers::new();
         for flag in &self.provider {
             providers.set_by_flag(flag)?;
         }
-        Ok(providers)
+        Ok(OpenOptions::default().threads(self.threads()).exact(self.exact).providers(providers))
     }
 }
 
@@ -142,20 +147,21 @@ pub(crate) struct SamplingOptions {
 
 impl SamplingOptions {
     pub(crate) fn sampling(&self) -> Sampling {
-        let default = Sampling::default();
-        Sampling {
-            temperature: self.temp.unwrap_or(default.temperature),
-            top_k: self.top_k.unwrap_or(default.top_k),
-            typical: self.typical.unwrap_or(default.typical),
-            top_p: self.top_p.unwrap_or(default.top_p),
-            min_p: self.min_p.unwrap_or(default.min_p),
-            repetition_penalty: self.repeat_penalty.unwrap_or(default.repetition_penalty),
-            presence_penalty: self.presence_penalty.unwrap_or(default.presence_penalty),
-            frequency_penalty: self.frequency_penalty.unwrap_or(default.frequency_penalty),
-            logit_bias: self.logit_bias.iter().copied().collect(),
-            seed: self.seed,
-            ..default
+        let mut sampling = Sampling::default().seed(self.seed);
+        for (given, value) in [
+            (self.temp, &mut sampling.temperature),
+            (self.typical, &mut sampling.typical),
+            (self.top_p, &mut sampling.top_p),
+            (self.min_p, &mut sampling.min_p),
+            (self.repeat_penalty, &mut sampling.repetition_penalty),
+            (self.presence_penalty, &mut sampling.presence_penalty),
+            (self.frequency_penalty, &mut sampling.frequency_penalty),
+        ] {
+            *value = given.unwrap_or(*value);
         }
+        sampling.top_k = self.top_k.unwrap_or(sampling.top_k);
+        sampling.logit_bias.extend(self.logit_bias.iter().copied());
+        sampling
     }
 }
 
@@ -184,11 +190,10 @@ pub(crate) struct AnswerOptions {
 
 impl AnswerOptions {
     pub(crate) fn options(&self) -> Options {
-        Options {
-            max_tokens: self.length.max_tokens.map(NonZeroUsize::get),
-            sampling: self.sampling.sampling(),
-            stop: self.length.stop.clone(),
-        }
+        Options::default()
+            .max_tokens(self.length.max_tokens.map(NonZeroUsize::get))
+            .sampling(self.sampling.sampling())
+            .stop(self.length.stop.clone())
     }
 }
 

@@ -87,7 +87,7 @@ fn begin(args: &RunArgs, llm: &Llm, prompt: String, ui: Ui) -> anyhow::Result<Ge
     }
     let system = args.system.iter().map(Message::system);
     let messages: Vec<Message> = system.chain([Message::user(prompt)]).collect();
-    Ok(llm.chat(&messages, options)?)
+    Ok(llm.chat(messages, options)?)
 }
 
 /// All of stdin, without the line break that ends it.

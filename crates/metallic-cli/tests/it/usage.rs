@@ -2,7 +2,7 @@
 
 use std::io;
 
-use metallic::device::OpKind;
+use metallic::device::{OpKind, Provider};
 
 use crate::{
     hub::{Hub, noise},
@@ -30,7 +30,7 @@ fn every_help_text_has_examples() {
     let help = machine.run(&["run", "--help"]).ok().out;
     for op in OpKind::ALL {
         // Every provider, by its flag and by its variable.
-        let choices = op.providers().join("|");
+        let choices = op.providers().map(Provider::name).collect::<Vec<_>>().join("|");
         assert!(help.contains(&format!("`{op}={choices}`")) && help.contains(&op.variable()), "{help}");
     }
     for variable in ["SOFTMETAL_CLANG", "SOFTMETAL_CACHE", "METALLIC_KERNEL_CACHE", "METALLIC_CPU_ISA"] {

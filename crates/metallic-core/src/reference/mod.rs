@@ -1,19 +1,22 @@
 //! The naive meaning of every operation: the executable specification other backends are measured against.
 
-mod cache;
+mod eval;
 mod ops;
+mod state;
 mod tensor;
+mod value;
 
 use std::sync::Arc;
 use std::time::Instant;
 
-use crate::quant::dequantize;
 use crate::tensor::TensorDevice;
 use crate::{
-    Attention, Backend, BackendError, DeviceInfo, Graph, KvLayout, Node, NodeId, Op, Program, ProgramMemory,
-    Project, RunStats, Sizes, Step, Unary,
+    Backend, BackendError, CompileOptions, DeviceInfo, Graph, Needed, Node, NodeId, Op, Program,
+    ProgramMemory, RunStats, StateLayout, Step, StepLimits, Wanted, rewrite,
 };
-use cache::Cache;
+use eval::{Args, evaluate, project};
+use state::Kept;
+use value::{Value, failed};
 
 const DEVICE: &str = "reference";
 
@@ -50,16 +53,26 @@ impl Backend for Reference {
         &self.info
     }
 
-    fn compile(&self, graph: &Graph, kv: KvLayout) -> Result<Box<dyn Program>, BackendError> {
-        kv.check(DEVICE, graph)?;
-        let weights = graph.weights().iter().map(to_f32).collect::<Result<Vec<_>, _>>()?;
+    fn compile(&self, graph: &Graph, options: CompileOptions) -> Result<Box<dyn Program>, BackendError> {
+        let graph = rewrite::with_activations(graph, options.activations)?;
+        let load = |w: &crate::Weight| {
+            Value::load(w.ty.dtype, &w.data).map_err(|error| failed(format!("`{}`: {error}", w.name)))
+        };
+        let weights = graph.weights().iter().map(load).collect::<Result<Vec<_>, _>>()?;
+        let kept = Kept::new(StateLayout::of(&graph, options.kv)?);
+        let (values, needed) = (vec![Value::default(); graph.nodes().len()], graph.needed());
+        let (threads, profile) = (self.info.units, self.profile);
+        let (submitted, wanted) = (None, Wanted::NONE);
         Ok(Box::new(Interpreter {
-            graph: graph.clone(),
+            graph,
             weights,
-            cache: Cache::new(kv),
-            threads: self.info.units,
-            profile: self.profile,
-            values: vec![Vec::new(); graph.nodes().len()],
+            kept,
+            threads,
+            profile,
+            values,
+            needed,
+            submitted,
+            wanted,
         }))
     }
 
@@ -68,249 +81,156 @@ impl Backend for Reference {
     }
 }
 
-fn to_f32(weight: &crate::Weight) -> Result<Vec<f32>, BackendError> {
-    let mut values = vec![0.0; weight.ty.shape.elements(Sizes::default())];
-    dequantize(weight.ty.dtype, &weight.data, &mut values).map_err(|error| BackendError::Unsupported {
-        device: DEVICE,
-        op: "weight",
-        reason: format!("`{}`: {error}", weight.name),
-    })?;
-    Ok(values)
-}
-
 struct Interpreter {
     graph: Graph,
     /// Every weight as plain numbers.
-    weights: Vec<Vec<f32>>,
-    cache: Cache,
+    weights: Vec<Value>,
+    kept: Kept,
     threads: usize,
     profile: bool,
     /// The value of each node after the last run.
-    values: Vec<Vec<f32>>,
+    values: Vec<Value>,
+    /// Which outputs need each node.
+    needed: Vec<Needed>,
+    /// The step under way: it is done when it is handed over.
+    submitted: Option<RunStats>,
+    /// What the last step wanted.
+    wanted: Wanted,
 }
 
 impl Program for Interpreter {
     fn reserve_blocks(&mut self, blocks: usize) -> Result<(), BackendError> {
-        self.cache.reserve(blocks);
+        self.kept.reserve(blocks, 0);
         Ok(())
     }
 
     fn reserved_blocks(&self) -> usize {
-        self.cache.blocks()
+        self.kept.blocks()
     }
 
-    fn run(&mut self, step: &Step<'_>) -> Result<RunStats, BackendError> {
-        step.validate(self.graph.vocab(), self.cache.blocks())?;
+    fn reserve_slots(&mut self, slots: usize) -> Result<(), BackendError> {
+        self.kept.reserve(0, slots);
+        Ok(())
+    }
+
+    fn copy_slot(&mut self, from: u32, to: u32) -> Result<(), BackendError> {
+        let reserved = self.kept.slots().unwrap_or(usize::MAX);
+        if from.max(to) as usize >= reserved {
+            return Err(failed(format!("recurrent state {} of {reserved}", from.max(to))));
+        }
+        self.kept.copy_slot(from, to);
+        Ok(())
+    }
+
+    fn submit(&mut self, step: &Step<'_>) -> Result<(), BackendError> {
+        if self.submitted.is_some() {
+            return Err(failed("a step is under way"));
+        }
+        let (blocks, slots) = (self.kept.blocks(), self.kept.slots());
+        step.validate(&StepLimits { vocab: self.graph.vocab(), blocks, slots, fed_rows: 0 })?;
         let start = Instant::now();
-        let sizes = Sizes { tokens: step.tokens.len(), outputs: step.outputs.len() };
         let mut stats = RunStats::default();
         for index in 0..self.graph.nodes().len() {
             let node = self.graph.nodes()[index].clone();
-            if node.op.is_source() {
+            if !step.computes(&node.op, self.needed[index]) {
+                self.values[index] = Value::default();
                 continue;
             }
             let begun = Instant::now();
-            self.values[index] = self.evaluate(&node, step, sizes)?;
+            self.values[index] = self.evaluate(&node, step)?.rounded(node.ty.dtype)?;
             stats.dispatches += 1;
             if self.profile {
                 stats.add_time(node.op.name(), begun.elapsed());
             }
         }
         stats.time = start.elapsed();
-        Ok(stats)
+        (stats.host_time, self.wanted) = (stats.time, step.wanted);
+        self.submitted = Some(stats);
+        Ok(())
+    }
+
+    fn finish(&mut self) -> Result<RunStats, BackendError> {
+        self.submitted.take().ok_or_else(|| failed("no step is under way"))
     }
 
     fn output(&self, index: usize) -> &[f32] {
-        self.graph.outputs().get(index).map_or(&[], |id| self.value(*id))
+        self.result(index).map_or(&[], Value::floats)
+    }
+
+    fn ids(&self, index: usize) -> &[u32] {
+        self.result(index).map_or(&[], Value::words)
     }
 
     fn memory(&self) -> ProgramMemory {
-        let bytes = |tensors: &[Vec<f32>]| tensors.iter().map(|t| t.len() * 4).sum();
-        ProgramMemory { weights: bytes(&self.weights), arena: bytes(&self.values), kv: self.cache.bytes() }
+        let bytes = |tensors: &[Value]| tensors.iter().map(Value::bytes).sum();
+        ProgramMemory { weights: bytes(&self.weights), arena: bytes(&self.values), kv: self.kept.bytes() }
     }
 }
 
 impl Interpreter {
-    fn value(&self, id: NodeId) -> &[f32] {
-        match self.graph.node(id).op {
+    fn result(&self, index: usize) -> Option<&Value> {
+        let id = self.graph.outputs().get(index).filter(|_| self.wanted.has(index))?;
+        Some(&self.values[id.0])
+    }
+
+    fn evaluate(&mut self, node: &Node, step: &Step<'_>) -> Result<Value, BackendError> {
+        let sources: Vec<Value> =
+            node.inputs.iter().map(|id| source(self.graph.node(*id).op, step)).collect();
+        let value = |(index, id): (usize, &NodeId)| match self.graph.node(*id).op {
             Op::Weight(weight) => &self.weights[weight.0],
+            op if op.is_source() => &sources[index],
             _ => &self.values[id.0],
-        }
-    }
-
-    fn cols(&self, id: NodeId) -> usize {
-        self.graph.node(id).ty.shape.cols().max(1)
-    }
-
-    /// The rows a gathering node names.
-    fn ids<'s>(&self, id: NodeId, step: &'s Step<'_>) -> &'s [u32] {
-        match self.graph.node(id).op {
-            Op::Tokens => step.tokens,
-            Op::Positions => step.positions,
-            Op::OutputRows => step.outputs,
-            _ => &[],
-        }
-    }
-
-    fn evaluate(&mut self, node: &Node, step: &Step<'_>, sizes: Sizes) -> Result<Vec<f32>, BackendError> {
-        let input = |i: usize| self.value(node.inputs[i]);
-        let by_row = |i: usize| input(i).chunks(self.cols(node.inputs[i]));
-        let result = match node.op {
-            Op::Tokens | Op::Positions | Op::OutputRows | Op::Weight(_) => Vec::new(),
-            Op::Embed | Op::SelectRows => {
-                let cols = node.ty.shape.cols();
-                let rows = self.ids(node.inputs[1], step);
-                rows.iter().flat_map(|r| &input(0)[*r as usize * cols..][..cols]).copied().collect()
+        };
+        let args = Args {
+            values: node.inputs.iter().enumerate().map(value).collect(),
+            types: node.inputs.iter().map(|id| self.graph.node(*id).ty).collect(),
+            out: node.ty,
+            sizes: step.sizes(),
+            threads: self.threads,
+        };
+        let kept = &mut self.kept;
+        Ok(Value::Floats(match node.op {
+            Op::KvWrite { state, .. } => {
+                kept.write(state, step, args.x(0), args.x(1))?;
+                return Ok(Value::Words(Vec::new()));
             }
-            Op::Slice { start, len } => by_row(0).flat_map(|row| &row[start..start + len]).copied().collect(),
-            Op::Unary(f) => input(0).iter().map(|x| ops::unary(f, *x)).collect(),
-            Op::Binary(f) => {
-                let b = input(1).iter().cycle();
-                input(0).iter().zip(b).map(|(a, b)| ops::binary(f, *a, *b)).collect()
-            }
-            Op::Scale(by) => input(0).iter().map(|x| x * by).collect(),
-            Op::Softcap(cap) => input(0).iter().map(|x| softcap(f64::from(*x), cap) as f32).collect(),
-            Op::RmsNorm { eps } => by_row(0).flat_map(|row| ops::rms_norm(row, input(1), eps)).collect(),
-            Op::Softmax => by_row(0)
-                .flat_map(|row| ops::softmax(&row.iter().map(|x| f64::from(*x)).collect::<Vec<_>>()))
-                .map(|x| x as f32)
-                .collect(),
-            Op::Linear => self.linear(input(0), node.inputs[1]),
-            Op::Rope(rope) => {
-                let mut x = input(0).to_vec();
-                let cols = self.cols(node.inputs[0]);
-                for (row, position) in x.chunks_mut(cols).zip(step.positions) {
-                    ops::rope(&rope, row, *position, input(2));
-                }
-                x
-            }
-            Op::KvWrite { layer } => {
-                let (k, v) = (input(0).to_vec(), input(1).to_vec());
-                self.cache.write(layer, step, &k, &v)?;
-                Vec::new()
-            }
-            Op::Attention(attention) => self.attention(&attention, input(0), step),
-            Op::Project(spec) => self.project(&spec, node),
-            Op::GatedProject { norm, act } => self.gated(norm, act, node),
+            Op::Attention(a) => kept.attention(&a, args.x(0), a.sinks.then(|| args.x(2)), step),
+            Op::ShortConv { state } => kept.short_conv(state, args.x(0), args.x(1), step),
+            Op::Recurrence(r) => kept.recurrence(&r, [0, 1, 2, 3, 4].map(|index| args.x(index)), step),
             Op::Qkv(spec) => {
-                let qkv = self.project(&spec.project(), node);
                 let [q_cols, k_cols, v_cols] = spec.cols();
                 let (mut q, mut k, mut v) = (Vec::new(), Vec::new(), Vec::new());
-                for (row, position) in qkv.chunks(q_cols + k_cols + v_cols).zip(step.positions) {
-                    let mut row = row.to_vec();
-                    ops::rope(&spec.rope, &mut row[..q_cols + k_cols], *position, input(spec.freqs()));
-                    q.extend_from_slice(&row[..q_cols]);
-                    k.extend_from_slice(&row[q_cols..q_cols + k_cols]);
+                let rows = project(&spec.project(), &args);
+                for (row, position) in rows.chunks(q_cols + k_cols + v_cols).zip(args.words(spec.positions()))
+                {
+                    let (mut query, mut key) =
+                        (row[..q_cols].to_vec(), row[q_cols..q_cols + k_cols].to_vec());
+                    if let (Some(eps), Some(at)) = (spec.head_norm, spec.head_norms()) {
+                        query = ops::rms_norm(&query, args.x(at), eps, spec.heads);
+                        key = ops::rms_norm(&key, args.x(at + 1), eps, spec.kv_heads);
+                    }
+                    ops::rope(&spec.rope, &mut query, *position, args.x(spec.freqs()));
+                    ops::rope(&spec.rope, &mut key, *position, args.x(spec.freqs()));
+                    q.extend(query);
+                    k.extend(key);
                     v.extend_from_slice(&row[q_cols + k_cols..]);
                 }
-                self.cache.write(spec.layer, step, &k, &v)?;
+                kept.write(spec.state, step, &k, &v)?;
                 q
             }
-        };
-        debug_assert!(node.op.is_source() || result.len() == node.ty.shape.elements(sizes), "{node:?}");
-        Ok(result)
-    }
-
-    /// `x · Wᵀ`, rows of `W` spread over threads.
-    fn linear(&self, x: &[f32], weight: NodeId) -> Vec<f32> {
-        let k = self.cols(weight);
-        let w = self.value(weight);
-        let (rows, n) = (x.len() / k, w.len() / k);
-        let part = n.div_ceil(self.threads).max(1);
-        let columns: Vec<Vec<f32>> = std::thread::scope(|scope| {
-            let workers: Vec<_> = w
-                .chunks(part * k)
-                .map(|w| {
-                    scope.spawn(move || {
-                        let one = |x: &[f32]| w.chunks(k).map(|w| ops::dot(x, w) as f32).collect::<Vec<_>>();
-                        x.chunks(k).flat_map(one).collect::<Vec<f32>>()
-                    })
-                })
-                .collect();
-            workers.into_iter().map(|w| w.join().unwrap_or_default()).collect()
-        });
-        let mut y = Vec::with_capacity(rows * n);
-        for row in 0..rows {
-            for column in &columns {
-                let width = column.len() / rows;
-                y.extend_from_slice(&column[row * width..][..width]);
-            }
-        }
-        y
-    }
-
-    /// The first input, normalised where `norm` says so.
-    fn normed(&self, norm: Option<f32>, node: &Node) -> Vec<f32> {
-        let x = self.value(node.inputs[0]);
-        match norm {
-            Some(eps) => {
-                let w = self.value(node.inputs[1]);
-                x.chunks(self.cols(node.inputs[0])).flat_map(|row| ops::rms_norm(row, w, eps)).collect()
-            }
-            None => x.to_vec(),
-        }
-    }
-
-    fn project(&self, spec: &Project, node: &Node) -> Vec<f32> {
-        let at = spec.inputs();
-        let x = self.normed(spec.norm, node);
-        let rows = x.len() / self.cols(node.inputs[0]);
-        let parts: Vec<Vec<f32>> =
-            (0..spec.parts).map(|p| self.linear(&x, node.inputs[at.weights + p])).collect();
-        let mut y = Vec::new();
-        for row in 0..rows {
-            for (p, part) in parts.iter().enumerate() {
-                let width = part.len() / rows;
-                let bias = at.biases.map(|b| self.value(node.inputs[b + p]));
-                y.extend((0..width).map(|i| part[row * width + i] + bias.map_or(0.0, |b| b[i])));
-            }
-        }
-        if let Some(residual) = at.residual {
-            for (y, r) in y.iter_mut().zip(self.value(node.inputs[residual])) {
-                *y += r;
-            }
-        }
-        y
-    }
-
-    fn gated(&self, norm: Option<f32>, act: Unary, node: &Node) -> Vec<f32> {
-        let x = self.normed(norm, node);
-        let at = 1 + usize::from(norm.is_some());
-        let gate = self.linear(&x, node.inputs[at]);
-        let up = self.linear(&x, node.inputs[at + 1]);
-        gate.iter().zip(&up).map(|(g, u)| ops::unary(act, *g) * u).collect()
-    }
-
-    fn attention(&self, a: &Attention, q: &[f32], step: &Step<'_>) -> Vec<f32> {
-        let group = a.heads / a.kv_heads;
-        let mut out = Vec::with_capacity(q.len());
-        for span in step.sequences {
-            for (i, token) in span.tokens.clone().enumerate() {
-                let last = span.past + i;
-                let first = a.window.map_or(0, |w| (last + 1).saturating_sub(w));
-                for head in 0..a.heads {
-                    let q = &q[(token * a.heads + head) * a.head_dim..][..a.head_dim];
-                    let row =
-                        |j: usize, value: bool| self.cache.row(a.layer, span.blocks, j, head / group, value);
-                    let scores: Vec<f64> = (first..=last)
-                        .map(|j| ops::dot(q, row(j, false)) * f64::from(a.scale))
-                        .map(|s| a.softcap.map_or(s, |cap| softcap(s, cap)))
-                        .collect();
-                    let mut sum = vec![0f64; a.head_dim];
-                    for (p, j) in ops::softmax(&scores).iter().zip(first..) {
-                        for (sum, v) in sum.iter_mut().zip(row(j, true)) {
-                            *sum += p * f64::from(*v);
-                        }
-                    }
-                    out.extend(sum.iter().map(|x| *x as f32));
-                }
-            }
-        }
-        out
+            crate::op::source_ops!() => Vec::new(),
+            crate::op::pure_ops!() => return Ok(evaluate(&node.op, &args)),
+        }))
     }
 }
 
-fn softcap(x: f64, cap: f32) -> f64 {
-    let cap = f64::from(cap);
-    cap * (x / cap).tanh()
+/// What the step says in place of a source.
+fn source(op: Op, step: &Step<'_>) -> Value {
+    Value::Words(match op {
+        Op::Tokens => step.tokens.to_vec(),
+        Op::Positions => step.positions.to_vec(),
+        Op::OutputRows => step.outputs.to_vec(),
+        Op::Choices => step.choices.to_vec(),
+        _ => Vec::new(),
+    })
 }

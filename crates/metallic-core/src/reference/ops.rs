@@ -1,5 +1,6 @@
 //! The formulas, row by row, as plain as they can be written. Sums are kept in `f64`.
 
+use crate::sample::rank;
 use crate::{Binary, Rope, RopePairs, Unary};
 
 /// `Σ a_i b_i`. Eight partial sums, so that the specification is not too slow to compare whole models with.
@@ -13,11 +14,68 @@ pub(super) fn dot(a: &[f32], b: &[f32]) -> f64 {
     sums.iter().sum()
 }
 
-/// `x / sqrt(mean(x²) + eps) * w`
-pub(super) fn rms_norm(x: &[f32], w: &[f32], eps: f32) -> Vec<f32> {
-    let mean = dot(x, x) / x.len() as f64;
-    let inverse = 1.0 / (mean + f64::from(eps)).sqrt();
-    x.iter().zip(w).map(|(x, w)| (f64::from(*x) * inverse * f64::from(*w)) as f32).collect()
+/// `x / sqrt(mean(x²) + eps) * w` over each of `groups` parts of a row; `w` is as long as the row, or as a part.
+pub(super) fn rms_norm(x: &[f32], w: &[f32], eps: f32, groups: usize) -> Vec<f32> {
+    let mut w = w.iter().cycle();
+    let mut out = Vec::with_capacity(x.len());
+    for part in x.chunks((x.len() / groups).max(1)) {
+        let inverse = 1.0 / (dot(part, part) / part.len() as f64 + f64::from(eps)).sqrt();
+        out.extend(part.iter().zip(&mut w).map(|(x, w)| (f64::from(*x) * inverse * f64::from(*w)) as f32));
+    }
+    out
+}
+
+/// `(x - mean) / sqrt(mean((x - mean)²) + eps) * w + b`
+pub(super) fn layer_norm(x: &[f32], w: &[f32], b: Option<&[f32]>, eps: f32) -> Vec<f32> {
+    let n = x.len() as f64;
+    let mean = x.iter().map(|x| f64::from(*x)).sum::<f64>() / n;
+    let variance = x.iter().map(|x| (f64::from(*x) - mean).powi(2)).sum::<f64>() / n;
+    let inverse = 1.0 / (variance + f64::from(eps)).sqrt();
+    let bias = |i: usize| b.map_or(0.0, |b| f64::from(b[i]));
+    let one = |(i, x): (usize, &f32)| ((f64::from(*x) - mean) * inverse * f64::from(w[i]) + bias(i)) as f32;
+    x.iter().enumerate().map(one).collect()
+}
+
+/// `cap * tanh(x / cap)`
+pub(super) fn softcap(x: f64, cap: f32) -> f64 {
+    let cap = f64::from(cap);
+    cap * (x / cap).tanh()
+}
+
+/// How the scores of one query with its keys are made.
+pub(super) struct Scores {
+    pub(super) scale: f32,
+    pub(super) softcap: Option<f32>,
+    pub(super) sink: Option<f32>,
+}
+
+impl Scores {
+    /// `softmax(scores) · values`, each value of `d` numbers.
+    pub(super) fn attend<'a>(
+        &self,
+        q: &[f32],
+        keys: impl Iterator<Item = &'a [f32]>,
+        values: impl Iterator<Item = &'a [f32]>,
+        d: usize,
+    ) -> Vec<f32> {
+        let score = |key: &[f32]| {
+            let score = dot(q, key) * f64::from(self.scale);
+            self.softcap.map_or(score, |cap| softcap(score, cap))
+        };
+        let scores: Vec<f64> = keys.map(score).chain(self.sink.map(f64::from)).collect();
+        let mut sum = vec![0f64; d];
+        for (p, value) in softmax(&scores).iter().zip(values) {
+            sum.iter_mut().zip(value).for_each(|(sum, v)| *sum += p * f64::from(*v));
+        }
+        sum.iter().map(|x| *x as f32).collect()
+    }
+}
+
+/// The indices of a row, best first, by the order tokens are chosen in.
+pub(super) fn ranked(row: &[f32]) -> Vec<u32> {
+    let mut order: Vec<u32> = (0..row.len() as u32).collect();
+    order.sort_by_key(|index| std::cmp::Reverse(rank(*index, row[*index as usize])));
+    order
 }
 
 /// `exp(x - max) / Σ exp(x - max)`; a row of nothing but `-inf` gives zeros.
@@ -42,6 +100,9 @@ pub(super) fn unary(f: Unary, x: f32) -> f32 {
         }
         Unary::Relu => x.max(0.0),
         Unary::Sigmoid => 1.0 / (1.0 + (-x).exp()),
+        Unary::Exp => x.exp(),
+        // ln(1 + exp(x)) without overflow.
+        Unary::Softplus => x.max(0.0) + (-x.abs()).exp().ln_1p(),
     };
     y as f32
 }

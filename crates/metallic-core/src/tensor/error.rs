@@ -76,19 +76,31 @@ pub enum TensorError {
         /// Why not.
         reason: &'static str,
     },
-    /// The number of inputs or outputs is wrong.
-    #[error("`{op}` takes {needed} {what}, it was given {found}")]
-    Arity {
+    /// A copy between views that differ in shape, or to a type that cannot be made of the other.
+    #[error("{found} cannot be copied to {needed}")]
+    Copy {
+        /// What is read.
+        found: String,
+        /// What is to be written.
+        needed: String,
+    },
+    /// An operation that has no meaning without a step.
+    #[error("`{op}` uses what a program keeps between steps; it cannot be carried out alone")]
+    Alone {
         /// The operation.
         op: &'static str,
-        /// `inputs` or `outputs`.
-        what: &'static str,
-        /// How many it takes.
-        needed: &'static str,
-        /// How many it was given.
-        found: usize,
     },
-    /// An operand's type or shape does not fit.
+    /// An operand whose elements do not lie one after another.
+    #[error("{operand} of `{op}` is {found}; it must be contiguous")]
+    Strided {
+        /// The operation.
+        op: &'static str,
+        /// Which operand.
+        operand: String,
+        /// The view.
+        found: String,
+    },
+    /// Shapes that cannot be brought together.
     #[error("{operand} of `{op}` is {found}, it needs {needed}")]
     Operand {
         /// The operation.
@@ -99,14 +111,6 @@ pub enum TensorError {
         found: String,
         /// What would fit.
         needed: String,
-    },
-    /// The operation's own numbers make no sense.
-    #[error("`{op}` cannot have {what}")]
-    Parameter {
-        /// The operation.
-        op: &'static str,
-        /// What is wrong.
-        what: String,
     },
     /// A view reaches beyond its memory.
     #[error("{operand} of `{op}` reaches byte {needed} of a memory of {found}")]

@@ -4,7 +4,7 @@ use std::fmt;
 use std::ops::Range;
 
 use super::TensorError;
-use crate::{DType, MAX_RANK};
+use crate::{DType, MAX_RANK, Shape, TensorType};
 
 /// Which elements of a memory a tensor is made of: element `[i, j, ..]` lies at `offset + i * strides[0] + j * strides[1] + ..`.
 ///
@@ -104,6 +104,11 @@ impl View {
     /// Element type.
     pub fn dtype(&self) -> DType {
         self.dtype
+    }
+
+    /// Element type and shape.
+    pub fn ty(&self) -> TensorType {
+        TensorType::new(self.dtype, Shape::of(self.shape()))
     }
 
     /// Where element `[0, 0, ..]` lies, in elements.

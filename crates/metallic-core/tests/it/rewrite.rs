@@ -1,10 +1,10 @@
 //! A fused graph means what the graph it came from means.
 
 use metallic_core::reference::Reference;
-use metallic_core::rewrite::fuse;
+use metallic_core::rewrite::{fuse, with_activations};
 use metallic_core::{
-    Attention, Backend, DType, Graph, GraphBuilder, KvLayout, Op, Rope, RopePairs, SequenceSpan, Shape, Step,
-    TensorType, Unary, Var, Weight,
+    Attention, Backend, CompileOptions, DType, Graph, GraphBuilder, Op, Rope, RopePairs, SequenceSpan, Shape,
+    StateId, Step, TensorType, Unary, Var, Weight,
 };
 
 const HIDDEN: usize = 12;
@@ -42,7 +42,16 @@ impl<'g> Weights<'g> {
     }
 }
 
-fn decoder(bias: bool, layers: usize) -> Graph {
+/// What tells decoders apart.
+#[derive(Clone, Copy, Default)]
+struct Kind {
+    bias: bool,
+    head_norm: bool,
+    sinks: bool,
+}
+
+fn decoder(kind: Kind, layers: usize) -> Graph {
+    let bias = kind.bias;
     let g = GraphBuilder::new();
     let w = Weights { g: &g, next: 0.into() };
     let mut x = w.matrix(VOCAB, HIDDEN).embed(g.tokens());
@@ -54,19 +63,25 @@ fn decoder(bias: bool, layers: usize) -> Graph {
     };
     for layer in 0..layers {
         let n = x.rms_norm(w.vector(HIDDEN), 1e-5);
-        let q = apply(n, HEADS * HEAD_DIM, HIDDEN).rope(rope, g.positions(), freqs);
-        let k = apply(n, KV_HEADS * HEAD_DIM, HIDDEN).rope(rope, g.positions(), freqs);
+        let head_norm = |x, heads| {
+            if kind.head_norm { Var::rms_norm_groups(x, w.vector(HEAD_DIM), 1e-5, heads) } else { x }
+        };
+        let q = head_norm(apply(n, HEADS * HEAD_DIM, HIDDEN), HEADS).rope(rope, g.positions(), freqs);
+        let k = head_norm(apply(n, KV_HEADS * HEAD_DIM, HIDDEN), KV_HEADS).rope(rope, g.positions(), freqs);
         let v = apply(n, KV_HEADS * HEAD_DIM, HIDDEN);
         let attention = Attention {
-            layer,
+            state: StateId(layer),
             heads: HEADS,
             kv_heads: KV_HEADS,
             head_dim: HEAD_DIM,
+            value_dim: HEAD_DIM,
             scale: 0.4,
             window: Some(3),
             softcap: Some(5.0),
+            sinks: kind.sinks,
         };
-        let attended = q.attention(k.kv_write(v, layer), attention);
+        let stored = k.kv_write(v, StateId(layer), KV_HEADS);
+        let attended = q.attention(stored, attention, kind.sinks.then(|| w.vector(HEADS)));
         let h = x + apply(attended, HIDDEN, HEADS * HEAD_DIM);
         let n = h.rms_norm(w.vector(HIDDEN), 1e-5);
         let inner = apply(n, FFN, HIDDEN).unary(Unary::Silu) * apply(n, FFN, HIDDEN);
@@ -76,9 +91,8 @@ fn decoder(bias: bool, layers: usize) -> Graph {
     g.finish(&[last.linear(w.matrix(VOCAB, HIDDEN))]).unwrap()
 }
 
-fn run(graph: &Graph, layers: usize) -> Vec<f32> {
-    let kv = KvLayout { layers, kv_heads: KV_HEADS, head_dim: HEAD_DIM, dtype: DType::F32 };
-    let mut program = Reference::new().compile(graph, kv).unwrap();
+fn run(graph: &Graph, options: CompileOptions) -> Vec<f32> {
+    let mut program = Reference::new().compile(graph, options).unwrap();
     program.reserve_blocks(3).unwrap();
     let mut all = Vec::new();
     // Two sequences in one step, then one more token of each.
@@ -89,22 +103,31 @@ fn run(graph: &Graph, layers: usize) -> Vec<f32> {
         let [a, b] = spans;
         let outputs = [a.end as u32 - 1, b.end as u32 - 1];
         let sequences = [
-            SequenceSpan { tokens: a, past: past[0], blocks: &[2] },
-            SequenceSpan { tokens: b, past: past[1], blocks: &[0] },
+            SequenceSpan { tokens: a, past: past[0], blocks: &[2], slot: 0 },
+            SequenceSpan { tokens: b, past: past[1], blocks: &[0], slot: 1 },
         ];
-        let step = Step { tokens: &tokens, positions: &positions, sequences: &sequences, outputs: &outputs };
+        let (tokens, positions) = (&tokens, &positions);
+        let step = Step { tokens, positions, sequences: &sequences, outputs: &outputs, ..Step::default() };
         program.run(&step).unwrap();
         all.extend_from_slice(program.output(0));
     }
     all
 }
 
+const KINDS: [Kind; 4] = [
+    Kind { bias: false, head_norm: false, sinks: false },
+    Kind { bias: true, head_norm: false, sinks: false },
+    Kind { bias: false, head_norm: true, sinks: true },
+    Kind { bias: true, head_norm: true, sinks: false },
+];
+
 #[test]
 fn fusing_a_decoder_does_not_change_its_results() {
-    for bias in [false, true] {
-        let graph = decoder(bias, 2);
+    for kind in KINDS {
+        let graph = decoder(kind, 2);
         let fused = fuse(&graph).unwrap();
-        let (plain, after) = (run(&graph, 2), run(&fused, 2));
+        let options = CompileOptions::kv(DType::F32);
+        let (plain, after) = (run(&graph, options), run(&fused, options));
         assert!(plain.iter().any(|x| x.abs() > 0.01) && plain.iter().all(|x| x.is_finite()));
         for (a, b) in plain.iter().zip(&after) {
             assert!((a - b).abs() < 1e-5, "{a} became {b}");
@@ -113,14 +136,30 @@ fn fusing_a_decoder_does_not_change_its_results() {
 }
 
 #[test]
+fn half_activations_round_and_stay_near() {
+    let graph = decoder(KINDS[3], 2);
+    let exact = run(&graph, CompileOptions::kv(DType::F32));
+    for (activations, near) in [(DType::F16, 2e-3), (DType::BF16, 2e-2)] {
+        let half = with_activations(&graph, activations).unwrap();
+        assert!(half.nodes().iter().filter(|n| n.ty.dtype == activations).count() > 20);
+        let found = run(&graph, CompileOptions { kv: DType::F32, activations });
+        assert_eq!(found, run(&half, CompileOptions::kv(DType::F32)));
+        assert_ne!(found, exact);
+        assert!(found.iter().zip(&exact).all(|(a, b)| (a - b).abs() < near), "{activations}");
+    }
+}
+
+#[test]
 fn a_decoder_layer_becomes_five_operations_and_three_stand_outside() {
-    let computed = |layers| {
-        let fused = fuse(&decoder(false, layers)).unwrap();
+    let computed = |kind, layers| {
+        let fused = fuse(&decoder(kind, layers)).unwrap();
         fused.nodes().iter().filter(|n| !n.op.is_source()).count()
     };
-    // Outside: embed, row selection, norm + head.
-    assert_eq!(computed(1), 5 + 3);
-    assert_eq!(computed(3), 15 + 3);
+    for kind in [Kind::default(), KINDS[2]] {
+        // Outside: embed, row selection, norm + head.
+        assert_eq!(computed(kind, 1), 5 + 3);
+        assert_eq!(computed(kind, 3), 15 + 3);
+    }
 }
 
 #[test]

@@ -1,42 +1,34 @@
-//! What a backend may rely on: steps within their contract, and a cache of the shape the graph asks for.
+//! What a backend may rely on: steps within their contract.
 
-use metallic_core::reference::Reference;
-use metallic_core::{
-    Attention, Backend, BackendError, DType, Graph, GraphBuilder, KvLayout, SequenceSpan, Shape, Step,
-    StepError, TensorType, Weight,
-};
+use metallic_core::{Fed, SequenceSpan, Step, StepError, StepLimits};
 
-const KV: KvLayout = KvLayout { layers: 1, kv_heads: 2, head_dim: 4, dtype: DType::F32 };
+const LIMITS: StepLimits = StepLimits { vocab: 4, blocks: 1, slots: Some(2), fed_rows: 1 };
 
 #[test]
 fn a_past_beyond_all_bounds_is_refused() {
     for past in [usize::MAX, usize::MAX - 1, usize::MAX / 2] {
-        let sequences = [SequenceSpan { tokens: 0..2, past, blocks: &[0] }];
-        let step = Step { tokens: &[0, 0], positions: &[0, 1], sequences: &sequences, outputs: &[] };
-        let found = step.validate(1, 1);
+        let sequences = [SequenceSpan { tokens: 0..2, past, blocks: &[0], slot: 0 }];
+        let step = Step { tokens: &[0, 0], positions: &[0, 1], sequences: &sequences, ..Step::default() };
+        let found = step.validate(&LIMITS);
         assert!(matches!(found, Err(StepError::Blocks { blocks: 1, .. })), "{past}: {found:?}");
     }
 }
 
-/// Attention on `kv_heads` heads of `head_dim`, over the cache of `layer`.
-fn graph(layer: usize, kv_heads: usize, head_dim: usize) -> Graph {
-    let g = GraphBuilder::new();
-    let cols = kv_heads * head_dim;
-    let ty = TensorType::f32(Shape::matrix(3, cols));
-    let x = g.weight(Weight { name: "x".to_owned(), ty, data: vec![0; 12 * cols].into() }).embed(g.tokens());
-    let attention =
-        Attention { layer, heads: kv_heads, kv_heads, head_dim, scale: 1.0, window: None, softcap: None };
-    g.finish(&[x.attention(x.kv_write(x, layer), attention)]).unwrap()
+#[test]
+fn tokens_that_are_fed_need_no_id_and_a_row_to_come_from() {
+    let sequences = [SequenceSpan { tokens: 0..1, past: 3, blocks: &[0], slot: 1 }];
+    let step = Step { tokens: &[9], positions: &[3], sequences: &sequences, ..Step::default() };
+    assert!(matches!(step.validate(&LIMITS), Err(StepError::TokenOutOfRange { id: 9, vocab: 4, .. })));
+    let fed = |fed: &[Fed]| Step { fed, ..step.clone() }.validate(&LIMITS);
+    assert_eq!(fed(&[Fed { token: 0, row: 0 }]), Ok(()));
+    assert!(matches!(fed(&[Fed { token: 0, row: 1 }]), Err(StepError::FedOutOfRange { rows: 1, .. })));
+    assert!(matches!(fed(&[Fed { token: 1, row: 0 }]), Err(StepError::FedOutOfRange { tokens: 1, .. })));
 }
 
 #[test]
-fn a_cache_of_another_shape_is_refused_when_the_program_is_made() {
-    let compile = |graph: Graph| Reference::new().compile(&graph, KV).map(|_| ());
-    assert_eq!(compile(graph(0, 2, 4)), Ok(()));
-    // The last has rows of the right length, cut into other heads.
-    for (layer, kv_heads, head_dim) in [(1, 2, 4), (0, 3, 4), (0, 2, 8), (0, 4, 2)] {
-        let found = compile(graph(layer, kv_heads, head_dim));
-        let Err(BackendError::Unsupported { reason, .. }) = found else { panic!("{found:?}") };
-        assert!(reason.contains("a cache of 1 layers with 2 heads of 4"), "{reason}");
-    }
+fn recurrent_states_must_be_reserved() {
+    let sequences = [SequenceSpan { tokens: 0..1, past: 0, blocks: &[0], slot: 2 }];
+    let step = Step { tokens: &[0], positions: &[0], sequences: &sequences, ..Step::default() };
+    assert!(matches!(step.validate(&LIMITS), Err(StepError::SlotOutOfRange { slot: 2, reserved: 2, .. })));
+    assert_eq!(step.validate(&StepLimits { slots: None, ..LIMITS }), Ok(()));
 }

@@ -1,5 +1,7 @@
 //! The right-hand side of a matrix product: rows of f32, or rows quantised to 8 bits.
 
+use std::ops::Range;
+
 use super::isa::{Isa, dispatch};
 use super::lanes::Lanes;
 use super::team::Team;
@@ -85,8 +87,23 @@ impl QuantizedRows {
         group.scale * f32::from(group.values[col % GROUP])
     }
 
-    pub(super) fn groups(&self) -> &[QGroup] {
-        &self.groups
+    /// All rows.
+    pub fn all(&self) -> Q8Rows<'_> {
+        Q8Rows { rows: self.rows, cols: self.cols, groups: &self.groups }
+    }
+}
+
+/// Rows of activations in 8 bits, borrowed.
+#[derive(Clone, Copy, Debug)]
+pub struct Q8Rows<'a> {
+    rows: usize,
+    cols: usize,
+    groups: &'a [QGroup],
+}
+
+impl<'a> Q8Rows<'a> {
+    pub(super) fn groups(&self) -> &'a [QGroup] {
+        self.groups
     }
 }
 
@@ -101,15 +118,33 @@ pub enum Activations<'a> {
         cols: usize,
     },
     /// For quantised weights.
-    Q8(&'a QuantizedRows),
+    Q8(Q8Rows<'a>),
 }
 
 impl Activations<'_> {
+    /// Some of its rows.
+    ///
+    /// # Panics
+    /// Where it has no such rows.
+    #[must_use]
+    pub fn part(self, rows: Range<usize>) -> Self {
+        match self {
+            Activations::F32 { values, cols } => {
+                Activations::F32 { values: &values[rows.start * cols..rows.end * cols], cols }
+            }
+            Activations::Q8(Q8Rows { cols, groups, .. }) => {
+                let row = cols / GROUP;
+                let (groups, rows) = (&groups[rows.start * row..rows.end * row], rows.len());
+                Activations::Q8(Q8Rows { rows, cols, groups })
+            }
+        }
+    }
+
     /// Rows (tokens).
     pub fn rows(&self) -> usize {
         match self {
             Activations::F32 { values, cols } => values.len().checked_div(*cols).unwrap_or(0),
-            Activations::Q8(rows) => rows.rows(),
+            Activations::Q8(rows) => rows.rows,
         }
     }
 
@@ -117,7 +152,7 @@ impl Activations<'_> {
     pub fn cols(&self) -> usize {
         match self {
             Activations::F32 { cols, .. } => *cols,
-            Activations::Q8(rows) => rows.cols(),
+            Activations::Q8(rows) => rows.cols,
         }
     }
 }

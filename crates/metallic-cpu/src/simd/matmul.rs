@@ -23,7 +23,7 @@ pub enum Gate {
 
 /// The left-hand side of a product.
 #[derive(Clone, Copy, Debug)]
-pub enum Weights<'a> {
+pub enum Factors<'a> {
     /// `y = W x`.
     Plain(&'a PackedMatrix),
     /// `y = act(G x) * (U x)`; both matrices have one shape.
@@ -37,11 +37,11 @@ pub enum Weights<'a> {
     },
 }
 
-impl Weights<'_> {
+impl Factors<'_> {
     fn first(&self) -> &PackedMatrix {
         match self {
-            Weights::Plain(matrix) => matrix,
-            Weights::Gated { gate, .. } => gate,
+            Factors::Plain(matrix) => matrix,
+            Factors::Gated { gate, .. } => gate,
         }
     }
 }
@@ -106,7 +106,7 @@ impl<'a> SharedOut<'a> {
 #[derive(Debug)]
 pub struct Matmul<'a> {
     /// `[n, k]`.
-    pub weights: Weights<'a>,
+    pub weights: Factors<'a>,
     /// `[tokens, k]`.
     pub x: Activations<'a>,
     /// `[n]`, added to the product (of a gated one: to its result).
@@ -120,7 +120,7 @@ pub struct Matmul<'a> {
 impl Matmul<'_> {
     fn check(&self) {
         let (w, tokens) = (self.weights.first(), self.x.rows());
-        if let Weights::Gated { gate, up, .. } = self.weights {
+        if let Factors::Gated { gate, up, .. } = self.weights {
             let same = gate.rows() == up.rows() && gate.cols() == up.cols();
             assert!(same, "gate {gate:?} and up {up:?} differ");
             assert_eq!(gate.is_quantized(), up.is_quantized(), "gate {gate:?} and up {up:?} differ");
@@ -221,8 +221,8 @@ unsafe fn compute(isa: Isa, product: &Matmul<'_>, part: Part) {
             let count = kernel.fitting(part.tokens.1 - token);
             let mut y: Block = [[0.0; TILE]; MAX_BLOCK];
             match product.weights {
-                Weights::Plain(w) => kernel.run(w, tile, &product.x, (token, count), &mut y),
-                Weights::Gated { gate, up, act } => {
+                Factors::Plain(w) => kernel.run(w, tile, &product.x, (token, count), &mut y),
+                Factors::Gated { gate, up, act } => {
                     let mut g: Block = [[0.0; TILE]; MAX_BLOCK];
                     kernel.run(gate, tile, &product.x, (token, count), &mut g);
                     Kernel::of(isa, up.dtype()).run(up, tile, &product.x, (token, count), &mut y);

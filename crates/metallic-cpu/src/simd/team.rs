@@ -147,6 +147,35 @@ impl Team {
         });
     }
 
+    /// Runs `body(i, a's i-th chunk, b's i-th chunk)` for every chunk of both, of `lens` elements each, as [`Team::run`].
+    ///
+    /// # Panics
+    /// Where a length is 0 or the two have not the same number of chunks, or as [`Team::run`] does.
+    pub fn for_both<T: Send, U: Send>(
+        &self,
+        a: &mut [T],
+        b: &mut [U],
+        lens: [usize; 2],
+        body: impl Fn(usize, &mut [T], &mut [U]) + Sync,
+    ) {
+        assert!(lens[0] > 0 && lens[1] > 0, "chunks of no elements");
+        let (count, sizes) = (a.len().div_ceil(lens[0]), [a.len(), b.len()]);
+        assert_eq!(count, b.len().div_ceil(lens[1]), "chunks of two slices");
+        let (a, b) = (SharedPtr(a.as_mut_ptr()), SharedPtr(b.as_mut_ptr()));
+        self.run(count, &|i| {
+            let from = lens.map(|len| i * len);
+            let len = |which: usize| lens[which].min(sizes[which] - from[which]);
+            // SAFETY: chunks lie inside their slice and do not overlap, each task runs once, and both are borrowed until `run` returns.
+            let (a, b) = unsafe {
+                (
+                    std::slice::from_raw_parts_mut(a.get().add(from[0]), len(0)),
+                    std::slice::from_raw_parts_mut(b.get().add(from[1]), len(1)),
+                )
+            };
+            body(i, a, b);
+        });
+    }
+
     /// Runs `body(i, piece)` for pieces of `data` one after another, the `i`-th ending at `ends[i]`, as [`Team::run`].
     ///
     /// # Panics
@@ -315,6 +344,23 @@ mod tests {
             });
             assert!(data.iter().enumerate().all(|(i, v)| *v == i + 1));
         }
+    }
+
+    #[test]
+    fn chunks_of_two_slices_go_together_or_are_refused() {
+        let team = team(3);
+        let (mut a, mut b) = (vec![0; 10], vec![0; 20]);
+        team.for_both(&mut a, &mut b, [3, 6], |i, a, b| {
+            a.fill(i);
+            b.fill(a.len());
+        });
+        assert_eq!(a, [0, 0, 0, 1, 1, 1, 2, 2, 2, 3]);
+        assert_eq!(b[..18], [3; 18]);
+        assert_eq!(b[18..], [1; 2]);
+        let uneven = || team.for_both(&mut a.clone(), &mut b.clone(), [3, 5], |_, _, _| {});
+        assert!(catch_unwind(AssertUnwindSafe(uneven)).is_ok());
+        let uneven = || team.for_both(&mut a.clone(), &mut b.clone(), [3, 2], |_, _, _| {});
+        assert!(catch_unwind(AssertUnwindSafe(uneven)).is_err());
     }
 
     #[test]

@@ -92,7 +92,7 @@ impl Case {
 
     fn activations(&self) -> Activations<'_> {
         if self.matrix.is_quantized() {
-            Activations::Q8(&self.quantized)
+            Activations::Q8(self.quantized.all())
         } else {
             Activations::F32 { values: &self.x, cols: self.matrix.cols() }
         }
@@ -120,7 +120,7 @@ impl Case {
         let rows = self.matrix.rows();
         let mut out = vec![f32::NAN; self.tokens() * rows];
         let product = Matmul {
-            weights: Weights::Plain(&self.matrix),
+            weights: Factors::Plain(&self.matrix),
             x: self.activations(),
             bias: None,
             accumulate: Accumulate::Replace,
@@ -205,8 +205,8 @@ fn bias_residual_strides_and_gates_are_applied_where_they_belong() {
             let mut first = vec![-1.0; 11 * stride];
             let mut second = vec![-1.0; 11 * 35];
             let mut third = vec![0.0; 11 * 35];
-            let weights = Weights::Plain(&gate.matrix);
-            let gated = Weights::Gated { gate: &gate.matrix, up: &up.matrix, act: Gate::Silu };
+            let weights = Factors::Plain(&gate.matrix);
+            let gated = Factors::Gated { gate: &gate.matrix, up: &up.matrix, act: Gate::Silu };
             let product = |weights, bias, accumulate, out| Matmul {
                 weights,
                 x: gate.activations(),

@@ -1,4 +1,3 @@
 //! The CPU backend against the tables of cases that every backend runs.
 
 mod cases;
-mod tensor_cases;

@@ -1,7 +1,7 @@
 //! The graphs that are timed: one kernel each, as nearly as a graph can be.
 
 use metallic_core::{
-    Attention, DType, Graph, GraphBuilder, KvLayout, Rope, RopePairs, Shape, TensorType, Unary, Var, Weight,
+    Attention, DType, Graph, GraphBuilder, Rope, RopePairs, Shape, StateId, TensorType, Unary, Var, Weight,
 };
 
 /// Rows of every embedding table.
@@ -24,14 +24,13 @@ pub(crate) enum Work {
 pub(crate) struct Line {
     pub(crate) name: String,
     pub(crate) graph: Graph,
-    pub(crate) kv: KvLayout,
+    /// How keys and values are stored.
+    pub(crate) kv: DType,
     /// Tokens of the step that is timed, and tokens in the cache before it.
     pub(crate) tokens: usize,
     pub(crate) past: usize,
     pub(crate) work: Work,
 }
-
-const NO_CACHE: KvLayout = KvLayout { layers: 1, kv_heads: 1, head_dim: 32, dtype: DType::F32 };
 
 fn weight<'g>(g: &'g GraphBuilder, name: &str, dtype: DType, shape: Shape, len: usize) -> Var<'g> {
     // Small scales, and bits that differ from block to block.
@@ -61,7 +60,7 @@ fn line(
     let g = GraphBuilder::new();
     let out = build(&g);
     let graph = g.finish(&[out]).unwrap_or_else(|error| panic!("{name}: {error}"));
-    Line { name, graph, kv: NO_CACHE, tokens, past: 0, work }
+    Line { name, graph, kv: DType::F16, tokens, past: 0, work }
 }
 
 /// A light operation, `CHAIN` times one after another; `reads` values are read for each written.
@@ -74,7 +73,8 @@ fn chain(name: &str, tokens: usize, reads: usize, op: impl for<'g> Fn(Var<'g>, V
 }
 
 /// `tokens` rows by a matrix: bytes of the weights for one token, multiply-adds for many.
-fn product(dtype: DType, (n, k): (usize, usize), tokens: usize) -> Line {
+fn product(dtype: DType, n: usize, tokens: usize) -> Line {
+    let k = COLS;
     let bytes = dtype.bytes_for(n * k).expect("whole blocks") as u64;
     let (kind, work) = match tokens {
         1 => ("matvec", Work::Bytes(bytes)),
@@ -86,7 +86,8 @@ fn product(dtype: DType, (n, k): (usize, usize), tokens: usize) -> Line {
 }
 
 /// A gated pair of matrices with the norm before it, as fusion makes them one operation.
-fn gated(dtype: DType, (n, k): (usize, usize)) -> Line {
+fn gated(dtype: DType, n: usize) -> Line {
+    let k = COLS;
     let bytes = 2 * dtype.bytes_for(n * k).expect("whole blocks") as u64;
     line(format!("gated_project/{dtype}/{n}x{k}/1"), 1, Work::Bytes(bytes), move |g| {
         let x = rows(g, "x", k).rms_norm(weight(g, "norm", DType::F32, Shape::vector(k), k), 1e-5);
@@ -95,13 +96,33 @@ fn gated(dtype: DType, (n, k): (usize, usize)) -> Line {
     })
 }
 
+/// Bytes of one token's keys and values in one layer.
+fn token_bytes(kv: DType, kv_heads: usize, head_dim: usize) -> usize {
+    2 * kv.bytes_for(kv_heads * head_dim).expect("whole blocks")
+}
+
+/// Attention to all that the first layer keeps.
+fn look(heads: usize, kv_heads: usize, head_dim: usize) -> Attention {
+    let (state, scale) = (StateId(0), 1.0 / (head_dim as f32).sqrt());
+    Attention {
+        state,
+        heads,
+        kv_heads,
+        head_dim,
+        value_dim: head_dim,
+        scale,
+        window: None,
+        softcap: None,
+        sinks: false,
+    }
+}
+
 /// Attention of 12 heads over 4 key/value heads: bytes of the cache for one token, multiply-adds for many.
 pub(crate) fn attention(kv: DType, head_dim: usize, tokens: usize, past: usize) -> Line {
     let (heads, kv_heads) = (12, 4);
-    let layout = KvLayout { layers: 1, kv_heads, head_dim, dtype: kv };
     let seen: usize = (past + 1..=past + tokens).sum();
     let work = match tokens {
-        1 => Work::Bytes((layout.token_bytes() * seen) as u64),
+        1 => Work::Bytes((token_bytes(kv, kv_heads, head_dim) * seen) as u64),
         _ => Work::MultiplyAdds((2 * heads * head_dim * seen) as u64),
     };
     let kind = if tokens == 1 { "decode" } else { "prefill" };
@@ -110,12 +131,10 @@ pub(crate) fn attention(kv: DType, head_dim: usize, tokens: usize, past: usize) 
         let rope = Rope { head_dim, pairs: RopePairs::Halves, magnitude: 1.0 };
         let freqs = weight(g, "freqs", DType::F32, Shape::vector(head_dim / 2), head_dim / 2);
         let keys = rows(g, "k", kv_heads * head_dim).rope(rope, g.positions(), freqs);
-        let receipt = keys.kv_write(rows(g, "v", kv_heads * head_dim), 0);
-        let scale = 1.0 / (head_dim as f32).sqrt();
-        let spec = Attention { layer: 0, heads, kv_heads, head_dim, scale, window: None, softcap: None };
-        rows(g, "q", heads * head_dim).attention(receipt, spec)
+        let receipt = keys.kv_write(rows(g, "v", kv_heads * head_dim), StateId(0), kv_heads);
+        rows(g, "q", heads * head_dim).attention(receipt, look(heads, kv_heads, head_dim), None)
     });
-    line.kv = layout;
+    line.kv = kv;
     line.past = past;
     line
 }
@@ -142,36 +161,31 @@ fn qkv(dtype: DType, tokens: usize) -> Line {
         _ => Work::MultiplyAdds((elements * tokens) as u64),
     };
     let name = format!("qkv/{dtype}/{heads}:{kv_heads}x{head_dim}x{COLS}/{tokens}");
-    let mut line = line(name, tokens, work, move |g| {
+    line(name, tokens, work, move |g| {
         let x = rows(g, "x", COLS).rms_norm(weight(g, "norm", DType::F32, Shape::vector(COLS), COLS), 1e-5);
         let [q, k, v] = [("wq", columns[0]), ("wk", columns[1]), ("wv", columns[2])]
             .map(|(name, n)| x.linear(weight(g, name, dtype, Shape::matrix(n, COLS), n * COLS)));
         let freqs = weight(g, "freqs", DType::F32, Shape::vector(head_dim / 2), head_dim / 2);
         let rope = Rope { head_dim, pairs: RopePairs::Halves, magnitude: 1.0 };
-        let receipt = k.rope(rope, g.positions(), freqs).kv_write(v, 0);
-        let spec =
-            Attention { layer: 0, heads, kv_heads, head_dim, scale: 0.125, window: None, softcap: None };
-        q.rope(rope, g.positions(), freqs).attention(receipt, spec)
-    });
-    line.kv = KvLayout { layers: 1, kv_heads, head_dim, dtype: DType::F16 };
-    line
+        let receipt = k.rope(rope, g.positions(), freqs).kv_write(v, StateId(0), kv_heads);
+        q.rope(rope, g.positions(), freqs).attention(receipt, look(heads, kv_heads, head_dim), None)
+    })
 }
 
 /// Keys and values of 64 tokens stored in the caches of several layers; each token then sees itself in the last.
 fn kv_write(kv: DType) -> Line {
     let (tokens, kv_heads, head_dim) = (64, 8, 64);
-    let layout = KvLayout { layers: CHAIN, kv_heads, head_dim, dtype: kv };
-    let read = 2 * CHAIN * tokens * kv_heads * head_dim * size_of::<f32>();
-    let work = Work::Bytes((read + layout.token_bytes() * tokens) as u64);
+    let read = 2 * kv_heads * head_dim * size_of::<f32>();
+    let work = Work::Bytes((CHAIN * tokens * (read + token_bytes(kv, kv_heads, head_dim))) as u64);
     let name = format!("kv_write/{kv}/{kv_heads}x{head_dim}/{tokens}");
     let mut line = line(name, tokens, work, move |g| {
         let [k, v] = ["k", "v"].map(|name| rows(g, name, kv_heads * head_dim));
-        let receipts: Vec<_> = (0..CHAIN).map(|layer| k.kv_write(v, layer)).collect();
-        let (layer, heads, scale, window) = (CHAIN - 1, kv_heads, 0.125, Some(1));
-        let spec = Attention { layer, heads, kv_heads, head_dim, scale, window, softcap: None };
-        rows(g, "q", kv_heads * head_dim).attention(receipts[layer], spec)
+        let receipts: Vec<_> = (0..CHAIN).map(|layer| k.kv_write(v, StateId(layer), kv_heads)).collect();
+        let last = CHAIN - 1;
+        let spec = Attention { state: StateId(last), window: Some(1), ..look(kv_heads, kv_heads, head_dim) };
+        rows(g, "q", kv_heads * head_dim).attention(receipts[last], spec, None)
     });
-    line.kv = layout;
+    line.kv = kv;
     line
 }
 
@@ -221,11 +235,11 @@ pub(crate) fn lines() -> Vec<Line> {
         DType::Q5K,
         DType::Q6K,
     ] {
-        all.push(product(dtype, (1024, COLS), 1));
-        all.push(product(dtype, (1024, COLS), 4));
-        all.push(product(dtype, (512, COLS), 64));
+        all.push(product(dtype, 1024, 1));
+        all.push(product(dtype, 1024, 4));
+        all.push(product(dtype, 512, 64));
     }
-    all.push(gated(DType::Q4_0, (1024, COLS)));
+    all.push(gated(DType::Q4_0, 1024));
     for kv in [DType::F16, DType::BF16, DType::Q8_0] {
         all.push(attention(kv, 64, 1, 1023));
         all.push(attention(kv, 64, 64, 0));

@@ -1,6 +1,6 @@
 //! Kernels one by one: the CPU backend and the Metal kernels on softmetal side by side, each line with its work.
 //!
-//! `cargo bench -p metallic-gpu --bench kernels [-- FILTER]`. Light operations stand in chains, so that the embedding every
+//! `cargo bench -p metallic-gpu --features soft --bench kernels [-- FILTER]`. Light operations stand in chains, so that the embedding every
 //! graph begins with does not count. Results are compared before they are timed. `soft` shows what a change does to the
 //! number of instructions, not how fast a GPU is.
 
@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use criterion::{Criterion, Throughput};
-use metallic_core::{BLOCK_TOKENS, Backend, Program, RunStats, SequenceSpan, Step};
+use metallic_core::{BLOCK_TOKENS, Backend, CompileOptions, Program, RunStats, SequenceSpan, Step, Wanted};
 use metallic_cpu::{Cpu, CpuOptions};
 use metallic_gpu::{GpuBackend, GpuOptions, Providers, Soft, SoftOptions};
 
@@ -22,7 +22,7 @@ const THREADS: usize = 2;
 
 /// Both backends, by name; the GPU's kernels as these providers say.
 fn backends(providers: Providers) -> Vec<(&'static str, Box<dyn Backend>)> {
-    let cpu = Cpu::new(CpuOptions { threads: THREADS, ..CpuOptions::default() }).expect("threads");
+    let cpu = Cpu::new(CpuOptions::default().threads(THREADS)).expect("threads");
     let mut all: Vec<(&str, Box<dyn Backend>)> = vec![("cpu", Box::new(cpu))];
     match soft(providers) {
         Some(gpu) => all.push(("soft", Box::new(gpu))),
@@ -32,9 +32,9 @@ fn backends(providers: Providers) -> Vec<(&'static str, Box<dyn Backend>)> {
 }
 
 fn soft(providers: Providers) -> Option<GpuBackend> {
-    let soft = Soft::new(SoftOptions { threads: THREADS, ..SoftOptions::default() });
+    let soft = Soft::new(SoftOptions::default().threads(THREADS));
     let soft = soft.inspect_err(|error| eprintln!("{error}")).ok()?;
-    Some(GpuBackend::new(Arc::new(soft), GpuOptions { providers, ..GpuOptions::default() }))
+    Some(GpuBackend::new(Arc::new(soft), GpuOptions::default().providers(providers)))
 }
 
 /// A sequence of its own that runs the same step again and again.
@@ -48,7 +48,8 @@ struct Runner {
 
 impl Runner {
     fn new(backend: &dyn Backend, line: &Line) -> Runner {
-        let mut program = backend.compile(&line.graph, line.kv).expect("the graph compiles");
+        let mut program =
+            backend.compile(&line.graph, CompileOptions::kv(line.kv)).expect("the graph compiles");
         let blocks = (line.past + line.tokens).div_ceil(BLOCK_TOKENS);
         program.reserve_blocks(blocks).expect("memory");
         let tokens = |n: usize| (0..n).map(|i| (i % graphs::VOCAB) as u32).collect::<Vec<_>>();
@@ -68,13 +69,15 @@ impl Runner {
 
     fn step(&mut self) -> RunStats {
         let n = self.tokens.len();
-        let sequences = [SequenceSpan { tokens: 0..n, past: self.past, blocks: &self.blocks }];
+        let sequences = [SequenceSpan { tokens: 0..n, past: self.past, blocks: &self.blocks, slot: 0 }];
         let outputs = [n as u32 - 1];
         let step = Step {
             tokens: &self.tokens,
             positions: &self.positions,
             sequences: &sequences,
             outputs: &outputs,
+            wanted: Wanted::only(0),
+            ..Step::default()
         };
         self.program.run(&step).expect("a step")
     }

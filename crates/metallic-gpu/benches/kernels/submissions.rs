@@ -1,7 +1,9 @@
 //! Attention of several sequences at once: one submission for each of them, or one for all.
 
 use criterion::Criterion;
-use metallic_core::{BLOCK_TOKENS, Backend, Program, RunStats, SequenceSpan, Step};
+use metallic_core::{
+    BLOCK_TOKENS, Backend, CompileOptions, DType, Program, RunStats, SequenceSpan, Step, Wanted,
+};
 
 use crate::graphs;
 
@@ -16,8 +18,9 @@ struct Batch {
 
 impl Batch {
     fn new(backend: &dyn Backend) -> Batch {
-        let line = graphs::attention(metallic_core::DType::F16, 64, 1, PAST);
-        let mut program = backend.compile(&line.graph, line.kv).expect("the graph compiles");
+        let line = graphs::attention(DType::F16, 64, 1, PAST);
+        let mut program =
+            backend.compile(&line.graph, CompileOptions::kv(line.kv)).expect("the graph compiles");
         let each = (PAST + 1).div_ceil(BLOCK_TOKENS);
         program.reserve_blocks(BATCH * each).expect("memory");
         let blocks = (0..BATCH).map(|i| (0..each).map(|b| (i * each + b) as u32).collect()).collect();
@@ -38,10 +41,18 @@ impl Batch {
             tokens: i * count..(i + 1) * count,
             past,
             blocks: &self.blocks[*member],
+            slot: 0,
         });
         let sequences: Vec<SequenceSpan<'_>> = spans.collect();
         let outputs: Vec<u32> = (1..=members.len()).map(|i| (i * count - 1) as u32).collect();
-        let step = Step { tokens: &tokens, positions: &positions, sequences: &sequences, outputs: &outputs };
+        let step = Step {
+            tokens: &tokens,
+            positions: &positions,
+            sequences: &sequences,
+            outputs: &outputs,
+            wanted: Wanted::only(0),
+            ..Step::default()
+        };
         self.program.run(&step).expect("a step")
     }
 

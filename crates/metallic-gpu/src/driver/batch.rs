@@ -83,10 +83,13 @@ mod tests {
     use super::*;
     use crate::command::{Access, Dispatch, Region};
     use crate::gpu::{BufferId, PipelineId};
+    use crate::kernels::attention::scene::GROUPED;
     use crate::kernels::attention::{self, AttentionSpec};
-    use crate::kernels::project::{self, Part, Projection};
-    use crate::kernels::{Arg, Constants, Family, Kernel, Launch, Params, Slot, Stages, reads, writes};
-    use crate::step::StepFacts;
+    use crate::kernels::project::{Part, Projection, plan_tiles, plan_vectors};
+    use crate::kernels::{
+        Arg, Constants, Family, Kernel, Launch, Moved, Params, Slot, Stages, reads, writes,
+    };
+    use crate::step::{StepCounts, StepShape};
     use crate::threadgroup::tests::LIMITS;
 
     const FAMILY: Family = Family { name: "t", params: &[], uses: &[], text: "", kernels: &[] };
@@ -138,12 +141,13 @@ mod tests {
     }
 
     /// The launches of an operation. Buffers are small: what counts is what plans say of the bytes they move.
-    fn commands(stages: &Stages) -> Vec<Command> {
+    fn commands(stages: &Stages, counts: &StepCounts) -> Vec<Command> {
         let region = Region::whole(BufferId(0), 256);
-        let bind = |(slot, touched): &(Slot, Option<usize>), arg: &Arg| match slot {
+        let bytes = |moved: Moved| moved.bytes(counts).unwrap_or(256);
+        let bind = |(slot, moved): &(Slot, Moved), arg: &Arg| match slot {
             Slot::Unused => region.unused(),
-            _ if arg.access == Access::Read => region.read().touching(touched.unwrap_or(256)),
-            _ => region.write().touching(touched.unwrap_or(256)),
+            _ if arg.access == Access::Read => region.read().touching(bytes(*moved)),
+            _ => region.write().touching(bytes(*moved)),
         };
         let stages = stages.stages.iter().map(|stage| {
             let args = stage.launch.kernel.args;
@@ -156,31 +160,28 @@ mod tests {
 
     /// The layers of Qwen2.5-0.5B in a step of `tokens` tokens that end a context of `context`.
     fn qwen(tokens: usize, context: usize, kv: DType) -> CommandList {
-        let facts = StepFacts {
+        let tiles = tokens.div_ceil(32);
+        let shape = StepShape { tokens, outputs: 1, tiles, visible: context, ..StepShape::default() };
+        let counts = StepCounts {
             tokens,
-            outputs: 1,
-            tiles: tokens.div_ceil(32),
-            visible_max: context,
+            tiles,
             seen: (context - tokens + 1..=context).sum(),
             tiles_see: (context - tokens..context).step_by(32).map(|first| (first + 32).min(context)).sum(),
-            longest: tokens,
-            all_outputs: false,
         };
-        let (layer, window, softcap) = (0, None, None);
-        let attention =
-            Attention { layer, heads: 14, kv_heads: 2, head_dim: 64, scale: 0.125, window, softcap };
-        let spec = AttentionSpec { attention, facts, kv, sinks: None };
+        let attention = Attention { heads: 14, kv_heads: 2, ..GROUPED };
+        let spec = AttentionSpec { attention, shape, kv, sinks: None };
         let project = |cols: u32, rows: [u32; 3], gate| {
             let part = |rows| Part { dtype: DType::Q4_0, rows, weight: Slot::Input(1), bias: None };
             let parts = rows.map(|rows| (rows > 0).then(|| part(rows)));
             let (norm, residual, x) = (Some((1e-6, Slot::Input(2))), None, Slot::Input(0));
             let projection =
                 Projection { op: "t", tokens: tokens as u32, cols, parts, x, norm, residual, gate };
-            commands(&project::plan(&projection, &LIMITS).unwrap())
+            let plan = if tokens > 8 { plan_tiles } else { plan_vectors };
+            commands(&plan(&projection, &LIMITS).unwrap(), &counts)
         };
         let layer = [
             project(896, [896, 128, 128], None),
-            commands(&attention::plan(&spec, &LIMITS).unwrap()),
+            commands(&attention::plan(&spec, &LIMITS).unwrap(), &counts),
             project(896, [896, 0, 0], None),
             project(896, [4864, 4864, 0], Some(Unary::Silu)),
             project(4864, [896, 0, 0], None),
@@ -195,7 +196,8 @@ mod tests {
 
     #[test]
     fn attention_over_a_long_context_is_cut_by_its_arithmetic_whatever_the_cache_is_made_of() {
-        let seen: usize = (32768 - 511..=32768).sum();
+        // As if every token saw as much as the last one.
+        let seen: usize = 512 * 32768;
         let weights = 896 * (896 + 2 * 128 + 896 + 3 * 4864);
         let needed = 24 * (2 * 14 * 64 * seen + 512 * weights);
         for kv in [DType::F16, DType::Q8_0] {

@@ -23,12 +23,21 @@ inline float gelu_erf(float x) {
     return x < 0.0f ? x * rest : x - m * rest;
 }
 
+// ln(1 + x) for 0 ≤ x ≤ 1: what rounding took from 1 + x is put back, so that small numbers keep their digits.
+inline float log_of_one_plus(float x) {
+    const float sum = 1.0f + x;
+    return sum == 1.0f ? x : precise::log(sum) * precise::divide(x, sum - 1.0f);
+}
+
 inline float activate(uint f, float x) {
     switch (f) {
         case F_SILU: return precise::divide(x, 1.0f + precise::exp(-x));
         case F_GELU: return gelu_erf(x);
         case F_GELU_TANH: return 0.5f * x * (1.0f + precise::tanh(0.797884561f * fma(0.044715f * x * x, x, x)));
         case F_RELU: return max(x, 0.0f);
+        case F_EXP: return precise::exp(x);
+        // The exponential of a number that is not positive never overflows.
+        case F_SOFTPLUS: return max(x, 0.0f) + log_of_one_plus(precise::exp(-fabs(x)));
         default: return precise::divide(1.0f, 1.0f + precise::exp(-x));
     }
 }

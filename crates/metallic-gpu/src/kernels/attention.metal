@@ -209,8 +209,8 @@ void attend(
     }
 }
 
-#define ATTENTION(NAME, H, WIDE)                                                                                  \
-    [[kernel, max_total_threads_per_threadgroup(256)]] void attention_##NAME(                                     \
+#define ATTENTION(H, WIDE, ATTENTION_NAME)                                                                        \
+    [[kernel, max_total_threads_per_threadgroup(256)]] void ATTENTION_NAME(                                       \
         constant AttentionParams& p [[buffer(0)]], device const float* q [[buffer(1)]],                           \
         device const uchar* keys [[buffer(2)]], device const uchar* values [[buffer(3)]],                         \
         device const uint2* rows [[buffer(4)]], device const uint* blocks [[buffer(5)]],                          \
@@ -223,14 +223,14 @@ void attend(
         attend<H, WIDE>(p, q, keys, values, rows, blocks, sinks, out, stats, shared, at, tid, simd, simds, lane); \
     }
 
-ATTENTION(decode_1, 1, true)
-ATTENTION(decode_2, 2, true)
-ATTENTION(decode_3, 3, true)
-ATTENTION(decode_4, 4, true)
-ATTENTION(decode_6, 6, true)
-ATTENTION(decode_8, 8, true)
-ATTENTION(decode_odd_1, 1, false)
-ATTENTION(decode_odd_4, 4, false)
+ATTENTION(1, true, attention_decode_1)
+ATTENTION(2, true, attention_decode_2)
+ATTENTION(3, true, attention_decode_3)
+ATTENTION(4, true, attention_decode_4)
+ATTENTION(6, true, attention_decode_6)
+ATTENTION(8, true, attention_decode_8)
+ATTENTION(1, false, attention_decode_odd_1)
+ATTENTION(4, false, attention_decode_odd_4)
 
 // Brings the splits of a row together: one threadgroup per head and token.
 kernel void attention_merge(

@@ -4,13 +4,13 @@ use metallic_core::{Attention, BLOCK_TOKENS, DType};
 
 use super::rope::{KV, KV_ALIGN, kv_type};
 use super::{
-    Arg, COMMON, Constants, Family, Kernel, Launch, Slot, Stage, Stages, StepTable, attention_tiles, reads,
-    work, writes,
+    Arg, COMMON, Constants, Family, Kernel, Launch, Moved, Slot, Stage, Stages, StepTable, attention_tiles,
+    reads, work, writes,
 };
 use crate::error::GpuError;
 use crate::gpu::Limits;
 use crate::params::kernel_params;
-use crate::step::StepFacts;
+use crate::step::StepShape;
 
 kernel_params! {
     /// One threadgroup per (part of the query heads of a key/value head, token, split). A part has at most `part` heads, a
@@ -84,7 +84,7 @@ pub(crate) struct AttentionSpec {
     /// The operation.
     pub(crate) attention: Attention,
     /// What the step brings.
-    pub(crate) facts: StepFacts,
+    pub(crate) shape: StepShape,
     /// How the cache stores elements.
     pub(crate) kv: DType,
     /// One more score a head that takes its share of the softmax and gives no value: `F32 [heads]`.
@@ -95,16 +95,25 @@ impl AttentionSpec {
     /// Refuses what no kernel takes; the constants all forms of attention share.
     pub(crate) fn constants(&self) -> Result<Constants, GpuError> {
         let a = &self.attention;
-        let unsupported = |reason: String| GpuError::Unsupported { op: "attention", reason };
         if a.kv_heads == 0 || a.heads == 0 || !a.heads.is_multiple_of(a.kv_heads) {
             return Err(unsupported(format!("{} query heads for {} key/value heads", a.heads, a.kv_heads)));
         }
-        if a.head_dim > MAX_HEAD_DIM {
-            return Err(unsupported(format!("heads of {}; at most {MAX_HEAD_DIM}", a.head_dim)));
-        }
+        kv_type("attention", self.kv, a.value_dim)?;
         let kv = kv_type("attention", self.kv, a.head_dim)?;
         let (softcap, sinks) = (u32::from(a.softcap.is_some()), u32::from(self.sinks.is_some()));
         Ok(Constants::of([kv, a.head_dim as u32, softcap, sinks]))
+    }
+
+    /// The same for fused kernels, which take values of the keys' size alone.
+    pub(crate) fn fused_constants(&self) -> Result<Constants, GpuError> {
+        let Attention { head_dim, value_dim, .. } = self.attention;
+        if head_dim != value_dim {
+            return Err(unsupported(format!("keys of {head_dim} beside values of {value_dim}, fused")));
+        }
+        if head_dim > MAX_HEAD_DIM {
+            return Err(unsupported(format!("heads of {head_dim}, fused; at most {MAX_HEAD_DIM}")));
+        }
+        self.constants()
     }
 
     /// The window as kernels see it.
@@ -114,39 +123,30 @@ impl AttentionSpec {
 
     /// Most tokens a token of the step looks at.
     pub(crate) fn reach(&self) -> usize {
-        self.facts.visible_max.min(self.attention.window.unwrap_or(usize::MAX))
+        self.shape.visible.min(self.attention.window.unwrap_or(usize::MAX))
     }
 
-    /// Tokens that the tokens of the step look at, each its own.
-    pub(crate) fn seen(&self) -> usize {
-        let windows = self.attention.window.map_or(usize::MAX, |w| w.saturating_mul(self.facts.tokens));
-        self.facts.seen.min(windows)
-    }
-
-    /// The same for query tiles, which look at a token once for all their own.
-    pub(crate) fn tiles_see(&self) -> usize {
-        let windows = self.attention.window.map_or(usize::MAX, |w| {
-            w.saturating_sub(1).saturating_mul(self.facts.tiles).saturating_add(self.facts.tokens)
-        });
-        self.facts.tiles_see.min(windows)
-    }
-
-    /// Bytes of so many tokens' keys, or values, where each head's are read by `readers` threadgroups.
-    pub(crate) fn kv_bytes(&self, tokens: usize, readers: usize) -> usize {
+    /// The keys, or values, of `dim` elements that the step's tokens look at, where each head's are read by `readers`
+    /// threadgroups; by tiles of queries, a token is looked at once for all their own.
+    pub(crate) fn seen(&self, dim: usize, readers: usize, tiles: bool) -> Moved {
         let a = &self.attention;
-        let row = a.head_dim / self.kv.block_len() * self.kv.block_bytes();
-        tokens.saturating_mul(row * a.kv_heads).saturating_mul(readers)
+        let row = dim / self.kv.block_len() * self.kv.block_bytes();
+        Moved::Seen { per_token: (row * a.kv_heads).saturating_mul(readers), window: a.window, tiles }
     }
 
-    /// Multiply-adds of the queries with the keys, and as many of the weights with the values.
-    pub(crate) fn half_work(&self) -> u64 {
-        work([self.seen(), self.attention.heads, self.attention.head_dim])
+    /// Multiply-adds of the queries with the keys at most, or of the weights with the values, of `dim` elements.
+    pub(crate) fn half_work(&self, dim: usize) -> u64 {
+        work([self.reach(), self.shape.tokens, self.attention.heads, dim])
     }
 
     /// The slot of the sinks.
     pub(crate) fn sinks(&self) -> Slot {
         self.sinks.unwrap_or(Slot::Unused)
     }
+}
+
+fn unsupported(reason: String) -> GpuError {
+    GpuError::Unsupported { op: "attention", reason }
 }
 
 /// Plans attention: `(q [tokens, heads * head_dim], receipt) -> [tokens, heads * head_dim]`.
@@ -156,7 +156,7 @@ pub(crate) fn plan(spec: &AttentionSpec, limits: &Limits) -> Result<Stages, GpuE
 
 /// Whether query tiles pay: their simdgroups have 8 rows each, which should not stand empty.
 fn tiled(spec: &AttentionSpec, limits: &Limits) -> bool {
-    spec.facts.tokens >= 8 * spec.facts.tiles.max(1) && attention_tiles::fits(spec, limits)
+    spec.shape.tokens >= 8 * spec.shape.tiles.max(1) && attention_tiles::fits(spec, limits)
 }
 
 /// How the query heads of one key/value head are shared out: threadgroups, heads of each, and the kernel that has room for
@@ -218,9 +218,9 @@ fn memory(simdgroups: u32, room: u32, head_dim: u32, limits: &Limits) -> Option<
 
 /// Rows by rows: one pass over the cache for every token.
 fn rows(spec: &AttentionSpec, limits: &Limits) -> Result<Stages, GpuError> {
-    let constants = spec.constants()?;
+    let constants = spec.fused_constants()?;
     let a = &spec.attention;
-    let (heads, kv_heads, tokens) = (a.heads as u32, a.kv_heads as u32, spec.facts.tokens as u32);
+    let (heads, kv_heads, tokens) = (a.heads as u32, a.kv_heads as u32, spec.shape.tokens as u32);
     let head_dim = a.head_dim as u32;
     let kernels = if a.head_dim.is_multiple_of(8) { &WIDE[..] } else { &ODD[..] };
     let (parts, part, room, function) = parts(heads / kv_heads, kernels);
@@ -261,7 +261,7 @@ fn rows(spec: &AttentionSpec, limits: &Limits) -> Result<Stages, GpuError> {
         groups: [groups, tokens, split.splits],
         threads: [split.simdgroups * 32, 1, 1],
         threadgroup_bytes: floats * 4,
-        work: spec.half_work().saturating_mul(2),
+        work: spec.half_work(a.head_dim).saturating_mul(2),
     };
     let whole = split.splits == 1;
     let slots = [
@@ -274,8 +274,8 @@ fn rows(spec: &AttentionSpec, limits: &Limits) -> Result<Stages, GpuError> {
         if whole { Slot::Output } else { Slot::Scratch(0) },
         if whole { Slot::Unused } else { Slot::Scratch(1) },
     ];
-    let bytes = spec.kv_bytes(spec.seen(), parts as usize);
-    let stage = Stage::new(launch, slots).touching(1, bytes).touching(2, bytes);
+    let seen = spec.seen(a.head_dim, parts as usize, false);
+    let stage = Stage::new(launch, slots).moving(1, seen).moving(2, seen);
     if whole {
         return Ok(stage.into());
     }

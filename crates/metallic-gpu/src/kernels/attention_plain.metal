@@ -80,22 +80,25 @@ kernel void attention_plain_values(
     constant PlainParams& p [[buffer(0)]], device const float* weights [[buffer(1)]],
     device const uchar* values [[buffer(2)]], device const uint2* rows [[buffer(3)]],
     device const uint* blocks [[buffer(4)]], device float* out [[buffer(5)]],
-    uint2 at [[threadgroup_position_in_grid]], uint2 place [[thread_position_in_threadgroup]]
+    uint2 at [[threadgroup_position_in_grid]], uint tid [[thread_index_in_threadgroup]],
+    uint2 threads [[threads_per_threadgroup]]
 ) {
-    const uint head = at.x, token = at.y, i = place.x;
-    if (i >= HEAD_DIM) return;
-    const uint kv_head = head / (p.heads / p.kv_heads), bytes = kv_row_bytes();
+    const uint head = at.x, token = at.y;
+    const uint kv_head = head / (p.heads / p.kv_heads), bytes = kv_row_bytes(p.value_dim);
     const uint2 row = rows[token];
     const uint2 range = seen_range(row.y, p.window);
     const uint first = range.x / BLOCK_TOKENS;
     weights += score_row(p, head, token);
-    float sum = 0.0f;
-    for (uint b = first; b * BLOCK_TOKENS < range.y; b++) {
-        const uint base = b * BLOCK_TOKENS;
-        device const uchar* block = values + kv_block_start(blocks[row.x + b], kv_head, p.kv_heads);
-        const uint from = range.x > base ? range.x - base : 0, to = min(BLOCK_TOKENS, range.y - base);
-        for (uint k = from; k < to; k++)
-            sum = fma(weights[base + k - first * BLOCK_TOKENS], kv_load1(block + k * bytes, i), sum);
+    out += (ulong(token) * p.heads + head) * p.value_dim;
+    for (uint i = tid; i < p.value_dim; i += threads.x) {
+        float sum = 0.0f;
+        for (uint b = first; b * BLOCK_TOKENS < range.y; b++) {
+            const uint base = b * BLOCK_TOKENS;
+            device const uchar* block = values + kv_block_start(blocks[row.x + b], kv_head, p.kv_heads, p.value_dim);
+            const uint from = range.x > base ? range.x - base : 0, to = min(BLOCK_TOKENS, range.y - base);
+            for (uint k = from; k < to; k++)
+                sum = fma(weights[base + k - first * BLOCK_TOKENS], kv_load1(block + k * bytes, i), sum);
+        }
+        out[i] = sum;
     }
-    out[(ulong(token) * p.heads + head) * HEAD_DIM + i] = sum;
 }

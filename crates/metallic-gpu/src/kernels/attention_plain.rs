@@ -11,7 +11,9 @@ use crate::threadgroup;
 
 kernel_params! {
     /// Rows `(head, token)` of `stride` scores. No window: `window` is the largest number.
-    PlainParams { heads: u32, kv_heads: u32, tokens: u32, window: u32, stride: u32, scale: f32, softcap: f32 }
+    PlainParams {
+        heads: u32, kv_heads: u32, tokens: u32, window: u32, stride: u32, scale: f32, softcap: f32, value_dim: u32,
+    }
 }
 
 pub(crate) const FAMILY: Family = Family {
@@ -32,14 +34,15 @@ const SOFTMAX: &[Arg] = &[reads("rows", 8), reads("sinks", 4), updates("scores",
 const VALUES: &[Arg] =
     &[reads("weights", 4), reads("values", KV_ALIGN), reads("rows", 8), reads("blocks", 4), writes("out", 4)];
 
-/// Plans attention: `(q [tokens, heads * head_dim], receipt) -> [tokens, heads * head_dim]`.
+/// Plans attention: `(q [tokens, heads * head_dim], receipt) -> [tokens, heads * value_dim]`.
 pub(crate) fn plan(spec: &AttentionSpec, limits: &Limits) -> Result<Stages, GpuError> {
     let constants = spec.constants()?;
     let a = &spec.attention;
-    let (heads, kv_heads, tokens) = (a.heads as u32, a.kv_heads as u32, spec.facts.tokens as u32);
+    let (heads, kv_heads, tokens) = (a.heads as u32, a.kv_heads as u32, spec.shape.tokens as u32);
+    let value_dim = a.value_dim as u32;
     let blocks = blocks_of(spec.reach(), a.window.is_some()).max(1);
     let stride = blocks * 32;
-    let rows = a.heads * spec.facts.tokens;
+    let rows = a.heads * spec.shape.tokens;
     let bytes = rows.checked_mul(stride as usize * 4).filter(|bytes| *bytes <= limits.max_buffer);
     let Some(bytes) = bytes else {
         let needed = rows.saturating_mul(stride as usize * 4);
@@ -57,6 +60,7 @@ pub(crate) fn plan(spec: &AttentionSpec, limits: &Limits) -> Result<Stages, GpuE
         stride,
         scale: a.scale,
         softcap: a.softcap.unwrap_or(1.0),
+        value_dim,
     };
     let simdgroups = blocks.min(4).min(limits.max_threads / 32).max(1);
     let launch = |function, args, groups, threads, work| Launch {
@@ -68,20 +72,22 @@ pub(crate) fn plan(spec: &AttentionSpec, limits: &Limits) -> Result<Stages, GpuE
         work,
     };
     let groups = [kv_heads, tokens, blocks.div_ceil(simdgroups)];
-    let scores = launch("attention_plain_scores", SCORES, groups, simdgroups * 32, spec.half_work());
+    let scores =
+        launch("attention_plain_scores", SCORES, groups, simdgroups * 32, spec.half_work(a.head_dim));
     let threads = threadgroup::row_threads(stride, limits);
     let softmax = launch("attention_plain_softmax", SOFTMAX, [heads, tokens, 1], threads, 0);
-    let threads = (a.head_dim as u32).next_multiple_of(32);
-    let values = launch("attention_plain_values", VALUES, [heads, tokens, 1], threads, spec.half_work());
+    let threads = value_dim.next_multiple_of(32).min(limits.max_threads);
+    let work = spec.half_work(a.value_dim);
+    let values = launch("attention_plain_values", VALUES, [heads, tokens, 1], threads, work);
     let (table, lists) = (Slot::Step(StepTable::Rows), Slot::Step(StepTable::Blocks));
     let weights = Slot::Scratch(0);
     Ok(Stages {
         stages: vec![
             Stage::new(scores, [Slot::Input(0), Slot::Keys, table, lists, weights])
-                .touching(1, spec.kv_bytes(spec.seen(), 1)),
+                .moving(1, spec.seen(a.head_dim, 1, false)),
             Stage::new(softmax, [table, spec.sinks(), weights]),
             Stage::new(values, [weights, Slot::Values, table, lists, Slot::Output])
-                .touching(1, spec.kv_bytes(spec.seen(), a.heads / a.kv_heads)),
+                .moving(1, spec.seen(a.value_dim, a.heads / a.kv_heads, false)),
         ],
         scratch: vec![bytes],
     })
@@ -118,6 +124,30 @@ mod tests {
         for head_dim in [26, 80, 256] {
             let attention = Attention { heads: 5, kv_heads: 1, head_dim, scale: 0.1, ..GROUPED };
             check(&Scene::new(attention, DType::F16, &[(36, 2)]));
+        }
+    }
+
+    #[test]
+    fn values_may_be_of_another_size_than_keys() {
+        for (kv, head_dim, value_dim) in [
+            (DType::F32, 24, 16),
+            (DType::F16, 26, 33),
+            (DType::BF16, 16, 100),
+            (DType::Q8_0, 96, 64),
+            (DType::F16, 576, 512),
+            (DType::F32, 8, 1100),
+        ] {
+            let scene = Scene::new(Attention { head_dim, ..SMALL }, kv, &[(40, 2), (0, 3)]);
+            let attention = Attention { value_dim, kv_heads: 2, heads: 4, ..scene.attention };
+            let scene = Scene { attention, ..scene };
+            check(&scene);
+            let stages = plan(&scene.spec(), &LIMITS).unwrap();
+            let bytes = |dim: usize| 2 * dim / kv.block_len() * kv.block_bytes();
+            let seen = |stage: usize| stages.stages[stage].slots()[1].1.bytes(&scene.counts());
+            let tokens = scene.counts().seen;
+            assert_eq!(seen(0), Some(bytes(head_dim) * tokens), "keys");
+            assert_eq!(seen(2), Some(2 * bytes(value_dim) * tokens), "values, by each of two heads");
+            assert!(super::super::attention::plan(&scene.spec(), &LIMITS).is_err(), "they are not fused");
         }
     }
 

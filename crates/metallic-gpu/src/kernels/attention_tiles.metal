@@ -172,8 +172,8 @@ void attend_tile(
     }
 }
 
-#define ATTENTION_TILES(M)                                                                                        \
-    [[kernel, max_total_threads_per_threadgroup(128)]] void attention_tiles_##M(                                  \
+#define ATTENTION_TILES(M, ATTENTION_TILES_NAME)                                                                  \
+    [[kernel, max_total_threads_per_threadgroup(128)]] void ATTENTION_TILES_NAME(                                 \
         constant TileParams& p [[buffer(0)]], device const float* q [[buffer(1)]],                                \
         device const uchar* keys [[buffer(2)]], device const uchar* values [[buffer(3)]],                         \
         device const uint4* tiles [[buffer(4)]], device const uint* blocks [[buffer(5)]],                         \
@@ -189,6 +189,6 @@ void attend_tile(
             simd, lane);                                                                                          \
     }
 
-ATTENTION_TILES(8)
-ATTENTION_TILES(16)
-ATTENTION_TILES(32)
+ATTENTION_TILES(8, attention_tiles_8)
+ATTENTION_TILES(16, attention_tiles_16)
+ATTENTION_TILES(32, attention_tiles_32)

@@ -45,7 +45,7 @@ pub(crate) fn fits(spec: &AttentionSpec, limits: &Limits) -> bool {
 
 /// Plans attention by tiles: `(q [tokens, heads * head_dim], receipt) -> [tokens, heads * head_dim]`.
 pub(crate) fn plan(spec: &AttentionSpec, limits: &Limits) -> Result<Stages, GpuError> {
-    let constants = spec.constants()?;
+    let constants = spec.fused_constants()?;
     let a = &spec.attention;
     if !fits(spec, limits) {
         let reason = format!("query tiles of heads of {}; they must be whole matrices of 8", a.head_dim);
@@ -66,10 +66,10 @@ pub(crate) fn plan(spec: &AttentionSpec, limits: &Limits) -> Result<Stages, GpuE
     let launch = Launch {
         kernel: Kernel { family: &FAMILY, function, constants, args: TILES },
         params: params.params(),
-        groups: [a.heads as u32, spec.facts.tiles as u32, 1],
+        groups: [a.heads as u32, spec.shape.tiles as u32, 1],
         threads: [THREADS, 1, 1],
         threadgroup_bytes: 0,
-        work: spec.half_work().saturating_mul(2),
+        work: spec.half_work(a.head_dim).saturating_mul(2),
     };
     let slots = [
         Slot::Input(0),
@@ -80,6 +80,6 @@ pub(crate) fn plan(spec: &AttentionSpec, limits: &Limits) -> Result<Stages, GpuE
         spec.sinks(),
         Slot::Output,
     ];
-    let bytes = spec.kv_bytes(spec.tiles_see(), a.heads / a.kv_heads);
-    Ok(Stage::new(launch, slots).touching(1, bytes).touching(2, bytes).into())
+    let seen = spec.seen(a.head_dim, a.heads / a.kv_heads, true);
+    Ok(Stage::new(launch, slots).moving(1, seen).moving(2, seen).into())
 }

@@ -61,13 +61,6 @@ impl<const N: usize> Axes<N> {
         Ok(made)
     }
 
-    /// The number of elements where all operands are contiguous.
-    pub(crate) fn contiguous(&self) -> Option<u32> {
-        let [outer @ .., n] = self.shape;
-        let inner = |s: &[u32; RANK]| s[RANK - 1] == 1 || n == 1;
-        (outer == [1; RANK - 1] && self.strides.iter().all(inner)).then_some(n)
-    }
-
     /// Threads of four neighbours along the innermost axis each.
     pub(crate) fn threads(&self, op: &'static str) -> Result<u32, GpuError> {
         let [outer @ .., n] = self.shape;
@@ -83,12 +76,11 @@ mod tests {
     #[test]
     fn what_lies_one_after_another_is_one_axis() {
         let axes = Axes::new("test", &[2, 3, 5], [&[15, 5, 1], &[15, 5, 1]]).unwrap();
-        assert_eq!(axes.shape, [1, 1, 1, 30]);
-        assert_eq!(axes.contiguous(), Some(30));
+        assert_eq!((axes.shape, axes.strides), ([1, 1, 1, 30], [[0, 0, 0, 1]; 2]));
         let axes = Axes::new("test", &[2, 3, 5], [&[0, 5, 1], &[15, 5, 1]]).unwrap();
         assert_eq!((axes.shape, axes.strides[0]), ([1, 1, 2, 15], [0, 0, 0, 1]));
-        assert_eq!((axes.contiguous(), axes.threads("test").unwrap()), (None, 8));
-        assert_eq!(Axes::new("test", &[], [&[]]).unwrap().contiguous(), Some(1));
+        assert_eq!(axes.threads("test").unwrap(), 8);
+        assert_eq!(Axes::new("test", &[], [&[]]).unwrap().shape, [1; 4]);
     }
 
     #[test]

@@ -1,5 +1,5 @@
-// Copies between strided tensors, with a cast; a number in every place; and the copy that turns: where input and output
-// are dense along different axes, tiles go through threadgroup memory, so that both sides are read and written in runs.
+// Copies between strided tensors, with a cast, and the copy that turns: where input and output are dense along different
+// axes, tiles go through threadgroup memory, so that both sides are read and written in runs.
 
 constant constexpr uint TILE = 32;
 
@@ -48,8 +48,8 @@ void turn_tile(
     }
 }
 
-#define TURN(From, To, FROM, TO)                                                                                 \
-    [[kernel, max_total_threads_per_threadgroup(256)]] void turn_##FROM##_##TO(                                  \
+#define TURN(From, To, TURN_NAME)                                                                                \
+    [[kernel, max_total_threads_per_threadgroup(256)]] void TURN_NAME(                                           \
         constant CopyParams& p [[buffer(0)]], device const From* x [[buffer(1)]], device To* out [[buffer(2)]],  \
         uint3 group [[threadgroup_position_in_grid]], uint3 at [[thread_position_in_threadgroup]]                \
     ) {                                                                                                          \
@@ -57,36 +57,24 @@ void turn_tile(
         turn_tile<From, To>(p, x, out, tile, group, at);                                                         \
     }
 
-#define COPY(From, To, FROM, TO)                                                                                 \
-    kernel void copy_##FROM##_##TO(                                                                              \
+#define COPY(From, To, COPY_NAME, TURN_NAME)                                                                       \
+    kernel void COPY_NAME(                                                                                       \
         constant CopyParams& p [[buffer(0)]], device const From* x [[buffer(1)]], device To* out [[buffer(2)]],  \
         uint tid [[thread_position_in_grid]]                                                                     \
     ) {                                                                                                          \
         copy_four<From, To>(p, x, out, tid);                                                                     \
     }                                                                                                            \
-    TURN(From, To, FROM, TO)
+    TURN(From, To, TURN_NAME)
 
-#define FILL(T, NAME)                                                                                            \
-    kernel void fill_##NAME(                                                                                     \
-        constant FillParams& p [[buffer(0)]], device T* out [[buffer(1)]], uint tid [[thread_position_in_grid]]  \
-    ) {                                                                                                          \
-        const Walk at = walk(uint4(p.n0, p.n1, p.n2, p.n3), tid);                                                \
-        if (at.count == 0) return;                                                                               \
-        store_strided(out + place(at, uint4(p.y0, p.y1, p.y2, p.y3)), p.y3, at.count, float4(p.value));          \
-    }
-
-COPY(float, float, f32, f32)
-COPY(float, half, f32, f16)
-COPY(float, bfloat, f32, bf16)
-COPY(half, float, f16, f32)
-COPY(half, half, f16, f16)
-COPY(half, bfloat, f16, bf16)
-COPY(bfloat, float, bf16, f32)
-COPY(bfloat, half, bf16, f16)
-COPY(bfloat, bfloat, bf16, bf16)
-FILL(float, f32)
-FILL(half, f16)
-FILL(bfloat, bf16)
+COPY(float, float, copy_f32_f32, turn_f32_f32)
+COPY(float, half, copy_f32_f16, turn_f32_f16)
+COPY(float, bfloat, copy_f32_bf16, turn_f32_bf16)
+COPY(half, float, copy_f16_f32, turn_f16_f32)
+COPY(half, half, copy_f16_f16, turn_f16_f16)
+COPY(half, bfloat, copy_f16_bf16, turn_f16_bf16)
+COPY(bfloat, float, copy_bf16_f32, turn_bf16_f32)
+COPY(bfloat, half, copy_bf16_f16, turn_bf16_f16)
+COPY(bfloat, bfloat, copy_bf16_bf16, turn_bf16_bf16)
 
 // Integers go bit by bit.
 kernel void copy_u32_u32(
@@ -98,4 +86,4 @@ kernel void copy_u32_u32(
     out += place(at, uint4(p.y0, p.y1, p.y2, p.y3));
     for (uint k = 0; k < at.count; k++) out[ulong(k) * p.y3] = x[ulong(k) * p.x3];
 }
-TURN(uint, uint, u32, u32)
+TURN(uint, uint, turn_u32_u32)

@@ -1,9 +1,9 @@
-//! Copies between strided tensors, with a cast, and a number in every place.
+//! Copies between strided tensors, with a cast.
 
 use metallic_core::DType;
 
 use super::axes::{AXES, Axes};
-use super::typed::{PerFloat, VECTORS};
+use super::typed::VECTORS;
 use super::{Arg, Constants, Family, Kernel, Launch, reads, writes};
 use crate::error::GpuError;
 use crate::gpu::Limits;
@@ -17,11 +17,6 @@ kernel_params! {
         x0: u32, x1: u32, x2: u32, x3: u32,
         y0: u32, y1: u32, y2: u32, y3: u32,
     }
-}
-
-kernel_params! {
-    /// Shape, strides of the output, the number.
-    FillParams { n0: u32, n1: u32, n2: u32, n3: u32, y0: u32, y1: u32, y2: u32, y3: u32, value: f32 }
 }
 
 const WIDE: &[Arg] = &[reads("x", 4), writes("out", 4)];
@@ -43,33 +38,24 @@ const KERNELS: [(DType, DType, &[Arg], [&str; 2]); 10] = [
     (DType::U32, DType::U32, WIDE, ["copy_u32_u32", "turn_u32_u32"]),
 ];
 
-/// The declarations of all copies and fills.
-const DECLARED: [(&str, &[Arg]); 23] = {
-    let mut all: [(&str, &[Arg]); 23] = [("", &[]); 23];
+/// The declarations of all copies.
+const DECLARED: [(&str, &[Arg]); 20] = {
+    let mut all: [(&str, &[Arg]); 20] = [("", &[]); 20];
     let mut i = 0;
     while i < KERNELS.len() {
         all[2 * i] = (KERNELS[i].3[0], KERNELS[i].2);
         all[2 * i + 1] = (KERNELS[i].3[1], KERNELS[i].2);
         i += 1;
     }
-    all[20] = ("fill_f32", FILL.args[0]);
-    all[21] = ("fill_f16", FILL.args[1]);
-    all[22] = ("fill_bf16", FILL.args[1]);
     all
 };
 
 pub(crate) const FAMILY: Family = Family {
     name: "copy",
-    params: &[CopyParams::MSL, FillParams::MSL],
+    params: &[CopyParams::MSL],
     uses: &[VECTORS, AXES],
     text: include_str!("copy.metal"),
     kernels: &DECLARED,
-};
-
-const FILL: PerFloat = PerFloat {
-    op: "fill",
-    functions: ["fill_f32", "fill_f16", "fill_bf16"],
-    args: [&[writes("out", 4)], &[writes("out", 2)]],
 };
 
 /// Side of a tile that is turned in threadgroup memory.
@@ -116,24 +102,10 @@ fn turned(axes: &Axes<2>) -> Option<Axes<2>> {
     Some(axes)
 }
 
-/// `() -> out`: a number in every place.
-pub(crate) fn fill(dtype: DType, value: f32, axes: &Axes<1>, limits: &Limits) -> Result<Launch, GpuError> {
-    let ([n0, n1, n2, n3], [[y0, y1, y2, y3]]) = (axes.shape, axes.strides);
-    let (groups, threads) = threadgroup::linear(axes.threads("fill")?, limits);
-    Ok(Launch {
-        kernel: FILL.of(&FAMILY, dtype, Constants::NONE)?,
-        params: FillParams { n0, n1, n2, n3, y0, y1, y2, y3, value }.params(),
-        groups: [groups, 1, 1],
-        threads: [threads, 1, 1],
-        threadgroup_bytes: 0,
-        work: 0,
-    })
-}
-
 #[cfg(test)]
 mod tests {
     use super::super::harness::{Data, as_u32s, run, u32s};
-    use super::super::typed::tests::{FLOATS, bytes, data, floats, room, rounded, waves};
+    use super::super::typed::tests::{FLOATS, bytes, data, room, rounded, waves};
     use super::*;
     use crate::threadgroup::tests::LIMITS;
 
@@ -212,24 +184,6 @@ mod tests {
             let launch = copy((DType::F32, to), &axes, &LIMITS).unwrap();
             let Some(found) = run(&launch, &[data(DType::F32, &x), room(to, 9)]) else { return };
             assert_eq!(found[1], bytes(to, &x), "{to}");
-        }
-    }
-
-    #[test]
-    fn a_number_fills_every_place_and_no_other() {
-        for dtype in FLOATS {
-            for strides in [[41, 1], [2, 7]] {
-                let shape = [3, 41];
-                let axes = Axes::new("fill", &shape, [&strides]).unwrap();
-                let launch = fill(dtype, -2.5, &axes, &LIMITS).unwrap();
-                let Some(found) = run(&launch, &[room(dtype, extent(&shape, &strides))]) else { return };
-                let places = offsets(&shape, &strides);
-                let poison = floats(dtype, &vec![0xCD; dtype.block_bytes()])[0];
-                for (at, value) in floats(dtype, &found[0]).into_iter().enumerate() {
-                    let expected = if places.contains(&at) { -2.5 } else { poison };
-                    assert_eq!(value, expected, "{dtype} {at}");
-                }
-            }
         }
     }
 }

@@ -46,16 +46,16 @@ inline float4 four(device const float* p) {
 // `squares[t * PITCH]`.
 template <typename W, uint T, typename Order>
 void dots(
-    constant MatvecParams& p, Vectors v, device const uchar* w, Order order, uint first, uint lane,
+    uint cols, Vectors v, device const uchar* w, Order order, uint first, uint lane,
     threadgroup float* parts, threadgroup float* squares
 ) {
     constexpr uint RUN = W::SPLIT / 8;
     device const uchar* at[ROWS];
 #pragma unroll
-    for (uint r = 0; r < ROWS; r++) at[r] = w + ulong(order.row(first + r)) * row_bytes<W>(p.cols);
+    for (uint r = 0; r < ROWS; r++) at[r] = w + ulong(order.row(first + r)) * row_bytes<W>(cols);
     device const float* x[T];
 #pragma unroll
-    for (uint t = 0; t < T; t++) x[t] = v.x + ulong(min(t, v.tokens - 1)) * p.cols;
+    for (uint t = 0; t < T; t++) x[t] = v.x + ulong(min(t, v.tokens - 1)) * cols;
     float sum[ROWS][T];
     float square[T];
 #pragma unroll
@@ -64,7 +64,7 @@ void dots(
 #pragma unroll
         for (uint r = 0; r < ROWS; r++) sum[r][t] = 0.0f;
     }
-    const uint pieces = p.cols / 16;
+    const uint pieces = cols / 16;
     for (uint piece = lane; piece < pieces; piece += SIMD) {
         for (uint half_piece = 0; half_piece < 2; half_piece++) {
             const uint col = piece / RUN * (2 * W::SPLIT) + piece % RUN * 8 + half_piece * W::SPLIT;
@@ -96,7 +96,7 @@ void dots(
         }
     }
     if (W::BLOCK == 1) {
-        for (uint col = pieces * 16 + lane; col < p.cols; col += SIMD) {
+        for (uint col = pieces * 16 + lane; col < cols; col += SIMD) {
 #pragma unroll
             for (uint t = 0; t < T; t++) {
                 float value = x[t][col];
@@ -145,7 +145,7 @@ void part_dots(
     for (uint done = 0; done < places.y; done += ROWS) {
         v.squares = v.squares && done == 0;
         threadgroup float* to = parts + done * T * PITCH;
-#define DOTS(W) dots<W, T>(p, v, w, order, places.x + done, lane, to, squares)
+#define DOTS(W) dots<W, T>(p.cols, v, w, order, places.x + done, lane, to, squares)
         FOR_WEIGHT_TYPE(type, DOTS)
 #undef DOTS
     }

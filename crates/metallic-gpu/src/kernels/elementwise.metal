@@ -30,20 +30,20 @@ void zip_four(constant ZipParams& p, device const T* a, device const T* b, devic
     }
 }
 
-#define ELEMENTWISE(T, NAME)                                                                                     \
-    kernel void map_##NAME(                                                                                      \
+#define ELEMENTWISE(T, MAP, ZIP)                                                                                 \
+    kernel void MAP(                                                                                             \
         constant MapParams& p [[buffer(0)]], device const T* x [[buffer(1)]], device T* out [[buffer(2)]],       \
         uint tid [[thread_position_in_grid]]                                                                     \
     ) {                                                                                                          \
         map_four<T>(p, x, out, tid);                                                                             \
     }                                                                                                            \
-    kernel void zip_##NAME(                                                                                      \
+    kernel void ZIP(                                                                                             \
         constant ZipParams& p [[buffer(0)]], device const T* a [[buffer(1)]], device const T* b [[buffer(2)]],   \
         device T* out [[buffer(3)]], uint tid [[thread_position_in_grid]]                                        \
     ) {                                                                                                          \
         zip_four<T>(p, a, b, out, tid);                                                                          \
     }
 
-ELEMENTWISE(float, f32)
-ELEMENTWISE(half, f16)
-ELEMENTWISE(bfloat, bf16)
+ELEMENTWISE(float, map_f32, zip_f32)
+ELEMENTWISE(half, map_f16, zip_f16)
+ELEMENTWISE(bfloat, map_bf16, zip_bf16)

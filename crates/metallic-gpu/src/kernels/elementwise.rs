@@ -53,11 +53,6 @@ pub(crate) fn unary(dtype: DType, f: Unary, n: u32, limits: &Limits) -> Result<L
     map(dtype, (unary_code(f), 0.0), n, limits)
 }
 
-/// `factor * x`: `(x [n]) -> out [n]`.
-pub(crate) fn scale(dtype: DType, factor: f32, n: u32, limits: &Limits) -> Result<Launch, GpuError> {
-    map(dtype, (typed::MUL, factor), n, limits)
-}
-
 /// `cap * tanh(x / cap)`: `(x [n]) -> out [n]`.
 pub(crate) fn softcap(dtype: DType, cap: f32, n: u32, limits: &Limits) -> Result<Launch, GpuError> {
     map(dtype, (typed::SOFTCAP, cap), n, limits)
@@ -139,6 +134,8 @@ mod tests {
     use crate::threadgroup::tests::LIMITS;
 
     const UNARY: [Unary; 5] = [Unary::Silu, Unary::Gelu, Unary::GeluTanh, Unary::Relu, Unary::Sigmoid];
+    const ALL: [Unary; 7] =
+        [Unary::Silu, Unary::Gelu, Unary::GeluTanh, Unary::Relu, Unary::Sigmoid, Unary::Exp, Unary::Softplus];
 
     fn exact(f: Unary, x: f64) -> f64 {
         match f {
@@ -149,6 +146,8 @@ mod tests {
             }
             Unary::Relu => x.max(0.0),
             Unary::Sigmoid => 1.0 / (1.0 + (-x).exp()),
+            Unary::Exp => x.exp(),
+            Unary::Softplus => x.max(0.0) + (-x.abs()).exp().ln_1p(),
         }
     }
 
@@ -200,6 +199,28 @@ mod tests {
     }
 
     #[test]
+    fn exponentials_are_right_where_they_are_numbers_and_softplus_never_overflows() {
+        let mut x = waves(257, 9.0);
+        x.extend([0.0, -0.0, 1e-30, -1e-7, 10.5, -80.0, -6e4, -20.0]);
+        for dtype in FLOATS {
+            for f in [Unary::Exp, Unary::Softplus] {
+                let launch = unary(dtype, f, x.len() as u32, &LIMITS).unwrap();
+                map_matches(&launch, dtype, &x, |x| exact(f, x), &format!("{f:?}"));
+            }
+        }
+        let x = [89.0, 3e38, f32::INFINITY, f32::NEG_INFINITY, -30.0, -80.0];
+        for f in [Unary::Exp, Unary::Softplus] {
+            let launch = unary(DType::F32, f, 6, &LIMITS).unwrap();
+            let Some(found) = run(&launch, &[data(DType::F32, &x), room(DType::F32, 6)]) else { return };
+            for (x, found) in x.iter().zip(floats(DType::F32, &found[1])) {
+                let expected = exact(f, f64::from(*x));
+                let same = found == expected as f32 || (f64::from(found) / expected - 1.0).abs() < 1e-6;
+                assert!(same, "{f:?}({x}) = {found}, not {expected}");
+            }
+        }
+    }
+
+    #[test]
     fn gelu_keeps_its_digits_where_it_is_almost_zero() {
         let x = [-3.0f32, -5.0, -8.0, -12.0];
         let launch = unary(DType::F32, Unary::Gelu, 4, &LIMITS).unwrap();
@@ -215,8 +236,8 @@ mod tests {
         for dtype in FLOATS {
             for n in LENGTHS {
                 let x = waves(n, 2.0);
-                let scaled = scale(dtype, -0.75, n, &LIMITS).unwrap();
-                map_matches(&scaled, dtype, &x, |x| x * -0.75, "scale");
+                let scaled = scalar(dtype, (Binary::Mul, false), -0.75, n, &LIMITS).unwrap();
+                map_matches(&scaled, dtype, &x, |x| x * -0.75, "scaled");
                 let capped = softcap(dtype, 0.7, n, &LIMITS).unwrap();
                 let cap = f64::from(0.7f32);
                 map_matches(&capped, dtype, &x, |x| cap * (x / cap).tanh(), "softcap");
@@ -277,7 +298,7 @@ mod tests {
     fn a_gate_multiplies() {
         let (gate, up) = (waves(261, 6.0), waves(261, 2.0));
         for dtype in FLOATS {
-            for act in UNARY {
+            for act in ALL {
                 let launch = gated(dtype, act, 261, &LIMITS).unwrap();
                 zip_matches(&launch, dtype, (&gate, &up), |g, u| exact(act, g) * u);
             }

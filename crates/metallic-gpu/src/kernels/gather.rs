@@ -1,18 +1,18 @@
-//! Rows of a table by number, and columns of a matrix.
+//! Rows of a table by number, columns of a matrix, and elements by their rows' own indices.
 
 use metallic_core::DType;
 
 use super::quant::{QUANT, QUANT_TYPES, row_bytes, weight_type};
 use super::typed::{self, PerFloat, VECTORS};
-use super::{Arg, COMMON, Constants, Family, Kernel, Launch, Params, reads, writes};
+use super::{Arg, COMMON, Constants, Family, Kernel, Launch, Params, Slot, Stage, Stages, reads, writes};
 use crate::error::GpuError;
 use crate::gpu::Limits;
 use crate::params::kernel_params;
 use crate::threadgroup;
 
 kernel_params! {
-    /// Rows of `cols` elements, `pitch` bytes from one to the next in the table.
-    GatherParams { rows: u32, cols: u32, pitch: u32 }
+    /// Rows of `cols` elements, `pitch` bytes from one to the next in the table; `last` is its last row.
+    GatherParams { rows: u32, cols: u32, pitch: u32, last: u32 }
 }
 
 kernel_params! {
@@ -20,9 +20,14 @@ kernel_params! {
     SliceParams { rows: u32, in_cols: u32, start: u32, cols: u32 }
 }
 
+kernel_params! {
+    /// `count` elements of each row of `cols`.
+    PickParams { rows: u32, cols: u32, count: u32 }
+}
+
 pub(crate) const FAMILY: Family = Family {
     name: "gather",
-    params: &[GatherParams::MSL, SliceParams::MSL],
+    params: &[GatherParams::MSL, SliceParams::MSL, PickParams::MSL],
     uses: &[COMMON, QUANT_TYPES, QUANT, VECTORS],
     text: include_str!("gather.metal"),
     kernels: &[
@@ -32,15 +37,22 @@ pub(crate) const FAMILY: Family = Family {
         ("slice_f32", SLICE.args[0]),
         ("slice_f16", SLICE.args[1]),
         ("slice_bf16", SLICE.args[1]),
+        ("pick_f32", PICK.args[0]),
+        ("pick_f16", PICK.args[1]),
+        ("pick_bf16", PICK.args[1]),
     ],
 };
 
-const fn gather_args(align: usize) -> [Arg; 3] {
-    [reads("ids", 4), reads("table", 2), writes("out", align)]
+const fn gather_args(align: usize) -> [Arg; 4] {
+    [reads("ids", 4), reads("table", 2), reads("fed", 4), writes("out", align)]
 }
 
 const fn slice_args(align: usize) -> [Arg; 2] {
     [reads("x", align), writes("out", align)]
+}
+
+const fn pick_args(align: usize) -> [Arg; 3] {
+    [reads("x", align), reads("ids", 4), writes("out", align)]
 }
 
 const GATHER: PerFloat = PerFloat {
@@ -55,46 +67,61 @@ const SLICE: PerFloat = PerFloat {
     args: [&slice_args(4), &slice_args(2)],
 };
 
-/// Rows of a table of any type: `(ids: U32 [n], table [_, cols]) -> out: F32 [n, cols]`. Of the table [`gathered`] bytes are
-/// touched.
-pub(crate) fn embed(dtype: DType, (n, cols): (u32, u32), limits: &Limits) -> Result<Launch, GpuError> {
-    gather((dtype, DType::F32), (n, cols), None, limits)
+const PICK: PerFloat = PerFloat {
+    op: "gather",
+    functions: ["pick_f32", "pick_f16", "pick_bf16"],
+    args: [&pick_args(4), &pick_args(2)],
+};
+
+/// Rows of a table of any type, by ids, or by what the step before has chosen where an id says so: `(ids: U32 [n],
+/// table [v, cols], fed) -> out [n, cols]`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Gathered {
+    /// Type of the table.
+    pub(crate) table: DType,
+    /// Type of the result.
+    pub(crate) out: DType,
+    /// Rows of the result.
+    pub(crate) rows: u32,
+    /// Elements of a row.
+    pub(crate) cols: u32,
+    /// Rows of the table.
+    pub(crate) of: u32,
+    /// Whether ids may name what the step before has chosen.
+    pub(crate) fed: bool,
 }
 
-/// Bytes of a table that gathering `n` rows of `cols` elements reads.
-pub(crate) fn gathered(dtype: DType, (n, cols): (u32, u32)) -> Result<usize, GpuError> {
-    Ok(row_bytes("embed", dtype, cols)?.saturating_mul(n as usize))
+impl Gathered {
+    /// Bytes of the table that are read.
+    fn bytes(&self) -> Result<usize, GpuError> {
+        Ok(row_bytes("embed", self.table, self.cols)?.saturating_mul(self.rows as usize))
+    }
+
+    fn launch(&self, in_order: Option<u32>, limits: &Limits) -> Result<Launch, GpuError> {
+        let Gathered { table, out, rows, cols, of, fed } = *self;
+        let pitch = match in_order {
+            Some(pitch) => pitch,
+            None => typed::count("embed", row_bytes("embed", table, cols)?)?,
+        };
+        let constants =
+            Constants::of([weight_type("embed", table)?, u32::from(in_order.is_some()), u32::from(fed)]);
+        let kernel = GATHER.of(&FAMILY, out, constants)?;
+        let params = GatherParams { rows, cols, pitch, last: of.saturating_sub(1) };
+        Ok(launch(kernel, params.params(), (cols.div_ceil(8), rows), limits))
+    }
 }
 
-/// Rows of activations: `(ids: U32 [n], x: F32 [_, cols]) -> out: F32 [n, cols]`.
-pub(crate) fn select_rows(size: (u32, u32), limits: &Limits) -> Result<Launch, GpuError> {
-    gather((DType::F32, DType::F32), size, None, limits)
+/// [`Gathered`] rows: `(table, ids)` are the inputs, in this order.
+pub(crate) fn gather(spec: &Gathered, limits: &Limits) -> Result<Stages, GpuError> {
+    let fed = if spec.fed { Slot::Fed } else { Slot::Unused };
+    let slots = [Slot::Input(1), Slot::Input(0), fed, Slot::Output];
+    Ok(Stage::new(spec.launch(None, limits)?, slots).touching(1, spec.bytes()?).into())
 }
 
-/// All rows of a table in order, as another type: `(unused, table [rows, cols]) -> out [rows, cols]`. Rows are `pitch` bytes
-/// from one to the next in the table.
-pub(crate) fn decode(
-    types: (DType, DType),
-    size: (u32, u32),
-    pitch: u32,
-    limits: &Limits,
-) -> Result<Launch, GpuError> {
-    gather(types, size, Some(pitch), limits)
-}
-
-fn gather(
-    (table, out): (DType, DType),
-    (rows, cols): (u32, u32),
-    in_order: Option<u32>,
-    limits: &Limits,
-) -> Result<Launch, GpuError> {
-    let pitch = match in_order {
-        Some(pitch) => pitch,
-        None => typed::count("embed", row_bytes("embed", table, cols)?)?,
-    };
-    let constants = Constants::of([weight_type("embed", table)?, u32::from(in_order.is_some())]);
-    let kernel = GATHER.of(&FAMILY, out, constants)?;
-    Ok(launch(kernel, GatherParams { rows, cols, pitch }.params(), (cols.div_ceil(8), rows), limits))
+/// All rows of a table in order, as another type: `(unused, table [rows, cols], unused) -> out [rows, cols]`. Rows are
+/// `pitch` bytes from one to the next in the table.
+pub(crate) fn decode(spec: &Gathered, pitch: u32, limits: &Limits) -> Result<Launch, GpuError> {
+    spec.launch(Some(pitch), limits)
 }
 
 /// Columns `start .. start + len`: `(x [rows, in_cols]) -> out [rows, len]`.
@@ -112,6 +139,20 @@ pub(crate) fn slice(
     Ok(launch(SLICE.of(&FAMILY, dtype, Constants::NONE)?, params, (len.div_ceil(4), rows), limits))
 }
 
+/// Of each row the elements at the row's own indices, NaN for one outside it: `(x [rows, cols], ids: U32 [rows, count]) ->
+/// out [rows, count]`.
+pub(crate) fn pick(
+    dtype: DType,
+    (rows, cols): (u32, u32),
+    count: u32,
+    limits: &Limits,
+) -> Result<Stages, GpuError> {
+    let params = PickParams { rows, cols, count }.params();
+    let launch = launch(PICK.of(&FAMILY, dtype, Constants::NONE)?, params, (count, rows), limits);
+    let bytes = dtype.block_bytes() * rows as usize * count as usize;
+    Ok(Stage::new(launch, [Slot::Input(0), Slot::Input(1), Slot::Output]).touching(0, bytes).into())
+}
+
 fn launch(kernel: Kernel, params: Params, (per_row, rows): (u32, u32), limits: &Limits) -> Launch {
     let ([across, down], [width, height]) = threadgroup::plane((per_row, rows), limits);
     Launch {
@@ -126,6 +167,7 @@ fn launch(kernel: Kernel, params: Params, (per_row, rows): (u32, u32), limits: &
 
 #[cfg(test)]
 mod tests {
+    use super::super::Moved;
     use super::super::harness::{Data, as_f32s, run, u32s};
     use super::super::quant::WEIGHT_TYPES;
     use super::super::quant::tests::{decoded, weights};
@@ -133,45 +175,48 @@ mod tests {
     use super::*;
     use crate::threadgroup::tests::LIMITS;
 
+    fn gathered(table: DType, out: DType, rows: u32, cols: usize) -> Gathered {
+        Gathered { table, out, rows, cols: cols as u32, of: 5, fed: false }
+    }
+
     #[test]
     fn rows_of_every_type_come_out_as_the_reference_decodes_them() {
         let ids = [4u32, 0, 2, 2];
         for dtype in WEIGHT_TYPES {
             let cols = if dtype.is_quantized() { 512 } else { 77 };
             let table = weights(*dtype, 5 * cols, 2.0, 11);
-            let size = (4, cols as u32);
-            let launch = embed(*dtype, size, &LIMITS).unwrap();
-            let args = [u32s(&ids), Data::Bytes(table.clone()), Data::Room(4 * cols * 4)];
+            let spec = gathered(*dtype, DType::F32, 4, cols);
+            let launch = spec.launch(None, &LIMITS).unwrap();
+            let args = [u32s(&ids), Data::Bytes(table.clone()), Data::Unused, Data::Room(4 * cols * 4)];
             let Some(found) = run(&launch, &args) else { return };
             let all = decoded(*dtype, &table);
             let expected: Vec<f32> =
                 ids.iter().flat_map(|id| &all[*id as usize * cols..][..cols]).copied().collect();
             let bits = |x: &[f32]| x.iter().map(|x| x.to_bits()).collect::<Vec<_>>();
-            assert_eq!(bits(&as_f32s(&found[2])), bits(&expected), "{dtype}");
-            assert_eq!(gathered(*dtype, size).unwrap(), table.len() / 5 * 4);
+            assert_eq!(bits(&as_f32s(&found[3])), bits(&expected), "{dtype}");
+            assert_eq!(spec.bytes().unwrap(), table.len() / 5 * 4);
         }
+    }
+
+    #[test]
+    fn what_the_step_before_has_chosen_is_taken_where_an_id_says_so_and_never_past_the_table() {
+        let x = waves(5 * 9, 2.0);
+        let spec = Gathered { fed: true, ..gathered(DType::F32, DType::F32, 4, 9) };
+        let ids = [1, 0x8000_0001, 0x8000_0000, 0x8000_0002];
+        let args = [u32s(&ids), data(DType::F32, &x), u32s(&[3, 0, u32::MAX]), room(DType::F32, 4 * 9)];
+        let Some(found) = run(&spec.launch(None, &LIMITS).unwrap(), &args) else { return };
+        let rows: Vec<f32> = [1, 0, 3, 4].iter().flat_map(|row| &x[row * 9..][..9]).copied().collect();
+        assert_eq!(as_f32s(&found[3]), rows);
     }
 
     #[test]
     fn rows_in_order_are_rounded_to_any_float() {
         let table = weights(DType::Q5K, 2 * 256, 2.0, 5);
         for dtype in FLOATS {
-            let launch = decode((DType::Q5K, dtype), (2, 256), 176, &LIMITS).unwrap();
-            let args = [Data::Unused, Data::Bytes(table.clone()), room(dtype, 512)];
+            let launch = decode(&gathered(DType::Q5K, dtype, 2, 256), 176, &LIMITS).unwrap();
+            let args = [Data::Unused, Data::Bytes(table.clone()), Data::Unused, room(dtype, 512)];
             let Some(found) = run(&launch, &args) else { return };
-            assert_eq!(floats(dtype, &found[2]), rounded(dtype, &decoded(DType::Q5K, &table)));
-        }
-    }
-
-    #[test]
-    fn rows_of_activations_are_selected() {
-        for cols in [1u32, 9, 257, 1025] {
-            let x = waves(3 * cols, 2.0);
-            let launch = select_rows((2, cols), &LIMITS).unwrap();
-            let args = [u32s(&[2, 0]), data(DType::F32, &x), room(DType::F32, 2 * cols as usize)];
-            let Some(found) = run(&launch, &args) else { return };
-            let n = cols as usize;
-            assert_eq!(as_f32s(&found[2]), [&x[2 * n..], &x[..n]].concat());
+            assert_eq!(floats(dtype, &found[3]), rounded(dtype, &decoded(DType::Q5K, &table)));
         }
     }
 
@@ -192,5 +237,32 @@ mod tests {
             }
         }
         assert!(slice(DType::F32, (1, 4), (2, 3), &LIMITS).is_err());
+    }
+
+    #[test]
+    fn every_row_gives_the_elements_it_names_and_nan_for_one_that_is_not_there() {
+        for dtype in FLOATS {
+            for (rows, cols, count) in [(1u32, 1u32, 1u32), (3, 7, 5), (33, 64, 8), (2, 1025, 70)] {
+                let x = waves(rows * cols, 2.0);
+                let ids: Vec<u32> = (0..rows * count).map(|i| (i * 37 + i / count) % (cols + 1)).collect();
+                let stages = pick(dtype, (rows, cols), count, &LIMITS).unwrap();
+                let args = [data(dtype, &x), u32s(&ids), room(dtype, ids.len())];
+                let Some(found) = run(&stages.stages[0].launch, &args) else { return };
+                let x = rounded(dtype, &x);
+                for (i, found) in floats(dtype, &found[2]).into_iter().enumerate() {
+                    let row = &x[i / count as usize * cols as usize..][..cols as usize];
+                    match row.get(ids[i] as usize) {
+                        Some(expected) => assert_eq!(found, *expected, "{dtype} {i}"),
+                        None => assert!(found.is_nan(), "{dtype} {i}: {found}"),
+                    }
+                }
+            }
+        }
+        let ids = [u32::MAX, 2];
+        let stages = pick(DType::F32, (1, 3), 2, &LIMITS).unwrap();
+        let args = [data(DType::F32, &[1.0, 2.0, 3.0]), u32s(&ids), room(DType::F32, 2)];
+        let Some(found) = run(&stages.stages[0].launch, &args) else { return };
+        assert!(as_f32s(&found[2])[0].is_nan());
+        assert_eq!(stages.stages[0].slots()[0].1, Moved::Bytes(8), "elements that are read, not rows");
     }
 }

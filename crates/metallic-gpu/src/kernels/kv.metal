@@ -1,4 +1,5 @@
-// Keys and values as they lie in the cache: rows of HEAD_DIM elements, `[block][kv_head][slot]`.
+// Keys and values as they lie in the cache: rows of `dim` elements, HEAD_DIM where nothing else is said,
+// `[block][kv_head][slot]`.
 
 constant uint KV_TYPE [[function_constant(0)]];
 constant uint HEAD_DIM [[function_constant(1)]];
@@ -12,22 +13,24 @@ constant constexpr uint KV_Q8_0 = 3;
 // Tokens of a cache block.
 constant constexpr uint BLOCK_TOKENS = 32;
 
-inline uint kv_row_bytes() {
-    if (KV_TYPE == KV_Q8_0) return HEAD_DIM / 32 * 34;
-    return KV_TYPE == KV_F32 ? HEAD_DIM * 4 : HEAD_DIM * 2;
+inline uint kv_row_bytes(uint dim = HEAD_DIM) {
+    if (KV_TYPE == KV_Q8_0) return dim / 32 * 34;
+    return KV_TYPE == KV_F32 ? dim * 4 : dim * 2;
 }
 
 // First byte of a head's row of slot 0 of a block. Caches pass 4 GiB.
-inline ulong kv_block_start(uint block, uint kv_head, uint kv_heads) {
-    return (ulong(block) * kv_heads + kv_head) * (BLOCK_TOKENS * kv_row_bytes());
+inline ulong kv_block_start(uint block, uint kv_head, uint kv_heads, uint dim = HEAD_DIM) {
+    return (ulong(block) * kv_heads + kv_head) * (BLOCK_TOKENS * kv_row_bytes(dim));
 }
 
 // Where the row of this token and head lies in a cache.
-inline ulong kv_row(device const uint2* rows, device const uint* blocks, uint token, uint head, uint kv_heads) {
+inline ulong kv_row(
+    device const uint2* rows, device const uint* blocks, uint token, uint head, uint kv_heads, uint dim = HEAD_DIM
+) {
     const uint2 row = rows[token];
     const uint index = row.y - 1;
-    const ulong block = kv_block_start(blocks[row.x + index / BLOCK_TOKENS], head, kv_heads);
-    return block + index % BLOCK_TOKENS * kv_row_bytes();
+    const ulong block = kv_block_start(blocks[row.x + index / BLOCK_TOKENS], head, kv_heads, dim);
+    return block + index % BLOCK_TOKENS * kv_row_bytes(dim);
 }
 
 // Elements `i .. i + 8` of a row; `i` and the row's length are multiples of 8.
@@ -88,7 +91,7 @@ inline void kv_put(device uchar* row, uint i, float x) {
 }
 
 // Stores element `32 * j + lane` of a row; all lanes of a simdgroup call it together, `x` is 0 past the row's end.
-inline void kv_store(device uchar* row, uint j, uint lane, float x) {
+inline void kv_store(device uchar* row, uint j, uint lane, float x, uint dim = HEAD_DIM) {
     const uint i = 32 * j + lane;
     if (KV_TYPE == KV_Q8_0) {
         const float d = precise::divide(simd_max(fabs(x)), 127.0f);
@@ -98,5 +101,5 @@ inline void kv_store(device uchar* row, uint j, uint lane, float x) {
         block[2 + lane] = uchar(char(clamp(round(x * scale), -127.0f, 127.0f)));
         return;
     }
-    if (i < HEAD_DIM) kv_put(row, i, x);
+    if (i < dim) kv_put(row, i, x);
 }

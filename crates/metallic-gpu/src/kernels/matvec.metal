@@ -45,8 +45,8 @@ void matvec(
     }
 }
 
-#define MATVEC(T)                                                                                               \
-    kernel void matvec_##T(                                                                                     \
+#define MATVEC(T, MATVEC_NAME)                                                                                  \
+    kernel void MATVEC_NAME(                                                                                    \
         constant MatvecParams& p [[buffer(0)]], device const float* x [[buffer(1)]],                            \
         device const float* norm [[buffer(2)]], device const uchar* w0 [[buffer(3)]],                           \
         device const uchar* w1 [[buffer(4)]], device const uchar* w2 [[buffer(5)]],                             \
@@ -66,7 +66,7 @@ void matvec(
         matvec<T>(p, v, m, added, out + to, own, group.x * simds + simd, lane);                                 \
     }
 
-MATVEC(1)
-MATVEC(2)
-MATVEC(4)
-MATVEC(8)
+MATVEC(1, matvec_1)
+MATVEC(2, matvec_2)
+MATVEC(4, matvec_4)
+MATVEC(8, matvec_8)

@@ -43,11 +43,11 @@ const ARGS: &[Arg] = &[
 /// Tokens that read the weights together.
 pub(crate) const MAX_TOKENS: u32 = 8;
 /// `ROWS` in the MSL: rows a lane works on at a time.
-const ROWS: u32 = 4;
+pub(crate) const ROWS: u32 = 4;
 /// `PITCH` in the MSL, in bytes: the parts of one result.
-const PITCH_BYTES: u32 = 36 * 4;
+pub(crate) const PITCH_BYTES: u32 = 36 * 4;
 /// Simdgroups of a threadgroup at most.
-const SIMDS: u32 = 4;
+pub(crate) const SIMDS: u32 = 4;
 /// Blocks of rows of a simdgroup at most.
 const MAX_BLOCKS: u32 = 8;
 

@@ -7,12 +7,11 @@ pub(crate) mod attention_tiles;
 pub(crate) mod axes;
 pub(crate) mod copy;
 pub(crate) mod elementwise;
+pub(crate) mod experts;
 pub(crate) mod gather;
 #[cfg(test)]
 pub(crate) mod harness;
 pub(crate) mod matmul;
-#[cfg(test)]
-mod matmul_tests;
 pub(crate) mod matvec;
 pub(crate) mod norm;
 pub(crate) mod project;
@@ -20,12 +19,12 @@ pub(crate) mod project;
 mod project_tests;
 pub(crate) mod qkv;
 mod quant;
+pub(crate) mod recurrent;
 pub(crate) mod rope;
 mod rows;
 pub(crate) mod sample;
 pub(crate) mod sdpa;
 pub(crate) mod softmax;
-pub(crate) mod strided;
 // Planned by drivers of hardware alone.
 #[cfg_attr(not(any(test, target_os = "macos")), allow(dead_code))]
 pub(crate) mod transfer;
@@ -33,13 +32,14 @@ mod typed;
 
 use std::hash::Hash;
 
-pub(crate) use norm::rms_norm;
 pub(crate) use quant::{QUANT, QUANT_TYPES, row_bytes, weight_type};
+pub(crate) use typed::count;
 
 use crate::command::Access;
 use crate::error::GpuError;
 use crate::gpu::Limits;
 pub use crate::params::Params;
+use crate::step::StepCounts;
 
 /// Buffer arguments of a kernel at most, its params apart.
 pub const MAX_ARGS: usize = 16;
@@ -212,16 +212,26 @@ impl Launch {
 pub(crate) enum Slot {
     /// The node's input of this index: an activation, or a weight as it lies in its file.
     Input(usize),
+    /// The same from this byte on.
+    InputFrom(usize, usize),
     /// The node's value.
     Output,
+    /// The same from this byte on.
+    OutputFrom(usize),
     /// Memory of this operation alone, by index into [`Stages::scratch`].
     Scratch(usize),
+    /// The same from this byte on.
+    ScratchFrom(usize, usize),
     /// A table of the step, see [`StepTable`].
     Step(StepTable),
-    /// Keys of the operation's layer: `[blocks][kv_heads][BLOCK_TOKENS]` rows of a head.
+    /// Tokens that the step before has chosen.
+    Fed,
+    /// Keys of the operation's state: `[blocks][kv_heads][BLOCK_TOKENS]` rows of a head.
     Keys,
-    /// Values of the operation's layer, laid out like the keys.
+    /// Values of the operation's state, laid out like the keys.
     Values,
+    /// The operation's recurrent states: `F32 [slots, elements]`.
+    Recurrent,
     /// The kernel's constants leave the argument unused.
     Unused,
 }
@@ -235,25 +245,79 @@ pub(crate) enum StepTable {
     Positions,
     /// Tokens whose result is wanted: `[outputs]`.
     Outputs,
+    /// How tokens are chosen from their results, see [`metallic_core::sample`].
+    Choices,
     /// For each token `(table, visible)`: where its sequence's block table begins in `Blocks`, and how many tokens of
     /// its sequence it may see, itself included; so it lies at `visible - 1`. `uint2 [tokens]`.
     Rows,
     /// Runs of at most [`TILE_TOKENS`] tokens of one sequence: `(first token, tokens, table, visible to the first)`.
     /// `uint4 [tiles]`.
     Tiles,
+    /// For each sequence `(first token, tokens, recurrent state, 1 where it has no past)`. `uint4 [sequences]`.
+    Sequences,
     /// Block tables of all sequences, one after another.
     Blocks,
 }
 
+/// Every table, in the order they lie in.
+pub(crate) const TABLES: &[StepTable] = &[
+    StepTable::Tokens,
+    StepTable::Positions,
+    StepTable::Outputs,
+    StepTable::Choices,
+    StepTable::Rows,
+    StepTable::Tiles,
+    StepTable::Sequences,
+    StepTable::Blocks,
+];
+
 /// Query tokens of a tile in [`StepTable::Tiles`] at most.
 pub(crate) const TILE_TOKENS: usize = 32;
+
+/// How many bytes of an argument a launch moves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Moved {
+    /// Each once.
+    Once,
+    /// So many: fewer than are there by a gather, more by a kernel that reads them several times.
+    Bytes(usize),
+    /// So many for each token that is looked at, which the step alone knows.
+    Seen {
+        /// Bytes.
+        per_token: usize,
+        /// How far back is looked.
+        window: Option<usize>,
+        /// By tiles of queries, which look at a token once for all their own.
+        tiles: bool,
+    },
+}
+
+impl Moved {
+    /// Bytes in a step; `None` where all of the region are moved once.
+    pub(crate) fn bytes(self, step: &StepCounts) -> Option<usize> {
+        match self {
+            Moved::Once => None,
+            Moved::Bytes(bytes) => Some(bytes),
+            Moved::Seen { per_token, window: None, tiles } => {
+                Some(per_token.saturating_mul(if tiles { step.tiles_see } else { step.seen }))
+            }
+            Moved::Seen { per_token, window: Some(window), tiles: false } => {
+                Some(per_token.saturating_mul(step.seen.min(window.saturating_mul(step.tokens))))
+            }
+            Moved::Seen { per_token, window: Some(window), tiles: true } => {
+                let most = window.saturating_sub(1).saturating_mul(step.tiles).saturating_add(step.tokens);
+                Some(per_token.saturating_mul(step.tiles_see.min(most)))
+            }
+        }
+    }
+}
 
 /// One launch of an operation and what stands behind its arguments.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Stage {
     /// The launch.
     pub(crate) launch: Launch,
-    slots: [(Slot, Option<usize>); MAX_ARGS],
+    slots: [(Slot, Moved); MAX_ARGS],
 }
 
 impl Stage {
@@ -261,25 +325,35 @@ impl Stage {
     #[allow(clippy::large_types_passed_by_value)] // It is moved in.
     pub(crate) fn new<const N: usize>(launch: Launch, given: [Slot; N]) -> Stage {
         const { assert!(N <= MAX_ARGS, "too many arguments") };
-        let mut slots = [(Slot::Unused, None); MAX_ARGS];
+        let mut slots = [(Slot::Unused, Moved::Once); MAX_ARGS];
         for (slot, given) in slots.iter_mut().zip(given) {
             slot.0 = given;
         }
         Stage { launch, slots }
     }
 
-    /// Says how many bytes of the argument at `index` are moved: fewer than are there by a gather, more by a kernel that
-    /// reads them several times.
+    /// Says how many bytes of the argument at `index` are moved.
     #[must_use]
-    pub(crate) fn touching(mut self, index: usize, bytes: usize) -> Stage {
+    pub(crate) fn touching(self, index: usize, bytes: usize) -> Stage {
+        self.moving(index, Moved::Bytes(bytes))
+    }
+
+    /// Says what of the argument at `index` is moved.
+    #[must_use]
+    pub(crate) fn moving(mut self, index: usize, moved: Moved) -> Stage {
         if let Some(slot) = self.slots.get_mut(index) {
-            slot.1 = Some(bytes);
+            slot.1 = moved;
         }
         self
     }
 
-    /// The slots in order, with how many bytes are moved where it is not each once.
-    pub(crate) fn slots(&self) -> &[(Slot, Option<usize>)] {
+    /// Another slot behind each argument.
+    pub(crate) fn redirect(&mut self, to: impl Fn(Slot) -> Slot) {
+        self.slots.iter_mut().for_each(|(slot, _)| *slot = to(*slot));
+    }
+
+    /// The slots in order, with what is moved of each.
+    pub(crate) fn slots(&self) -> &[(Slot, Moved)] {
         &self.slots[..self.launch.kernel.args.len().min(MAX_ARGS)]
     }
 }
@@ -303,11 +377,37 @@ impl Stages {
     /// What was the result becomes memory of this operation alone, for stages that follow.
     pub(crate) fn keep_output(&mut self, bytes: usize) -> Slot {
         let kept = self.add_scratch(bytes);
-        let slots = self.stages.iter_mut().flat_map(|stage| &mut stage.slots);
-        for (slot, _) in slots.filter(|(slot, _)| *slot == Slot::Output) {
-            *slot = kept;
-        }
+        self.replace(Slot::Output, kept);
         kept
+    }
+
+    /// Another slot behind every argument that has this one, or a part of it where scratch takes its place.
+    pub(crate) fn replace(&mut self, slot: Slot, by: Slot) {
+        let to = |found: Slot| match (found, by) {
+            (Slot::InputFrom(index, start), Slot::Scratch(part)) if slot == Slot::Input(index) => {
+                Slot::ScratchFrom(part, start)
+            }
+            (Slot::OutputFrom(start), Slot::Scratch(part)) if slot == Slot::Output => {
+                Slot::ScratchFrom(part, start)
+            }
+            (found, by) if found == slot => by,
+            (found, _) => found,
+        };
+        self.stages.iter_mut().for_each(|stage| stage.redirect(to));
+    }
+
+    /// These stages, then those; scratch is shared out between them.
+    pub(crate) fn append(&mut self, mut more: Stages) {
+        let first = self.scratch.len();
+        for stage in &mut more.stages {
+            stage.redirect(|slot| match slot {
+                Slot::Scratch(index) => Slot::Scratch(first + index),
+                Slot::ScratchFrom(index, start) => Slot::ScratchFrom(first + index, start),
+                other => other,
+            });
+        }
+        self.stages.extend(more.stages);
+        self.scratch.extend(more.scratch);
     }
 }
 
@@ -324,16 +424,16 @@ pub const FAMILIES: &[&Family] = &[
     &attention_tiles::FAMILY,
     &copy::FAMILY,
     &elementwise::FAMILY,
+    &experts::FAMILY,
     &gather::FAMILY,
     &matmul::FAMILY,
-    &matmul::FLOAT_FAMILY,
     &matvec::FAMILY,
     &norm::FAMILY,
     &qkv::FAMILY,
+    &recurrent::FAMILY,
     &rope::FAMILY,
     &sample::FAMILY,
     &sdpa::FAMILY,
     &softmax::FAMILY,
-    &strided::FAMILY,
     &transfer::FAMILY,
 ];

@@ -3,37 +3,19 @@
 
 // 1: weights and biases are of the rows' type, 0: they are f32.
 constant uint OWN_VECTORS [[function_constant(0)]];
+// 1: a layer norm adds biases.
+constant uint BIASED [[function_constant(1)]];
 
 constant constexpr float TWO_80 = 1.2089258196146292e24f; // 2⁸⁰
 
 template <typename T>
 struct Vector {
     device const uchar* bytes;
+    ulong first;
 
     float4 four(uint i, uint cols) const {
-        if (OWN_VECTORS) return load_ragged((device const T*)bytes, i, cols);
-        return load_ragged((device const float*)bytes, i, cols);
-    }
-};
-
-// A row as it lies.
-template <typename T>
-struct Plain {
-    device const T* x;
-
-    float4 four(uint i, uint cols) const {
-        return load_ragged(x, i, cols);
-    }
-};
-
-// The sum of two rows, as it is stored.
-template <typename T>
-struct Added {
-    device const T* x;
-    device const T* residual;
-
-    float4 four(uint i, uint cols) const {
-        return float4(vec<T, 4>(load_ragged(x, i, cols) + load_ragged(residual, i, cols)));
+        if (OWN_VECTORS) return load_ragged((device const T*)bytes + first, i, cols);
+        return load_ragged((device const float*)bytes + first, i, cols);
     }
 };
 
@@ -45,14 +27,14 @@ struct Moments {
     float average, sum;
 };
 
-template <bool LAYER, typename S>
-Moments moments(S x, float4 held, float unit, uint cols, threadgroup float* scratch, Lanes at) {
+template <bool LAYER, typename T>
+Moments moments(device const T* x, float4 held, float unit, uint cols, threadgroup float* scratch, Lanes at) {
     const uint first = at.tid * 4;
     const uint stride = at.threads * 4;
     float mean = 0.0f;
     if (LAYER) {
         float4 sums = held * unit;
-        for (uint i = first + stride; i < cols; i += stride) sums += x.four(i, cols) * unit;
+        for (uint i = first + stride; i < cols; i += stride) sums += load_ragged(x, i, cols) * unit;
         mean = row_sum(across(sums), scratch, at) / float(cols);
     }
     float4 squares = 0.0f;
@@ -66,7 +48,7 @@ Moments moments(S x, float4 held, float unit, uint cols, threadgroup float* scra
         }
         squares = fma(d, d, squares);
         i += stride;
-        if (i < cols) v = x.four(i, cols);
+        if (i < cols) v = load_ragged(x, i, cols);
     }
     if (!LAYER) {
         const float sum = row_sum(across(squares), scratch, at);
@@ -78,15 +60,14 @@ Moments moments(S x, float4 held, float unit, uint cols, threadgroup float* scra
     return {mean, rest, max(sums.x / float(cols) - rest * rest, 0.0f), sums.x};
 }
 
-// `sum` is where the row itself goes, if ADD says that it is a sum.
-template <typename T, bool LAYER, bool ADD, typename S>
+template <typename T, bool LAYER>
 void norm_row(
-    constant NormParams& p, S x, Vector<T> w, Vector<T> b, device T* sum, device T* out, threadgroup float* scratch,
+    constant NormParams& p, device const T* x, Vector<T> w, Vector<T> b, device T* out, threadgroup float* scratch,
     Lanes at
 ) {
     const uint first = at.tid * 4;
     const uint stride = at.threads * 4;
-    const float4 held = x.four(first, p.cols);
+    const float4 held = load_ragged(x, first, p.cols);
     float unit = 1.0f;
     Moments m = moments<LAYER>(x, held, unit, p.cols, scratch, at);
     // Squares of huge values overflow; those of tiny ones vanish, which matters where epsilon is as small.
@@ -98,12 +79,11 @@ void norm_row(
     const float scale = precise::rsqrt(max(m.average + p.eps * unit * unit, 1e-36f));
     float4 v = held;
     for (uint i = first; i < p.cols;) {
-        if (ADD) store_ragged(sum, i, p.cols, v);
         float4 y = ((v * unit - m.mean) - m.rest) * scale * w.four(i, p.cols);
-        if (LAYER) y += b.four(i, p.cols);
+        if (LAYER && BIASED) y += b.four(i, p.cols);
         store_ragged(out, i, p.cols, y);
         i += stride;
-        if (i < p.cols) v = x.four(i, p.cols);
+        if (i < p.cols) v = load_ragged(x, i, p.cols);
     }
 }
 
@@ -119,49 +99,26 @@ void norm_row(
     if (row >= p.rows) return;                                                                                   \
     const ulong start = ulong(row) * p.cols
 
-#define NORMS(T, NAME)                                                                                           \
-    [[kernel, max_total_threads_per_threadgroup(1024)]] void rms_norm_##NAME(                                    \
+#define NORMS(T, RMS_NORM, LAYER_NORM)                                                                           \
+    [[kernel, max_total_threads_per_threadgroup(1024)]] void RMS_NORM(                                           \
         constant NormParams& p [[buffer(0)]], device const T* x [[buffer(1)]],                                   \
         device const uchar* w [[buffer(2)]], device T* out [[buffer(3)]], WHERE                                  \
     ) {                                                                                                          \
         FIND_ROW;                                                                                                \
-        const Vector<T> weights = {w};                                                                           \
-        const Plain<T> source = {x + start};                                                                     \
-        norm_row<T, false, false>(p, source, weights, weights, out, out + start, scratch, at);                   \
+        const Vector<T> weights = {w, ulong(row % p.parts) * p.cols};                                            \
+        norm_row<T, false>(p, x + start, weights, weights, out + start, scratch, at);                            \
     }                                                                                                            \
-    [[kernel, max_total_threads_per_threadgroup(1024)]] void layer_norm_##NAME(                                  \
+    [[kernel, max_total_threads_per_threadgroup(1024)]] void LAYER_NORM(                                         \
         constant NormParams& p [[buffer(0)]], device const T* x [[buffer(1)]],                                   \
         device const uchar* w [[buffer(2)]], device const uchar* b [[buffer(3)]], device T* out [[buffer(4)]],   \
         WHERE                                                                                                    \
     ) {                                                                                                          \
         FIND_ROW;                                                                                                \
-        const Vector<T> weights = {w};                                                                           \
-        const Vector<T> biases = {b};                                                                            \
-        const Plain<T> source = {x + start};                                                                     \
-        norm_row<T, true, false>(p, source, weights, biases, out, out + start, scratch, at);                     \
-    }                                                                                                            \
-    [[kernel, max_total_threads_per_threadgroup(1024)]] void add_rms_norm_##NAME(                                \
-        constant NormParams& p [[buffer(0)]], device const T* x [[buffer(1)]],                                   \
-        device const T* residual [[buffer(2)]], device const uchar* w [[buffer(3)]],                             \
-        device T* sum [[buffer(4)]], device T* out [[buffer(5)]], WHERE                                          \
-    ) {                                                                                                          \
-        FIND_ROW;                                                                                                \
-        const Vector<T> weights = {w};                                                                           \
-        const Added<T> source = {x + start, residual + start};                                                   \
-        norm_row<T, false, true>(p, source, weights, weights, sum + start, out + start, scratch, at);            \
-    }                                                                                                            \
-    [[kernel, max_total_threads_per_threadgroup(1024)]] void add_layer_norm_##NAME(                              \
-        constant NormParams& p [[buffer(0)]], device const T* x [[buffer(1)]],                                   \
-        device const T* residual [[buffer(2)]], device const uchar* w [[buffer(3)]],                             \
-        device const uchar* b [[buffer(4)]], device T* sum [[buffer(5)]], device T* out [[buffer(6)]], WHERE     \
-    ) {                                                                                                          \
-        FIND_ROW;                                                                                                \
-        const Vector<T> weights = {w};                                                                           \
-        const Vector<T> biases = {b};                                                                            \
-        const Added<T> source = {x + start, residual + start};                                                   \
-        norm_row<T, true, true>(p, source, weights, biases, sum + start, out + start, scratch, at);              \
+        const Vector<T> weights = {w, 0};                                                                        \
+        const Vector<T> biases = {b, 0};                                                                         \
+        norm_row<T, true>(p, x + start, weights, biases, out + start, scratch, at);                              \
     }
 
-NORMS(float, f32)
-NORMS(half, f16)
-NORMS(bfloat, bf16)
+NORMS(float, rms_norm_f32, layer_norm_f32)
+NORMS(half, rms_norm_f16, layer_norm_f16)
+NORMS(bfloat, rms_norm_bf16, layer_norm_bf16)

@@ -2,7 +2,8 @@
 
 use metallic_core::{DType, Unary};
 
-use super::{Slot, Stage, Stages, matmul, matvec, rms_norm, row_bytes, weight_type};
+use super::norm::{NormSpec, rms_norm};
+use super::{Slot, Stage, Stages, matmul, matvec, row_bytes, weight_type};
 use crate::error::GpuError;
 use crate::gpu::Limits;
 
@@ -125,15 +126,6 @@ impl Projection {
     }
 }
 
-/// How a projection runs where nothing else was asked for: up to [`matvec::MAX_TOKENS`] tokens by vectors, more by tiles.
-pub(crate) fn plan(projection: &Projection, limits: &Limits) -> Result<Stages, GpuError> {
-    if projection.tokens <= matvec::MAX_TOKENS {
-        plan_vectors(projection, limits)
-    } else {
-        plan_tiles(projection, limits)
-    }
-}
-
 /// One launch for any number of tokens, everything fused; every [`matvec::MAX_TOKENS`] of them read the weights again.
 /// A device without matrix units runs many tokens faster like this than by tiles, and a token's numbers are the same
 /// whatever comes with it.
@@ -149,7 +141,7 @@ pub(crate) fn plan_tiles(projection: &Projection, limits: &Limits) -> Result<Sta
     let mut products = *projection;
     let floats = |cols: u32| projection.tokens as usize * cols as usize * 4;
     if let Some((eps, weight)) = products.norm.take() {
-        let launch = rms_norm(DType::F32, (projection.tokens, projection.cols), eps, limits)?;
+        let launch = rms_norm(&NormSpec::plain(projection.tokens, projection.cols, eps), limits)?;
         products.x = stages.add_scratch(floats(projection.cols));
         stages.stages.push(Stage::new(launch, [projection.x, weight, products.x]));
     }

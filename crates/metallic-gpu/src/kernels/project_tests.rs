@@ -3,10 +3,10 @@
 use metallic_core::{DType, Unary};
 
 use super::harness::{self, Data, Memory, as_f32s, as_u32s, bytes_of, f32s};
-use super::project::{Part, Projection, plan, plan_tiles, plan_vectors};
+use super::project::{Part, Projection, plan_tiles, plan_vectors};
 use super::quant::WEIGHT_TYPES;
 use super::quant::tests::{Numbers, decoded, weights};
-use super::{Launch, Slot, Stages};
+use super::{Launch, Moved, Slot, Stages, matvec};
 use crate::error::GpuError;
 use crate::gpu::Limits;
 use crate::threadgroup::tests::LIMITS;
@@ -108,6 +108,8 @@ fn activate(f: Unary, x: f64) -> f64 {
         }
         Unary::Relu => x.max(0.0),
         Unary::Sigmoid => 1.0 / (1.0 + (-x).exp()),
+        Unary::Exp => x.exp(),
+        Unary::Softplus => x.max(0.0) + (-x.abs()).exp().ln_1p(),
     }
 }
 
@@ -167,6 +169,15 @@ fn expected(case: &Case, made: &Made) -> Vec<(f64, f64)> {
 }
 
 type Plan = fn(&Projection, &Limits) -> Result<Stages, GpuError>;
+
+/// What is run where no provider is asked for.
+fn plan(projection: &Projection, limits: &Limits) -> Result<Stages, GpuError> {
+    if projection.tokens > matvec::MAX_TOKENS {
+        plan_tiles(projection, limits)
+    } else {
+        plan_vectors(projection, limits)
+    }
+}
 
 /// Runs a case and holds it to the formula. `None` where there is no clang.
 fn held(case: &Case, plan: Plan) -> Option<Vec<f32>> {
@@ -343,18 +354,19 @@ fn a_token_has_the_same_numbers_whatever_comes_with_it() {
 }
 
 #[test]
-fn up_to_eight_tokens_take_one_launch() {
+fn vectors_take_one_launch_and_tiles_one_for_each_side_of_a_gate() {
     for tokens in 1..=8 {
         let parts = vec![(DType::Q4K, 33), (DType::Q6K, 33)];
         let base = Case { parts, norm: Some(1e-5), residual: true, ..case(DType::Q4K, tokens, 1) };
         for gate in [None, Some(Unary::Silu)] {
-            let stages = plan(&make(&Case { gate, ..base.clone() }, tokens).projection, &LIMITS).unwrap();
+            let made = make(&Case { gate, ..base.clone() }, tokens);
+            let stages = plan_vectors(&made.projection, &LIMITS).unwrap();
             assert_eq!((stages.stages.len(), stages.scratch.len()), (1, 0), "{tokens} tokens");
         }
     }
     let parts = vec![(DType::Q4K, 33), (DType::Q4K, 33)];
     let gated = Case { parts, norm: Some(1e-5), gate: Some(Unary::Silu), ..case(DType::Q4K, 9, 1) };
-    let stages = plan(&make(&gated, 9).projection, &LIMITS).unwrap();
+    let stages = plan_tiles(&make(&gated, 9).projection, &LIMITS).unwrap();
     assert_eq!(stages.stages.len(), 3, "norm, gate, gated");
     assert_eq!(stages.scratch, [9 * 512 * 4, 9 * 33 * 4]);
 }
@@ -409,22 +421,22 @@ fn simdgroups_cover_all_rows_within_the_limits_of_any_device() {
 
 #[test]
 fn weights_are_counted_as_often_as_they_are_read() {
-    let matrix = |rows: usize| rows * 576 / 32 * 18;
-    let touched = |stages: &Stages, first: usize| -> Vec<Option<usize>> {
+    let bytes = |times: usize, rows: usize| Moved::Bytes(times * rows * 576 / 32 * 18);
+    let touched = |stages: &Stages, first: usize| -> Vec<Moved> {
         let last = stages.stages.last().unwrap();
-        last.slots()[first..first + 3].iter().map(|(_, bytes)| *bytes).collect()
+        last.slots()[first..first + 3].iter().map(|(_, moved)| *moved).collect()
     };
     for (tokens, times) in [(1, 1), (8, 1), (9, 2), (16, 2), (40, 5)] {
         let stages = plan_vectors(&sized(tokens, 576, [70, 33, 0], None), &LIMITS).unwrap();
-        assert_eq!(touched(&stages, 2), [Some(times * matrix(70)), Some(times * matrix(33)), None]);
+        assert_eq!(touched(&stages, 2), [bytes(times, 70), bytes(times, 33), Moved::Once]);
         assert_eq!(stages.stages[0].launch.work, u64::from(tokens) * 576 * 103);
     }
     for (tokens, times) in [(9, 1), (64, 1), (65, 2), (512, 8)] {
         let stages = plan_tiles(&sized(tokens, 576, [70, 33, 5], None), &LIMITS).unwrap();
-        assert_eq!(touched(&stages, 1), [70, 33, 5].map(|rows| Some(times * matrix(rows))));
+        assert_eq!(touched(&stages, 1), [70, 33, 5].map(|rows| bytes(times, rows)));
         assert_eq!(stages.stages[0].launch.work, u64::from(tokens) * 576 * 108);
         let gated = plan_tiles(&sized(tokens, 576, [70, 70, 0], Some(Unary::Silu)), &LIMITS).unwrap();
-        assert_eq!(touched(&gated, 1), [Some(times * matrix(70)), None, None]);
+        assert_eq!(touched(&gated, 1), [bytes(times, 70), Moved::Once, Moved::Once]);
         let work: u64 = gated.stages.iter().map(|stage| stage.launch.work).sum();
         assert_eq!(work, u64::from(tokens) * 576 * 140);
     }
@@ -433,8 +445,10 @@ fn weights_are_counted_as_often_as_they_are_read() {
 #[test]
 fn what_makes_no_projection_is_refused_with_its_numbers() {
     let refused = |projection: Projection, needed: &str| {
-        let error = plan(&projection, &LIMITS).unwrap_err().to_string();
-        assert!(error.contains("project") && error.contains(needed), "{error}");
+        for plan in [plan_vectors, plan_tiles] {
+            let error = plan(&projection, &LIMITS).unwrap_err().to_string();
+            assert!(error.contains("project") && error.contains(needed), "{error}");
+        }
     };
     refused(sized(1, 576, [0, 0, 0], None), "0 matrices");
     refused(sized(1, 576, [4, 0, 4], None), "1 of them leading");

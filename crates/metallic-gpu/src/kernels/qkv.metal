@@ -66,8 +66,8 @@ void qkv(
     }
 }
 
-#define QKV(T)                                                                                                  \
-    kernel void qkv_##T(                                                                                        \
+#define QKV(T, QKV_NAME)                                                                                        \
+    kernel void QKV_NAME(                                                                                       \
         constant MatvecParams& p [[buffer(0)]], device const float* x [[buffer(1)]],                            \
         device const float* norm [[buffer(2)]], device const uchar* w0 [[buffer(3)]],                           \
         device const uchar* w1 [[buffer(4)]], device const uchar* w2 [[buffer(5)]],                             \
@@ -89,7 +89,7 @@ void qkv(
         qkv<T>(p, v, m, at, own, group.x * simds + simd, lane);                                                 \
     }
 
-QKV(1)
-QKV(2)
-QKV(4)
-QKV(8)
+QKV(1, qkv_1)
+QKV(2, qkv_2)
+QKV(4, qkv_4)
+QKV(8, qkv_8)

@@ -76,12 +76,12 @@ fn check(projection: &Projection, way: &RopeKv<'_>) -> Result<(), GpuError> {
     let [heads, kv_heads] = [way.heads as usize, way.kv.kv_heads];
     let needed = [heads, kv_heads, kv_heads].map(|heads| (heads * way.kv.head_dim) as u32);
     let rows = projection.part_rows();
-    if rows == needed && projection.tokens == way.tokens {
+    if rows == needed && projection.tokens == way.kv.tokens {
         return Ok(());
     }
     let reason = format!(
         "matrices of {rows:?} rows for {} tokens, the cache takes {needed:?} for {}",
-        projection.tokens, way.tokens
+        projection.tokens, way.kv.tokens
     );
     Err(GpuError::Unsupported { op: projection.op, reason })
 }
@@ -121,7 +121,7 @@ fn stage(projection: &Projection, way: &RopeKv<'_>, limits: &Limits) -> Result<S
         b0,
         b1,
         b2,
-        Slot::Step(StepTable::Positions),
+        way.positions,
         way.freqs,
         Slot::Step(StepTable::Rows),
         Slot::Step(StepTable::Blocks),
@@ -129,9 +129,7 @@ fn stage(projection: &Projection, way: &RopeKv<'_>, limits: &Limits) -> Result<S
         Slot::Keys,
         Slot::Values,
     ];
-    let (stored, tables) = way.written();
-    let stage = Stage::new(launch, slots).touching(11, tables).touching(13, stored).touching(14, stored);
-    projection.reading(stage, 2, spread.passes())
+    projection.reading(way.kv.moving(Stage::new(launch, slots), [11, 13, 14]), 2, spread.passes())
 }
 
 #[cfg(test)]

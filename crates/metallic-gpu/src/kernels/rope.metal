@@ -4,32 +4,31 @@
 // Normalise the heads of queries and keys before they are rotated.
 constant uint NORM [[function_constant(3)]];
 
-#define ROPE(T, NAME)                                                                                             \
-    kernel void rope_##NAME(                                                                                      \
+#define ROPE(T, ROPE_NAME)                                                                                        \
+    kernel void ROPE_NAME(                                                                                        \
         constant RopeParams& p [[buffer(0)]], device const T* x [[buffer(1)]],                                    \
         device const uint* positions [[buffer(2)]], device const float* freqs [[buffer(3)]],                      \
         device T* out [[buffer(4)]], uint2 at [[thread_position_in_grid]]                                         \
     ) {                                                                                                           \
         if (at.x >= p.cols) return;                                                                               \
         const uint token = at.y, head = at.x / HEAD_DIM, i = at.x % HEAD_DIM;                                     \
-        x += ulong(token) * p.x_token + ulong(head) * p.x_head;                                                   \
-        out += ulong(token) * p.out_token + ulong(head) * p.out_head + ulong(i) * p.out_col;                      \
+        x += ulong(token) * p.cols + head * HEAD_DIM;                                                             \
+        out += ulong(token) * p.cols + at.x;                                                                      \
         if (i >= 2 * p.pairs) {                                                                                   \
-            *out = x[ulong(i) * p.x_col];                                                                         \
+            *out = x[i];                                                                                          \
             return;                                                                                               \
         }                                                                                                         \
         const uint2 pair = pair_of(i, p.pairs);                                                                   \
-        const uint freq = INTERLEAVED ? i / 2 : pair.x;                                                           \
-        const float2 cs = turn(positions[ulong(token) * p.position], freqs[ulong(freq) * p.freq]);                \
-        const float a = float(x[ulong(pair.x) * p.x_col]), b = float(x[ulong(pair.y) * p.x_col]);                 \
-        *out = T(rotated(a, b, i, pair, cs, p.magnitude));                                                        \
+        const float2 cs = turn(positions[token], freqs[INTERLEAVED ? i / 2 : pair.x]);                            \
+        *out = T(rotated(float(x[pair.x]), float(x[pair.y]), i, pair, cs, p.magnitude));                          \
     }
 
-ROPE(float, f32)
-ROPE(half, f16)
-ROPE(bfloat, bf16)
+ROPE(float, rope_f32)
+ROPE(half, rope_f16)
+ROPE(bfloat, rope_bf16)
 
-// Stores keys and values `[tokens, kv_heads * HEAD_DIM]`: a simdgroup per token and head, keys and values apart.
+// Stores keys `[tokens, kv_heads * HEAD_DIM]` and values `[tokens, kv_heads * value_dim]`: a simdgroup per token and head, keys
+// and values apart.
 kernel void kv_write(
     constant KvWriteParams& p [[buffer(0)]], device const float* k [[buffer(1)]], device const float* v [[buffer(2)]],
     device const uint2* rows [[buffer(3)]], device const uint* blocks [[buffer(4)]], device uchar* keys [[buffer(5)]],
@@ -43,11 +42,12 @@ kernel void kv_write(
     const uint token = id / heads, head = id % heads;
     const bool is_key = head < p.kv_heads;
     const uint kv_head = is_key ? head : head - p.kv_heads;
-    device const float* x = (is_key ? k : v) + (ulong(token) * p.kv_heads + kv_head) * HEAD_DIM;
-    device uchar* row = (is_key ? keys : values) + kv_row(rows, blocks, token, kv_head, p.kv_heads);
-    for (uint j = 0; j * 32 < HEAD_DIM; j++) {
+    const uint dim = is_key ? HEAD_DIM : p.value_dim;
+    device const float* x = (is_key ? k : v) + (ulong(token) * p.kv_heads + kv_head) * dim;
+    device uchar* row = (is_key ? keys : values) + kv_row(rows, blocks, token, kv_head, p.kv_heads, dim);
+    for (uint j = 0; j * 32 < dim; j++) {
         const uint i = j * 32 + lane;
-        kv_store(row, j, lane, i < HEAD_DIM ? x[i] : 0.0f);
+        kv_store(row, j, lane, i < dim ? x[i] : 0.0f, dim);
     }
 }
 

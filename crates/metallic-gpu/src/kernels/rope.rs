@@ -1,9 +1,8 @@
 //! Rotary position embedding, and the way of keys and values into the cache.
 
-use metallic_core::tensor::View;
-use metallic_core::{DType, KvLayout, Rope, RopePairs};
+use metallic_core::{DType, Rope, RopePairs, StateLayout};
 
-use super::sdpa::word;
+use super::typed::PerFloat;
 use super::{Arg, COMMON, Constants, Family, Kernel, Launch, Slot, Stage, Stages, StepTable, reads, writes};
 use crate::error::GpuError;
 use crate::gpu::Limits;
@@ -11,16 +10,13 @@ use crate::params::kernel_params;
 use crate::threadgroup;
 
 kernel_params! {
-    /// One thread per element of `[tokens, cols]`. Strides are in elements: from a token to the next, from a head, from a column.
-    RopeParams {
-        cols: u32, pairs: u32, magnitude: f32, position: u32, freq: u32,
-        x_token: u32, x_head: u32, x_col: u32, out_token: u32, out_head: u32, out_col: u32,
-    }
+    /// One thread per element of `[tokens, cols]`.
+    RopeParams { cols: u32, pairs: u32, magnitude: f32 }
 }
 
 kernel_params! {
     /// One simdgroup per token and head.
-    KvWriteParams { tokens: u32, kv_heads: u32 }
+    KvWriteParams { tokens: u32, kv_heads: u32, value_dim: u32 }
 }
 
 kernel_params! {
@@ -75,7 +71,7 @@ const ROPE_KV_WRITE: &[Arg] = &[
 
 /// The number kernels know a cache's element type by.
 pub(crate) fn kv_type(op: &'static str, dtype: DType, head_dim: usize) -> Result<u32, GpuError> {
-    if !KvLayout::supports(dtype, head_dim) || head_dim == 0 {
+    if !StateLayout::supports(dtype, head_dim) || head_dim == 0 {
         let reason =
             format!("a cache of {dtype} with heads of {head_dim}; F32, F16, BF16 or Q8_0 in whole blocks");
         return Err(GpuError::Unsupported { op, reason });
@@ -100,89 +96,30 @@ fn check(op: &'static str, rope: &Rope, pairs: u32) -> Result<(), GpuError> {
     Ok(())
 }
 
-/// Plans [`metallic_core::tensor::TensorOp::Rope`]: `(x [tokens, heads, head_dim], positions [tokens], freqs [pairs])`, each
-/// bound at its view's first element. The output may not lie on the input: every element reads its partner.
-pub(crate) fn rope_view(
-    rope: &Rope,
-    [x, positions, freqs, out]: [&View; 4],
-    limits: &Limits,
-) -> Result<Launch, GpuError> {
-    let unsupported = |reason: String| GpuError::Unsupported { op: "rope", reason };
-    let (function, args) = match x.dtype() {
-        DType::F32 => ("rope_f32", ROPE4),
-        DType::F16 => ("rope_f16", ROPE2),
-        DType::BF16 => ("rope_bf16", ROPE2),
-        other => return Err(unsupported(format!("rows of {other}; F32, F16 or BF16 are needed"))),
-    };
-    let count = |n| word("rope", n);
-    let (&[tokens, heads, head_dim], &[x_token, x_head, x_col]) = (x.shape(), x.strides()) else {
-        return Err(unsupported(format!(
-            "a tensor of rank {}; [tokens, heads, head_dim] is needed",
-            x.rank()
-        )));
-    };
-    let &[out_token, out_head, out_col] = out.strides() else {
-        return Err(unsupported(format!(
-            "a result of rank {}; [tokens, heads, head_dim] is needed",
-            out.rank()
-        )));
-    };
-    let stride = |view: &View| count(view.strides().first().copied().unwrap_or(0));
-    let pairs = count(freqs.elements())?;
-    check("rope", rope, pairs)?;
-    if head_dim != rope.head_dim {
-        return Err(unsupported(format!("heads of {head_dim} where {} is said", rope.head_dim)));
-    }
-    let cols = count(heads.saturating_mul(head_dim))?;
-    let (groups, threads) = threadgroup::linear(cols, limits);
-    let params = RopeParams {
-        cols,
-        pairs,
-        magnitude: rope.magnitude,
-        position: stride(positions)?,
-        freq: stride(freqs)?,
-        x_token: count(x_token)?,
-        x_head: count(x_head)?,
-        x_col: count(x_col)?,
-        out_token: count(out_token)?,
-        out_head: count(out_head)?,
-        out_col: count(out_col)?,
-    };
-    Ok(Launch {
-        kernel: Kernel {
-            family: &FAMILY,
-            function,
-            constants: Constants::of([0, count(head_dim)?, interleaved(rope), 0]),
-            args,
-        },
-        params: params.params(),
-        groups: [groups, count(tokens)?, 1],
-        threads: [threads, 1, 1],
-        threadgroup_bytes: 0,
-        work: 0,
-    })
-}
+const ROPE: PerFloat =
+    PerFloat { op: "rope", functions: ["rope_f32", "rope_f16", "rope_bf16"], args: [ROPE4, ROPE2] };
 
-/// The graph's rotation: `(x [tokens, cols], positions, freqs [pairs])`.
+/// Rotates heads: `(x [tokens, cols], positions [tokens], freqs [pairs]) -> out [tokens, cols]`. Every element reads its
+/// partner, so the output may not lie on the input.
 pub(crate) fn rope(
+    dtype: DType,
     rope: &Rope,
     (tokens, cols): (u32, u32),
     pairs: u32,
     limits: &Limits,
 ) -> Result<Stages, GpuError> {
-    let unsupported = |reason: String| GpuError::Unsupported { op: "rope", reason };
-    let (head_dim, tokens, cols) = (rope.head_dim.max(1), tokens as usize, cols as usize);
-    if !cols.is_multiple_of(head_dim) {
-        return Err(unsupported(format!("rows of {cols} with heads of {head_dim}")));
-    }
-    let dense =
-        |dtype, shape: &[usize]| View::contiguous(dtype, shape).map_err(|e| unsupported(e.to_string()));
-    let x = dense(DType::F32, &[tokens, cols / head_dim, head_dim])?;
-    let positions = dense(DType::U32, &[tokens])?;
-    let freqs = dense(DType::F32, &[pairs as usize])?;
-    let launch = rope_view(rope, [&x, &positions, &freqs, &x], limits)?;
-    let positions = Slot::Step(StepTable::Positions);
-    Ok(Stage::new(launch, [Slot::Input(0), positions, Slot::Input(2), Slot::Output]).into())
+    check("rope", rope, pairs)?;
+    let (groups, threads) = threadgroup::linear(cols, limits);
+    let constants = Constants::of([0, rope.head_dim as u32, interleaved(rope), 0]);
+    let launch = Launch {
+        kernel: ROPE.of(&FAMILY, dtype, constants)?,
+        params: RopeParams { cols, pairs, magnitude: rope.magnitude }.params(),
+        groups: [groups, tokens, 1],
+        threads: [threads, 1, 1],
+        threadgroup_bytes: 0,
+        work: 0,
+    };
+    Ok(Stage::new(launch, [Slot::Input(0), Slot::Input(1), Slot::Input(2), Slot::Output]).into())
 }
 
 /// Threadgroups and threads for so many simdgroups that work alone.
@@ -196,13 +133,49 @@ fn simdgroups(count: u64, limits: &Limits) -> Result<([u32; 3], [u32; 3]), GpuEr
     Ok(([groups, 1, 1], [each * width, 1, 1]))
 }
 
-/// Stores the keys and values of the step's tokens: `(k, v [tokens, kv_heads * head_dim])`.
-pub(crate) fn kv_write(kv: &KvLayout, tokens: u32, limits: &Limits) -> Result<Stages, GpuError> {
+/// Keys and values of a step's tokens on their way into the cache.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct KvRows {
+    /// How the cache stores them.
+    pub(crate) dtype: DType,
+    /// Heads of a token.
+    pub(crate) kv_heads: usize,
+    /// Elements of a key's head.
+    pub(crate) head_dim: usize,
+    /// Elements of a value's head.
+    pub(crate) value_dim: usize,
+    /// Tokens.
+    pub(crate) tokens: u32,
+}
+
+impl KvRows {
+    /// Bytes of heads of this many elements of all tokens.
+    fn stored(&self, dim: usize) -> usize {
+        self.tokens as usize * self.kv_heads * (dim / self.dtype.block_len() * self.dtype.block_bytes())
+    }
+
+    /// Bytes of the table that says where they go.
+    fn tables(&self) -> usize {
+        self.tokens as usize * 4
+    }
+
+    /// What a stage moves that has the block table, the keys and the values at these arguments.
+    #[allow(clippy::large_types_passed_by_value)] // It is moved through.
+    pub(crate) fn moving(&self, stage: Stage, [blocks, keys, values]: [usize; 3]) -> Stage {
+        let [k, v] = [self.head_dim, self.value_dim].map(|dim| self.stored(dim));
+        stage.touching(blocks, self.tables()).touching(keys, k).touching(values, v)
+    }
+}
+
+/// Stores the keys and values of the step's tokens: `(k [tokens, kv_heads * head_dim], v [tokens, kv_heads * value_dim])`.
+pub(crate) fn kv_write(kv: &KvRows, limits: &Limits) -> Result<Stages, GpuError> {
+    kv_type("kv_write", kv.dtype, kv.value_dim)?;
     let constants = Constants::of([kv_type("kv_write", kv.dtype, kv.head_dim)?, kv.head_dim as u32, 0, 0]);
-    let (groups, threads) = simdgroups(u64::from(tokens) * 2 * kv.kv_heads as u64, limits)?;
+    let (kv_heads, value_dim) = (kv.kv_heads as u32, kv.value_dim as u32);
+    let (groups, threads) = simdgroups(u64::from(kv.tokens) * 2 * kv.kv_heads as u64, limits)?;
     let launch = Launch {
         kernel: Kernel { family: &FAMILY, function: "kv_write", constants, args: KV_WRITE },
-        params: KvWriteParams { tokens, kv_heads: kv.kv_heads as u32 }.params(),
+        params: KvWriteParams { tokens: kv.tokens, kv_heads, value_dim }.params(),
         groups,
         threads,
         threadgroup_bytes: 0,
@@ -216,13 +189,7 @@ pub(crate) fn kv_write(kv: &KvLayout, tokens: u32, limits: &Limits) -> Result<St
         Slot::Keys,
         Slot::Values,
     ];
-    let (stored, tables) = written(kv, tokens);
-    Ok(Stage::new(launch, slots).touching(3, tables).touching(4, stored).touching(5, stored).into())
-}
-
-/// Bytes of the keys, or of the values, of so many tokens, and of the table that says where they go.
-fn written(kv: &KvLayout, tokens: u32) -> (usize, usize) {
-    (tokens as usize * kv.kv_heads * kv.row_bytes(), tokens as usize * 4)
+    Ok(kv.moving(Stage::new(launch, slots), [3, 4, 5]).into())
 }
 
 /// What normalises the heads of queries and keys before they are rotated, by [`metallic_core::Op::RmsNorm`].
@@ -241,14 +208,14 @@ pub(crate) struct HeadNorm {
 pub(crate) struct RopeKv<'a> {
     /// The rotation of queries and keys.
     pub(crate) rope: &'a Rope,
-    /// The cache that keys and values go to.
-    pub(crate) kv: &'a KvLayout,
+    /// The keys and values, one of each a row.
+    pub(crate) kv: KvRows,
     /// Query heads.
     pub(crate) heads: u32,
-    /// Rows.
-    pub(crate) tokens: u32,
     /// Elements of a head that are rotated, with a partner each.
     pub(crate) pairs: u32,
+    /// A position for each row: `U32 [tokens]`.
+    pub(crate) positions: Slot,
     /// A frequency for each pair: `F32 [pairs]`.
     pub(crate) freqs: Slot,
     /// For the families that have it: a norm of each head.
@@ -259,17 +226,15 @@ impl RopeKv<'_> {
     /// Refuses what no kernel takes; returns the number of the cache's type.
     pub(crate) fn check(&self, op: &'static str) -> Result<u32, GpuError> {
         check(op, self.rope, self.pairs)?;
-        if self.rope.head_dim != self.kv.head_dim {
-            let reason =
-                format!("heads of {} for a cache of heads of {}", self.rope.head_dim, self.kv.head_dim);
+        let KvRows { head_dim, value_dim, .. } = self.kv;
+        if [head_dim, value_dim] != [self.rope.head_dim; 2] {
+            let reason = format!(
+                "heads of {} for a cache of keys of {head_dim} and values of {value_dim}",
+                self.rope.head_dim
+            );
             return Err(GpuError::Unsupported { op, reason });
         }
         kv_type(op, self.kv.dtype, self.kv.head_dim)
-    }
-
-    /// Bytes of the keys, or of the values, and of the table that says where they go.
-    pub(crate) fn written(&self) -> (usize, usize) {
-        written(self.kv, self.tokens)
     }
 }
 
@@ -277,7 +242,8 @@ impl RopeKv<'_> {
 /// `q [tokens, heads * head_dim]`.
 pub(crate) fn rope_kv_write(spec: &RopeKv<'_>, qkv: Slot, limits: &Limits) -> Result<Stage, GpuError> {
     const OP: &str = "rope_kv_write";
-    let RopeKv { rope, kv, heads, tokens, pairs, freqs, norm } = *spec;
+    let RopeKv { rope, kv, heads, pairs, positions, freqs, norm } = *spec;
+    let tokens = kv.tokens;
     let kv_type = spec.check(OP)?;
     let kv_heads = kv.kv_heads as u32;
     let (groups, threads) = simdgroups(u64::from(tokens) * u64::from(heads + 2 * kv_heads), limits)?;
@@ -294,7 +260,7 @@ pub(crate) fn rope_kv_write(spec: &RopeKv<'_>, qkv: Slot, limits: &Limits) -> Re
     };
     let slots = [
         qkv,
-        Slot::Step(StepTable::Positions),
+        positions,
         freqs,
         norm.map_or(Slot::Unused, |n| n.q),
         norm.map_or(Slot::Unused, |n| n.k),
@@ -304,9 +270,8 @@ pub(crate) fn rope_kv_write(spec: &RopeKv<'_>, qkv: Slot, limits: &Limits) -> Re
         Slot::Keys,
         Slot::Values,
     ];
-    let (stored, tables) = spec.written();
-    Ok(Stage::new(launch, slots).touching(6, tables).touching(8, stored).touching(9, stored))
+    Ok(kv.moving(Stage::new(launch, slots), [6, 8, 9]))
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

@@ -1,9 +1,6 @@
 // The best of each row: one threadgroup per row. Everything that decides is made of integers, of fma and of single sums,
 // differences and products, so that every device chooses the same. `metallic_core::sample` is the definition.
 
-// 1: counts of earlier tokens are bound, and penalties apply.
-constant uint COUNTED [[function_constant(0)]];
-
 // What a row without a choice gives, and words of a record.
 constant constexpr uint NO_CANDIDATE = 4294967295u;
 constant constexpr uint RECORD_WORDS = 16u;
@@ -30,24 +27,18 @@ inline float number_of(uint key) {
     return as_type<float>(key & 0x80000000u ? key & 0x7fffffffu : ~key);
 }
 
-// The best of each simdgroup: keys and indices.
-struct Bests {
-    threadgroup uint* keys;
-    threadgroup uint* ids;
-};
-
 // The largest key of a row and the lowest index that has it.
-inline uint2 best_of_row(uint2 best, Bests bests, Lanes at) {
+inline uint2 best_of_row(uint2 best, threadgroup uint* keys, threadgroup uint* ids, Lanes at) {
     uint key = simd_max(best.x);
     uint id = simd_min(best.x == key ? best.y : 0xffffffffu);
     if (at.simds == 1) return uint2(key, id);
     if (at.lane == 0) {
-        bests.keys[at.simd] = key;
-        bests.ids[at.simd] = id;
+        keys[at.simd] = key;
+        ids[at.simd] = id;
     }
     threadgroup_barrier(mem_flags::mem_threadgroup);
-    const uint theirs = at.lane < at.simds ? bests.keys[at.lane] : 0u;
-    const uint where = at.lane < at.simds ? bests.ids[at.lane] : 0xffffffffu;
+    const uint theirs = at.lane < at.simds ? keys[at.lane] : 0u;
+    const uint where = at.lane < at.simds ? ids[at.lane] : 0xffffffffu;
     key = simd_max(theirs);
     id = simd_min(theirs == key ? where : 0xffffffffu);
     threadgroup_barrier(mem_flags::mem_threadgroup);
@@ -200,7 +191,7 @@ uint2 cut_row(S row, uint n, W weights, Enough enough, uint2 border, Bins bins, 
 
 // The largest number of a row with the lowest index that has it.
 template <typename T>
-uint2 first_of_row(device const T* x, uint n, Bests bests, Lanes at) {
+uint2 first_of_row(device const T* x, uint n, threadgroup uint* keys, threadgroup uint* ids, Lanes at) {
     uint2 best = uint2(0u, 0xffffffffu);
     for (uint i = at.tid * 4; i < n; i += at.threads * 4) {
         const float4 v = load_ragged(x, i, n);
@@ -209,27 +200,27 @@ uint2 first_of_row(device const T* x, uint n, Bests bests, Lanes at) {
             if (i + j < n && key > best.x) best = uint2(key, i + j);
         }
     }
-    return best_of_row(best, bests, at);
+    return best_of_row(best, keys, ids, at);
 }
 
 template <typename T>
 void argmax_row(
-    constant ArgmaxParams& p, device const T* x, device uint* out, Bests bests, uint row, Lanes at
+    constant ArgmaxParams& p, device const T* x, device uint* out, threadgroup uint* keys, threadgroup uint* ids,
+    uint row, Lanes at
 ) {
     x += ulong(row) * p.n;
-    const uint2 best = first_of_row<T>(x, p.n, bests, at);
+    const uint2 best = first_of_row<T>(x, p.n, keys, ids, at);
     if (at.tid == 0) out[row] = best.y;
 }
 
 // The k best are picked in any order; then each finds its place by counting those before it.
 template <typename T>
 void top_k_row(
-    constant TopKParams& p, device const T* x, device uint* picked, device T* values, device uint* indices,
+    constant TopKParams& p, device const T* x, device uint* picked, device uint* indices,
     threadgroup atomic_uint* next, Bins bins, uint row, Lanes at
 ) {
     const Numbers<T> numbers = {x + ulong(row) * p.n};
     picked += ulong(row) * p.k * 2;
-    values += ulong(row) * p.k;
     indices += ulong(row) * p.k;
     const Enough enough = {p.k, 0u};
     const uint2 pair = p.k < p.n ? cut_row(numbers, p.n, Ones(), enough, uint2(0u), bins, at) : uint2(0u);
@@ -251,7 +242,6 @@ void top_k_row(
             const uint theirs = picked[2 * ulong(other)];
             place += theirs > key || (theirs == key && picked[2 * ulong(other) + 1] < id) ? 1 : 0;
         }
-        values[place] = numbers.x[id];
         indices[place] = id;
     }
 }
@@ -324,7 +314,8 @@ inline void edit_row(device float* x, uint n, device const uint* edits, ChoiceRe
 
 // The largest score of those that are at least `border`.
 inline uint2 draw_row(
-    device const float* x, uint n, ChoiceRecord c, float max, uint2 border, Bests bests, Lanes at
+    device const float* x, uint n, ChoiceRecord c, float max, uint2 border, threadgroup uint* keys,
+    threadgroup uint* ids, Lanes at
 ) {
     uint2 best = uint2(0u, 0xffffffffu);
     float bar = LEAST_NOISE;
@@ -349,16 +340,17 @@ inline uint2 draw_row(
             bar = score > bar ? score : bar;
         }
     }
-    return best_of_row(best, bests, at);
+    return best_of_row(best, keys, ids, at);
 }
 
 inline uint choose_row(
-    device float* x, uint n, device const uint* choices, uint row, Bests bests, Bins bins, Lanes at
+    device float* x, uint n, device const uint* choices, uint row, threadgroup uint* keys, threadgroup uint* ids,
+    Bins bins, Lanes at
 ) {
     x += ulong(row) * n;
     const ChoiceRecord c = *(device const ChoiceRecord*)(choices + ulong(row) * RECORD_WORDS);
     if (c.edits > 0) edit_row(x, n, choices + c.edits_at, c, at);
-    const uint2 first = first_of_row<float>(x, n, bests, at);
+    const uint2 first = first_of_row<float>(x, n, keys, ids, at);
     if (first.x <= IMPOSSIBLE) return NO_CANDIDATE;
     if (c.inverse_temperature == 0.0f) return first.y;
     const float max = number_of(first.x);
@@ -375,17 +367,7 @@ inline uint choose_row(
     }
     const uint least = key_of(max + c.ln_min_p);
     if (least > border.x) border = uint2(least, 0u);
-    return draw_row(x, n, c, max, border, bests, at).y;
-}
-
-// Logits as numbers, with penalties by counts of all tokens.
-template <typename T>
-void penalise(constant PenaliseParams& p, device const T* x, device const uint* counts, device float* out, uint i) {
-    if (i >= p.n) return;
-    float v = number(float(x[i]));
-    const uint count = COUNTED ? counts[i] : 0u;
-    if (count > 0 && v > -INFINITY) v = penalised(v, count, float2(p.repetition, p.inverse_repetition), p.presence, p.frequency);
-    out[i] = v;
+    return draw_row(x, n, c, max, border, keys, ids, at).y;
 }
 
 #define WHERE                                                                                                    \
@@ -393,21 +375,19 @@ void penalise(constant PenaliseParams& p, device const T* x, device const uint* 
     uint threads [[threads_per_threadgroup]], uint lane [[thread_index_in_simdgroup]],                           \
     uint simd [[simdgroup_index_in_threadgroup]], uint simds [[simdgroups_per_threadgroup]]
 
-#define SAMPLE(T, NAME)                                                                                          \
-    [[kernel, max_total_threads_per_threadgroup(1024)]] void argmax_##NAME(                                      \
+#define SAMPLE(T, ARGMAX, TOP_K)                                                                                 \
+    [[kernel, max_total_threads_per_threadgroup(1024)]] void ARGMAX(                                             \
         constant ArgmaxParams& p [[buffer(0)]], device const T* x [[buffer(1)]], device uint* out [[buffer(2)]], \
         WHERE                                                                                                    \
     ) {                                                                                                          \
         threadgroup uint keys[32];                                                                               \
         threadgroup uint ids[32];                                                                                \
         const Lanes at = {tid, threads, lane, simd, simds};                                                      \
-        const Bests bests = {keys, ids};                                                                         \
-        argmax_row<T>(p, x, out, bests, row, at);                                                                \
+        argmax_row<T>(p, x, out, keys, ids, row, at);                                                            \
     }                                                                                                            \
-    [[kernel, max_total_threads_per_threadgroup(1024)]] void top_k_##NAME(                                       \
+    [[kernel, max_total_threads_per_threadgroup(1024)]] void TOP_K(                                              \
         constant TopKParams& p [[buffer(0)]], device const T* x [[buffer(1)]],                                   \
-        device uint* picked [[buffer(2)]], device T* values [[buffer(3)]], device uint* indices [[buffer(4)]],   \
-        WHERE                                                                                                    \
+        device uint* picked [[buffer(2)]], device uint* indices [[buffer(3)]], WHERE                             \
     ) {                                                                                                          \
         threadgroup atomic_uint low[256];                                                                        \
         threadgroup atomic_uint high[256];                                                                       \
@@ -415,19 +395,12 @@ void penalise(constant PenaliseParams& p, device const T* x, device const uint* 
         threadgroup atomic_uint next[1];                                                                         \
         const Lanes at = {tid, threads, lane, simd, simds};                                                      \
         const Bins bins = {low, high, chosen};                                                                   \
-        top_k_row<T>(p, x, picked, values, indices, next, bins, row, at);                                        \
-    }                                                                                                            \
-    [[kernel]] void penalise_##NAME(                                                                             \
-        constant PenaliseParams& p [[buffer(0)]], device const T* x [[buffer(1)]],                               \
-        device const uint* counts [[buffer(2)]], device float* out [[buffer(3)]],                                \
-        uint i [[thread_position_in_grid]]                                                                       \
-    ) {                                                                                                          \
-        penalise<T>(p, x, counts, out, i);                                                                       \
+        top_k_row<T>(p, x, picked, indices, next, bins, row, at);                                                \
     }
 
-SAMPLE(float, f32)
-SAMPLE(half, f16)
-SAMPLE(bfloat, bf16)
+SAMPLE(float, argmax_f32, top_k_f32)
+SAMPLE(half, argmax_f16, top_k_f16)
+SAMPLE(bfloat, argmax_bf16, top_k_bf16)
 
 // Every stage of choosing but the one of typical tokens. The logits of edited tokens are written over.
 [[kernel, max_total_threads_per_threadgroup(1024)]] void choose(
@@ -440,8 +413,7 @@ SAMPLE(bfloat, bf16)
     threadgroup atomic_uint high[256];
     threadgroup uint chosen[4];
     const Lanes at = {tid, threads, lane, simd, simds};
-    const Bests bests = {keys, ids};
     const Bins bins = {low, high, chosen};
-    const uint id = choose_row(x, p.n, choices, row, bests, bins, at);
+    const uint id = choose_row(x, p.n, choices, row, keys, ids, bins, at);
     if (tid == 0) out[row] = id;
 }

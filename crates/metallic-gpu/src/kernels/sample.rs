@@ -15,6 +15,21 @@ use crate::gpu::Limits;
 use crate::params::kernel_params;
 use crate::threadgroup;
 
+kernel_params! {
+    /// Rows of `n` numbers.
+    ArgmaxParams { n: u32 }
+}
+
+kernel_params! {
+    /// The `k` largest of rows of `n` numbers.
+    TopKParams { n: u32, k: u32 }
+}
+
+kernel_params! {
+    /// A choice from rows of `n` logits.
+    ChooseParams { n: u32 }
+}
+
 // Kernels read it out of packed words: nothing here makes one.
 #[cfg_attr(not(test), allow(dead_code))]
 mod record {
@@ -42,29 +57,10 @@ mod record {
         }
     }
 }
-kernel_params! {
-    /// Rows of `n` numbers.
-    ArgmaxParams { n: u32 }
-}
-
-kernel_params! {
-    /// The `k` largest of rows of `n` numbers.
-    TopKParams { n: u32, k: u32 }
-}
-
-kernel_params! {
-    /// A choice from rows of `n` logits.
-    ChooseParams { n: u32 }
-}
-
-kernel_params! {
-    /// Penalties on `n` logits.
-    PenaliseParams { n: u32, repetition: f32, inverse_repetition: f32, presence: f32, frequency: f32 }
-}
 
 pub(crate) const FAMILY: Family = Family {
     name: "sample",
-    params: &[ArgmaxParams::MSL, TopKParams::MSL, ChooseParams::MSL, ChoiceRecord::MSL, PenaliseParams::MSL],
+    params: &[ArgmaxParams::MSL, TopKParams::MSL, ChooseParams::MSL, ChoiceRecord::MSL],
     uses: &[COMMON, VECTORS, ROWS],
     text: include_str!("sample.metal"),
     kernels: &[
@@ -74,9 +70,6 @@ pub(crate) const FAMILY: Family = Family {
         ("top_k_f32", TOP_K.args[0]),
         ("top_k_f16", TOP_K.args[1]),
         ("top_k_bf16", TOP_K.args[1]),
-        ("penalise_f32", PENALISE.args[0]),
-        ("penalise_f16", PENALISE.args[1]),
-        ("penalise_bf16", PENALISE.args[1]),
         ("choose", CHOOSE),
     ],
 };
@@ -87,12 +80,8 @@ const fn argmax_args(align: usize) -> [Arg; 2] {
     [reads("x", align), writes("out", 4)]
 }
 
-const fn top_k_args(align: usize) -> [Arg; 4] {
-    [reads("x", align), updates("picked", 4), writes("values", align), writes("indices", 4)]
-}
-
-const fn penalise_args(align: usize) -> [Arg; 3] {
-    [reads("x", align), reads("counts", 4), writes("out", 4)]
+const fn top_k_args(align: usize) -> [Arg; 3] {
+    [reads("x", align), updates("picked", 4), writes("indices", 4)]
 }
 
 const ARGMAX: PerFloat = PerFloat {
@@ -107,15 +96,9 @@ const TOP_K: PerFloat = PerFloat {
     args: [&top_k_args(4), &top_k_args(2)],
 };
 
-const PENALISE: PerFloat = PerFloat {
-    op: "sample",
-    functions: ["penalise_f32", "penalise_f16", "penalise_bf16"],
-    args: [&penalise_args(4), &penalise_args(2)],
-};
-
 /// The index of the largest number of each row, of equals the lowest: `(x [rows, n]) -> out: U32 [rows]`.
 pub(crate) fn argmax(dtype: DType, (rows, n): (u32, u32), limits: &Limits) -> Result<Launch, GpuError> {
-    let kernel = ARGMAX.of(&FAMILY, dtype, Constants::of([0]))?;
+    let kernel = ARGMAX.of(&FAMILY, dtype, Constants::NONE)?;
     launch(kernel, ArgmaxParams { n }.params(), (rows, n), limits)
 }
 
@@ -124,8 +107,8 @@ pub(crate) fn top_k_scratch(rows: u32, k: u32) -> usize {
     rows as usize * k as usize * 8
 }
 
-/// The `k` largest numbers of each row and their indices, best first, of equals the lowest index first:
-/// `(x [rows, n], picked: [`top_k_scratch`] bytes) -> (values [rows, k], indices: U32 [rows, k])`.
+/// The indices of the `k` largest numbers of each row, best first, of equals the lowest index first:
+/// `(x [rows, n], picked: [`top_k_scratch`] bytes) -> indices: U32 [rows, k]`.
 pub(crate) fn top_k(
     dtype: DType,
     (rows, n): (u32, u32),
@@ -135,7 +118,7 @@ pub(crate) fn top_k(
     if k == 0 || k > n {
         return Err(GpuError::Unsupported { op: "top_k", reason: format!("the best {k} of {n}") });
     }
-    let kernel = TOP_K.of(&FAMILY, dtype, Constants::of([0]))?;
+    let kernel = TOP_K.of(&FAMILY, dtype, Constants::NONE)?;
     launch(kernel, TopKParams { n, k }.params(), (rows, n), limits)
 }
 
@@ -143,7 +126,7 @@ pub(crate) fn top_k(
 /// `(x: F32 [rows, n], choices: words of [`Choices`](metallic_core::sample::Choices)) -> out: U32 [rows]`. Logits of edited
 /// tokens are written over. The words have passed [`check_choices`].
 pub(crate) fn choose((rows, n): (u32, u32), limits: &Limits) -> Result<Launch, GpuError> {
-    let kernel = Kernel { family: &FAMILY, function: "choose", constants: Constants::of([0]), args: CHOOSE };
+    let kernel = Kernel { family: &FAMILY, function: "choose", constants: Constants::NONE, args: CHOOSE };
     launch(kernel, ChooseParams { n }.params(), (rows, n), limits)
 }
 
@@ -158,22 +141,6 @@ pub(crate) fn check_choices(words: &[u32], rows: usize) -> Result<(), GpuError> 
         }
     }
     Ok(())
-}
-
-/// Logits as F32 numbers, with penalties where counts are bound: `(x [n], counts: U32 [n]) -> out: F32 [n]`.
-pub(crate) fn penalise(
-    dtype: DType,
-    n: u32,
-    record: &Record,
-    counted: bool,
-    limits: &Limits,
-) -> Result<Launch, GpuError> {
-    let &Record { repetition, inverse_repetition, presence, frequency, .. } = record;
-    let params = PenaliseParams { n, repetition, inverse_repetition, presence, frequency }.params();
-    let kernel = PENALISE.of(&FAMILY, dtype, Constants::of([u32::from(counted)]))?;
-    let (groups, threads) = threadgroup::linear(n, limits);
-    let (groups, threads) = ([groups, 1, 1], [threads, 1, 1]);
-    Ok(Launch { kernel, params, groups, threads, threadgroup_bytes: 0, work: 0 })
 }
 
 fn launch(

@@ -1,10 +1,8 @@
-// Attention of strided tensors without a cache: one threadgroup per head and query, a running softmax over its keys. A lane
+// Attention over keys and values that are given: one threadgroup per head and query, a running softmax over its keys. A lane
 // has one key for the scores and every 32nd dimension for the values.
 
 // Queries are the last of the sequence and see nothing past themselves.
-constant uint CAUSAL [[function_constant(0)]];
-// Elements of a row are neighbours in every tensor.
-constant uint DENSE [[function_constant(1)]];
+constant uint CAUSAL [[function_constant(1)]];
 
 template <typename T>
 void sdpa(
@@ -12,19 +10,17 @@ void sdpa(
     device T* out, threadgroup float* shared, uint2 at, uint tid, uint simd, uint simds, uint lane
 ) {
     const uint head = at.x, kv_head = head / p.per_kv, threads = simds * SIMD;
-    const uint q_col = DENSE ? 1 : p.q_col, k_col = DENSE ? 1 : p.k_col, v_col = DENSE ? 1 : p.v_col;
-    const uint out_col = DENSE ? 1 : p.out_col;
-    q += ulong(head) * p.q_head + ulong(at.y) * p.q_row;
-    k += ulong(kv_head) * p.k_head;
-    v += ulong(kv_head) * p.v_head;
-    out += ulong(head) * p.out_head + ulong(at.y) * p.out_row;
+    q += (ulong(head) * p.queries + at.y) * p.dim;
+    k += ulong(kv_head) * p.keys * p.dim;
+    v += ulong(kv_head) * p.keys * p.dim;
+    out += (ulong(head) * p.queries + at.y) * p.dim;
     // Floats: the query, the sums of each simdgroup, its softmax weights, its largest score and total.
     threadgroup float* query = shared;
     threadgroup float* sums = query + p.dim;
     threadgroup float* weights = sums + simds * p.dim + simd * SIMD;
     threadgroup float* tops = sums + simds * (p.dim + SIMD);
     threadgroup float* totals = tops + simds;
-    for (uint i = tid; i < p.dim; i += threads) query[i] = float(q[ulong(i) * q_col]) * p.scale;
+    for (uint i = tid; i < p.dim; i += threads) query[i] = float(q[i]) * p.scale;
     threadgroup float* own = sums + simd * p.dim;
     for (uint i = lane; i < p.dim; i += SIMD) own[i] = 0.0f;
     threadgroup_barrier(mem_flags::mem_threadgroup);
@@ -38,16 +34,14 @@ void sdpa(
         const bool seen = base + lane < end;
         float score = LOWEST;
         if (seen) {
-            device const T* key = k + ulong(base + lane) * p.k_row;
+            device const T* key = k + ulong(base + lane) * p.dim;
             float4 parts = float4(0.0f);
             uint i = 0;
             for (; i + 4 <= p.dim; i += 4) {
-                const float4 x = float4(
-                    float(key[ulong(i) * k_col]), float(key[ulong(i + 1) * k_col]), float(key[ulong(i + 2) * k_col]),
-                    float(key[ulong(i + 3) * k_col]));
+                const float4 x = float4(float(key[i]), float(key[i + 1]), float(key[i + 2]), float(key[i + 3]));
                 parts = fma(x, float4(query[i], query[i + 1], query[i + 2], query[i + 3]), parts);
             }
-            for (; i < p.dim; i++) parts.x = fma(float(key[ulong(i) * k_col]), query[i], parts.x);
+            for (; i < p.dim; i++) parts.x = fma(float(key[i]), query[i], parts.x);
             score = capped((parts.x + parts.y) + (parts.z + parts.w), p.softcap);
         }
         const float high = max(top, simd_max(score));
@@ -59,9 +53,9 @@ void sdpa(
         simdgroup_barrier(mem_flags::mem_threadgroup);
         const uint count = min(SIMD, end - base);
         for (uint i = lane; i < p.dim; i += SIMD) {
-            device const T* value = v + ulong(base) * p.v_row + ulong(i) * v_col;
+            device const T* value = v + ulong(base) * p.dim + i;
             float sum = own[i] * fade;
-            for (uint j = 0; j < count; j++) sum = fma(weights[j], float(value[ulong(j) * p.v_row]), sum);
+            for (uint j = 0; j < count; j++) sum = fma(weights[j], float(value[ulong(j) * p.dim]), sum);
             own[i] = sum;
         }
         simdgroup_barrier(mem_flags::mem_threadgroup);
@@ -72,20 +66,20 @@ void sdpa(
         totals[simd] = total;
     }
     threadgroup_barrier(mem_flags::mem_threadgroup);
-    float high = SINKS ? sinks[ulong(head) * p.sink] : LOWEST;
+    float high = SINKS ? sinks[head] : LOWEST;
     for (uint s = 0; s < simds; s++) high = max(high, tops[s]);
-    float sum = SINKS ? precise::exp(sinks[ulong(head) * p.sink] - high) : 0.0f;
+    float sum = SINKS ? precise::exp(sinks[head] - high) : 0.0f;
     for (uint s = 0; s < simds; s++) sum += totals[s] * precise::exp(tops[s] - high);
     const float unit = inverse_or_zero(sum);
     for (uint i = tid; i < p.dim; i += threads) {
         float x = 0.0f;
         for (uint s = 0; s < simds; s++) x += sums[s * p.dim + i] * precise::exp(tops[s] - high);
-        out[ulong(i) * out_col] = T(x * unit);
+        out[i] = T(x * unit);
     }
 }
 
-#define SDPA(T, NAME)                                                                                             \
-    [[kernel, max_total_threads_per_threadgroup(256)]] void sdpa_##NAME(                                          \
+#define SDPA(T, SDPA_NAME)                                                                                        \
+    [[kernel, max_total_threads_per_threadgroup(256)]] void SDPA_NAME(                                            \
         constant SdpaParams& p [[buffer(0)]], device const T* q [[buffer(1)]], device const T* k [[buffer(2)]],   \
         device const T* v [[buffer(3)]], device const float* sinks [[buffer(4)]], device T* out [[buffer(5)]],    \
         threadgroup float* shared [[threadgroup(0)]], uint2 at [[threadgroup_position_in_grid]],                  \
@@ -95,6 +89,6 @@ void sdpa(
         sdpa<T>(p, q, k, v, sinks, out, shared, at, tid, simd, simds, lane);                                      \
     }
 
-SDPA(float, f32)
-SDPA(half, f16)
-SDPA(bfloat, bf16)
+SDPA(float, sdpa_f32)
+SDPA(half, sdpa_f16)
+SDPA(bfloat, sdpa_bf16)

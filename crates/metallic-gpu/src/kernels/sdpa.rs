@@ -1,20 +1,19 @@
-//! Attention of strided tensors that lie in no cache.
+//! Attention over keys and values that are given, not kept.
 
-use metallic_core::DType;
-use metallic_core::tensor::{Mask, Sdpa, View};
+use metallic_core::{DType, Dim, Mask, Sdpa, TensorType};
 
 use super::attention::ATTEND;
-use super::{Arg, COMMON, Constants, Family, Kernel, Launch, reads, work, writes};
+use super::{
+    Arg, COMMON, Constants, Family, Kernel, Launch, Slot, Stage, Stages, reads, typed, work, writes,
+};
 use crate::error::GpuError;
 use crate::gpu::Limits;
 use crate::params::kernel_params;
 
 kernel_params! {
-    /// One threadgroup per (head, query). Strides are in elements: from a head to the next, from a row, from a column.
+    /// One threadgroup per (head, query).
     SdpaParams {
-        per_kv: u32, queries: u32, keys: u32, dim: u32, window: u32, scale: f32, softcap: f32, sink: u32,
-        q_head: u32, q_row: u32, q_col: u32, k_head: u32, k_row: u32, k_col: u32,
-        v_head: u32, v_row: u32, v_col: u32, out_head: u32, out_row: u32, out_col: u32,
+        per_kv: u32, queries: u32, keys: u32, dim: u32, window: u32, scale: f32, softcap: f32,
     }
 }
 
@@ -33,50 +32,23 @@ fn unsupported(reason: String) -> GpuError {
     GpuError::Unsupported { op: "sdpa", reason }
 }
 
-/// A size or stride as kernels count.
-pub(crate) fn word(op: &'static str, n: usize) -> Result<u32, GpuError> {
-    u32::try_from(n).map_err(|_| GpuError::Unsupported {
-        op,
-        reason: format!("a size or stride of {n}; kernels count to {}", u32::MAX),
-    })
-}
-
-/// The three strides of a tensor of rank 3.
-fn strides(view: &View) -> Result<[u32; 3], GpuError> {
-    let &[a, b, c] = view.strides() else {
-        return Err(unsupported(format!(
-            "a tensor of rank {}; [heads, rows, columns] is needed",
-            view.rank()
-        )));
-    };
-    Ok([word("sdpa", a)?, word("sdpa", b)?, word("sdpa", c)?])
-}
-
-/// Plans [`metallic_core::tensor::TensorOp::Sdpa`]: `(q [heads, m, d], k, v [kv_heads, n, d], sinks) -> out [heads, m, d]`,
-/// each bound at its view's first element; `out` has elements.
-pub(crate) fn sdpa(
-    spec: &Sdpa,
-    [q, k, v, out]: [&View; 4],
-    sinks: Option<&View>,
-    limits: &Limits,
-) -> Result<Launch, GpuError> {
-    let (function, args) = match q.dtype() {
+/// `(q [heads, m, d], k, v [kv_heads, n, d], sinks?) -> out [heads, m, d]`, all of fixed shapes with elements.
+pub(crate) fn sdpa(spec: &Sdpa, inputs: &[TensorType], limits: &Limits) -> Result<Stages, GpuError> {
+    let (q, k) = (inputs[0], inputs[1]);
+    let (function, args) = match q.dtype {
         DType::F32 => ("sdpa_f32", ARGS4),
         DType::F16 => ("sdpa_f16", ARGS2),
         DType::BF16 => ("sdpa_bf16", ARGS2),
         other => return Err(unsupported(format!("queries of {other}; F32, F16 or BF16 are needed"))),
     };
-    let [q_head, q_row, q_col] = strides(q)?;
-    let [k_head, k_row, k_col] = strides(k)?;
-    let [v_head, v_row, v_col] = strides(v)?;
-    let [out_head, out_row, out_col] = strides(out)?;
-    let (&[heads, queries, dim], &[kv_heads, keys, _]) = (q.shape(), k.shape()) else {
-        return Err(unsupported("tensors of other ranks than 3".to_owned()));
+    let (
+        &[Dim::Fixed(heads), Dim::Fixed(queries), Dim::Fixed(dim)],
+        &[Dim::Fixed(kv_heads), Dim::Fixed(keys), _],
+    ) = (q.shape.dims(), k.shape.dims())
+    else {
+        return Err(unsupported(format!("{q} over {k}; fixed shapes of rank 3 are needed")));
     };
-    if kv_heads == 0 || !heads.is_multiple_of(kv_heads) {
-        return Err(unsupported(format!("{heads} query heads for {kv_heads} key/value heads")));
-    }
-    let count = |n| word("sdpa", n);
+    let count = |n| typed::count("sdpa", n);
     let (heads, queries, keys, dim) = (count(heads)?, count(queries)?, count(keys)?, count(dim)?);
     // `i + 1 + keys` is counted too.
     count(queries as usize + keys as usize)?;
@@ -90,196 +62,186 @@ pub(crate) fn sdpa(
     let wanted = u64::from(keys.div_ceil(32).clamp(1, 8).min(limits.max_threads / 32));
     let fitting = (1..=wanted.max(1)).rev().find(|s| bytes(*s) <= most);
     let Some(simdgroups) = fitting else {
-        return Err(GpuError::Launch {
-            kernel: function,
-            what: "bytes of threadgroup memory",
-            found: bytes(1),
-            most,
-        });
+        let what = "bytes of threadgroup memory";
+        return Err(GpuError::Launch { kernel: function, what, found: bytes(1), most });
     };
-    let params = SdpaParams {
-        per_kv: heads / kv_heads as u32,
-        queries,
-        keys,
-        dim,
-        window,
-        scale: spec.scale,
-        softcap: spec.softcap.unwrap_or(1.0),
-        sink: sinks.map_or(Ok(0), |s| count(s.strides().first().copied().unwrap_or(0)))?,
-        q_head,
-        q_row,
-        q_col,
-        k_head,
-        k_row,
-        k_col,
-        v_head,
-        v_row,
-        v_col,
-        out_head,
-        out_row,
-        out_col,
-    };
-    let dense = u32::from([q_col, k_col, v_col, out_col] == [1; 4]);
-    let options = [causal, dense, u32::from(spec.softcap.is_some()), u32::from(sinks.is_some())];
-    Ok(Launch {
-        kernel: Kernel { family: &FAMILY, function, constants: Constants::of(options), args },
-        params: params.params(),
+    let (per_kv, softcap) = (heads / kv_heads.max(1) as u32, spec.softcap.unwrap_or(1.0));
+    let has_sinks = inputs.len() > 3;
+    let options = [causal, u32::from(spec.softcap.is_some()), u32::from(has_sinks)];
+    let launch = Launch {
+        kernel: Kernel { family: &FAMILY, function, constants: Constants::starting::<1, 3>(options), args },
+        params: SdpaParams { per_kv, queries, keys, dim, window, scale: spec.scale, softcap }.params(),
         groups: [heads, queries, 1],
         threads: [simdgroups as u32 * 32, 1, 1],
         threadgroup_bytes: bytes(simdgroups).next_multiple_of(16) as u32,
         work: work([heads, queries, keys.min(window), dim, 2].map(|n| n as usize)),
-    })
+    };
+    let sinks = if has_sinks { Slot::Input(3) } else { Slot::Unused };
+    Ok(Stage::new(launch, [Slot::Input(0), Slot::Input(1), Slot::Input(2), sinks, Slot::Output]).into())
 }
 
 #[cfg(test)]
 mod tests {
-    use metallic_core::quant::{dequantize, quantize};
+    use metallic_core::Shape;
 
-    use super::super::attention::scene::noise;
     use super::super::harness::{Data, f32s, run};
+    use super::super::typed::tests::{FLOATS, assert_near, data, floats, room, rounded, waves};
     use super::*;
     use crate::threadgroup::tests::LIMITS;
 
-    const PLAIN: Sdpa = Sdpa { scale: 0.3, mask: Mask::Full, softcap: None };
-
-    struct Tensor {
-        view: View,
-        bytes: Vec<u8>,
-        numbers: Vec<f32>,
+    /// Attention of `heads` over `kv_heads`, `queries` over `keys` of `dim`.
+    #[derive(Clone, Copy, Debug)]
+    struct Case {
+        dtype: DType,
+        heads: (usize, usize),
+        queries: usize,
+        keys: usize,
+        dim: usize,
+        spec: Sdpa,
+        sinks: Option<f32>,
+        /// Factor on the queries.
+        strength: f32,
     }
 
-    /// A tensor whose strides are those of `order` laid out with gaps.
-    fn tensor(dtype: DType, shape: [usize; 3], order: [usize; 3], seed: usize) -> Tensor {
-        let mut strides = [0; 3];
-        let mut next = if order[2] == 2 { 1 } else { 2 };
-        for axis in order.into_iter().rev() {
-            strides[axis] = next;
-            next = next * shape[axis].max(1) + usize::from(axis != 2);
+    const PLAIN: Case = Case {
+        dtype: DType::F32,
+        heads: (2, 2),
+        queries: 3,
+        keys: 40,
+        dim: 16,
+        spec: Sdpa { scale: 0.25, mask: Mask::Full, softcap: None },
+        sinks: None,
+        strength: 1.0,
+    };
+
+    impl Case {
+        fn types(&self) -> Vec<TensorType> {
+            let ty =
+                |dims: [usize; 3]| TensorType::new(self.dtype, Shape::new(&dims.map(Dim::Fixed)).unwrap());
+            let kv = ty([self.heads.1, self.keys, self.dim]);
+            let sinks = TensorType::f32(Shape::vector(self.heads.0));
+            let all = [ty([self.heads.0, self.queries, self.dim]), kv, kv];
+            all.into_iter().chain(self.sinks.map(|_| sinks)).collect()
         }
-        let view = View::strided(dtype, 0, &shape, &strides).unwrap();
-        let values: Vec<f32> = (0..next).map(|i| noise(i, seed)).collect();
-        let mut bytes = vec![0; dtype.bytes_for(next).unwrap()];
-        quantize(dtype, &values, &mut bytes).unwrap();
-        let mut all = vec![0.0; next];
-        dequantize(dtype, &bytes, &mut all).unwrap();
-        let numbers = view.offsets().map(|at| all[at]).collect();
-        Tensor { view, bytes, numbers }
-    }
 
-    struct Sizes {
-        heads: usize,
-        kv_heads: usize,
-        m: usize,
-        n: usize,
-        d: usize,
-    }
+        /// Queries, keys, values and sinks, as their types hold them.
+        fn numbers(&self) -> [Vec<f32>; 4] {
+            let many = |heads: usize, rows: usize, size: f32| {
+                let n = (heads * rows * self.dim) as u32;
+                waves(n + 7, size)[7..].to_vec()
+            };
+            let q = many(self.heads.0, self.queries, 2.0 * self.strength);
+            let kv = |size: f32| many(self.heads.1, self.keys, size);
+            let sinks = self
+                .sinks
+                .map_or(Vec::new(), |top| (0..self.heads.0).map(|head| top - 1.5 * head as f32).collect());
+            let [q, k, v] = [q, kv(1.3), kv(0.9)].map(|x| rounded(self.dtype, &x));
+            [q, k, v, sinks]
+        }
 
-    fn formula(spec: &Sdpa, s: &Sizes, [q, k, v]: [&[f32]; 3], sinks: Option<&[f32]>) -> Vec<f32> {
-        let mut out = Vec::new();
-        for head in 0..s.heads {
-            let kv = head / (s.heads / s.kv_heads);
-            for i in 0..s.m {
-                let query = &q[(head * s.m + i) * s.d..][..s.d];
-                let range = spec.mask.visible(i, s.m, s.n);
-                let scores: Vec<f64> = range
-                    .clone()
-                    .map(|j| {
-                        let key = &k[(kv * s.n + j) * s.d..][..s.d];
-                        let dot: f64 =
-                            query.iter().zip(key).map(|(a, b)| f64::from(*a) * f64::from(*b)).sum();
-                        let score = dot * f64::from(spec.scale);
-                        spec.softcap.map_or(score, |c| f64::from(c) * (score / f64::from(c)).tanh())
-                    })
-                    .collect();
-                let sink = sinks.map(|s| f64::from(s[head]));
+        /// The formula, in f64.
+        fn expected(&self) -> Vec<f64> {
+            let [q, k, v, sinks] = self.numbers();
+            let (m, n, d) = (self.queries, self.keys, self.dim);
+            let mut out = Vec::new();
+            for (head, i) in (0..self.heads.0 * m).map(|row| (row / m, row % m)) {
+                let group = head / (self.heads.0 / self.heads.1);
+                let seen = self.spec.mask.visible(i, m, n);
+                let score = |j: usize| {
+                    let (q, k) = (&q[(head * m + i) * d..][..d], &k[(group * n + j) * d..][..d]);
+                    let dot: f64 = q.iter().zip(k).map(|(q, k)| f64::from(*q) * f64::from(*k)).sum();
+                    let score = dot * f64::from(self.spec.scale);
+                    self.spec.softcap.map_or(score, |cap| f64::from(cap) * (score / f64::from(cap)).tanh())
+                };
+                let scores: Vec<f64> = seen.clone().map(score).collect();
+                let sink = sinks.get(head).map(|sink| f64::from(*sink));
                 let top = scores.iter().copied().chain(sink).fold(f64::NEG_INFINITY, f64::max);
                 let sum: f64 = scores.iter().copied().chain(sink).map(|s| (s - top).exp()).sum();
-                out.extend((0..s.d).map(|c| {
-                    let weighted = range
-                        .clone()
-                        .zip(&scores)
-                        .map(|(j, score)| (score - top).exp() / sum * f64::from(v[(kv * s.n + j) * s.d + c]));
-                    weighted.sum::<f64>() as f32
-                }));
+                let value = |col: usize| -> f64 {
+                    let terms = seen.clone().zip(&scores);
+                    terms.map(|(j, s)| (s - top).exp() / sum * f64::from(v[(group * n + j) * d + col])).sum()
+                };
+                out.extend((0..d).map(value));
             }
+            out
         }
-        out
+
+        fn check(&self) {
+            let stages = sdpa(&self.spec, &self.types(), &LIMITS).unwrap();
+            let [q, k, v, sinks] = self.numbers();
+            let sinks = if sinks.is_empty() { Data::Unused } else { f32s(&sinks) };
+            let out = room(self.dtype, q.len());
+            let args = [data(self.dtype, &q), data(self.dtype, &k), data(self.dtype, &v), sinks, out];
+            let Some(found) = run(&stages.stages[0].launch, &args) else { return };
+            let what = format!("{self:?}");
+            assert_near(self.dtype, &floats(self.dtype, &found[4]), &self.expected(), 1e-5, &what);
+        }
     }
 
-    fn check(dtype: DType, spec: &Sdpa, s: &Sizes, order: [usize; 3], with_sinks: bool) {
-        let q = tensor(dtype, [s.heads, s.m, s.d], order, 1);
-        let k = tensor(dtype, [s.kv_heads, s.n, s.d], order, 2);
-        let v = tensor(dtype, [s.kv_heads, s.n, s.d], [1, 0, 2], 3);
-        let out = tensor(dtype, [s.heads, s.m, s.d], order, 4);
-        // Every second of these numbers.
-        let sink_values: Vec<f32> = (0..2 * s.heads).map(|i| i as f32 - 2.0).collect();
-        let sink_view = View::strided(DType::F32, 0, &[s.heads], &[2]).unwrap();
-        let sinks = with_sinks.then(|| sink_values.iter().copied().step_by(2).collect::<Vec<_>>());
-        let launch =
-            sdpa(spec, [&q.view, &k.view, &v.view, &out.view], with_sinks.then_some(&sink_view), &LIMITS)
-                .unwrap();
-        let args = [
-            Data::Bytes(q.bytes),
-            Data::Bytes(k.bytes),
-            Data::Bytes(v.bytes),
-            if with_sinks { f32s(&sink_values) } else { Data::Unused },
-            Data::Room(out.bytes.len()),
-        ];
-        let Some(found) = run(&launch, &args) else { return };
-        let mut all = vec![0.0; out.bytes.len() / dtype.block_bytes()];
-        dequantize(dtype, &found[4], &mut all).unwrap();
-        let expected = formula(spec, s, [&q.numbers, &k.numbers, &v.numbers], sinks.as_deref());
-        let tolerance = match dtype {
-            DType::F32 => 1e-5,
-            DType::F16 => 1e-3,
-            _ => 8e-3,
-        };
-        for (at, expected) in out.view.offsets().zip(expected) {
-            let off = (all[at] - expected).abs();
-            assert!(off <= tolerance, "{dtype}, {spec:?}, order {order:?}: {} is not {expected}", all[at]);
-        }
+    fn masked(mask: Mask, case: Case) -> Case {
+        Case { spec: Sdpa { mask, ..case.spec }, ..case }
     }
 
     #[test]
-    fn dense_and_strided_tensors_of_every_type_give_the_formula() {
-        for dtype in [DType::F32, DType::F16, DType::BF16] {
-            for order in [[0, 1, 2], [1, 0, 2], [2, 0, 1]] {
-                let sizes = Sizes { heads: 4, kv_heads: 2, m: 3, n: 37, d: 21 };
-                check(dtype, &PLAIN, &sizes, order, false);
+    fn every_type_number_of_keys_and_size_of_head() {
+        for dtype in FLOATS {
+            for keys in [1, 2, 31, 32, 33, 257, 300] {
+                Case { dtype, keys, ..PLAIN }.check();
+            }
+            for dim in [1, 3, 33, 64, 130] {
+                Case { dtype, dim, ..PLAIN }.check();
             }
         }
     }
 
     #[test]
-    fn keys_of_any_number_and_heads_of_any_size_are_taken() {
-        for n in [0, 1, 31, 32, 33, 64, 300] {
-            check(DType::F32, &PLAIN, &Sizes { heads: 3, kv_heads: 1, m: 2, n, d: 8 }, [0, 1, 2], n == 0);
+    fn queries_see_what_their_mask_shows_and_nothing_gives_zeros() {
+        for mask in [Mask::Causal, Mask::Window(1), Mask::Window(5), Mask::Window(33), Mask::Window(1000)] {
+            // A prompt, a chunk after a past, queries before the first key.
+            for (queries, keys) in [(1, 40), (40, 40), (3, 70), (9, 4)] {
+                masked(mask, Case { queries, keys, ..PLAIN }).check();
+            }
         }
-        for d in [1, 2, 3, 64, 300, 1000] {
-            check(DType::F32, &PLAIN, &Sizes { heads: 1, kv_heads: 1, m: 1, n: 70, d }, [0, 1, 2], false);
+        let blind = masked(Mask::Causal, Case { queries: 5, keys: 2, sinks: Some(1.0), ..PLAIN });
+        blind.check();
+        assert!(blind.expected()[..3 * 16].iter().all(|x| *x == 0.0));
+    }
+
+    #[test]
+    fn neighbouring_heads_share_keys_and_values() {
+        for heads in [(6, 2), (4, 1), (5, 5)] {
+            masked(Mask::Causal, Case { heads, ..PLAIN }).check();
         }
     }
 
     #[test]
-    fn masks_caps_and_sinks_hold_where_queries_outnumber_keys_too() {
-        for mask in [Mask::Causal, Mask::Window(1), Mask::Window(5), Mask::Window(33)] {
-            for (m, n) in [(40, 40), (3, 50), (9, 4)] {
-                let spec = Sdpa { mask, softcap: (m == 3).then_some(0.5), ..PLAIN };
-                check(DType::F32, &spec, &Sizes { heads: 2, kv_heads: 1, m, n, d: 6 }, [0, 1, 2], n == 4);
+    fn sinks_take_their_share_and_scores_are_capped() {
+        for dtype in FLOATS {
+            for sinks in [None, Some(2.0), Some(200.0), Some(-40.0)] {
+                for softcap in [None, Some(0.7), Some(30.0)] {
+                    let spec = Sdpa { softcap, ..PLAIN.spec };
+                    Case { dtype, spec, sinks, ..PLAIN }.check();
+                }
             }
         }
     }
 
     #[test]
-    fn what_no_kernel_takes_is_refused_by_name() {
-        let view = |dtype, shape: &[usize]| View::contiguous(dtype, shape).unwrap();
-        let refused =
-            |q: View, k: View| sdpa(&PLAIN, [&q, &k, &k, &q], None, &LIMITS).unwrap_err().to_string();
-        let text = refused(view(DType::U32, &[1, 1, 8]), view(DType::U32, &[1, 1, 8]));
+    fn huge_scores_pick_one_value_and_tiny_ones_all_alike() {
+        for strength in [1e-30, 1e6, 1e30] {
+            masked(Mask::Causal, Case { strength, keys: 70, ..PLAIN }).check();
+        }
+    }
+
+    #[test]
+    fn shapes_that_no_kernel_takes_are_refused_by_name() {
+        let refused = |case: Case| sdpa(&case.spec, &case.types(), &LIMITS).unwrap_err().to_string();
+        let text = refused(Case { dtype: DType::U32, ..PLAIN });
         assert!(text.contains("U32"), "{text}");
-        let text = refused(view(DType::F32, &[3, 1, 8]), view(DType::F32, &[2, 1, 8]));
-        assert!(text.contains("3 query heads"), "{text}");
-        let text = refused(view(DType::F32, &[1, 1, 9000]), view(DType::F32, &[1, 1, 9000]));
+        let text = refused(Case { dim: 5000, ..PLAIN });
         assert!(text.contains("threadgroup memory"), "{text}");
+        let matrix = TensorType::f32(Shape::matrix(4, 4));
+        let text = sdpa(&PLAIN.spec, &[matrix; 3], &LIMITS).unwrap_err().to_string();
+        assert!(text.contains("rank 3"), "{text}");
     }
 }

@@ -48,8 +48,8 @@ void softmax_row(
     }
 }
 
-#define SOFTMAX(T, NAME)                                                                                         \
-    [[kernel, max_total_threads_per_threadgroup(1024)]] void softmax_##NAME(                                     \
+#define SOFTMAX(T, SOFTMAX_NAME)                                                                                 \
+    [[kernel, max_total_threads_per_threadgroup(1024)]] void SOFTMAX_NAME(                                       \
         constant SoftmaxParams& p [[buffer(0)]], device const T* x [[buffer(1)]], device T* out [[buffer(2)]],   \
         uint group [[threadgroup_position_in_grid]], uint index [[thread_index_in_threadgroup]],                 \
         uint threads [[threads_per_threadgroup]], uint lane [[thread_index_in_simdgroup]],                       \
@@ -63,6 +63,6 @@ void softmax_row(
         softmax_row<T>(p, x + start, out + start, scratch, at);                                                  \
     }
 
-SOFTMAX(float, f32)
-SOFTMAX(half, f16)
-SOFTMAX(bfloat, bf16)
+SOFTMAX(float, softmax_f32)
+SOFTMAX(half, softmax_f16)
+SOFTMAX(bfloat, softmax_bf16)

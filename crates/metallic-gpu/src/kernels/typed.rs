@@ -26,7 +26,7 @@ macro_rules! function_codes {
 
 function_codes! {
     SILU = 0, GELU = 1, GELU_TANH = 2, RELU = 3, SIGMOID = 4,
-    ADD = 5, SUB = 6, SUB_FROM = 7, MUL = 8, DIV = 9, DIV_INTO = 10, SOFTCAP = 11,
+    ADD = 5, SUB = 6, SUB_FROM = 7, MUL = 8, DIV = 9, DIV_INTO = 10, SOFTCAP = 11, EXP = 12, SOFTPLUS = 13,
 }
 
 /// The code of a function of one number, for a function constant.
@@ -37,6 +37,8 @@ pub(crate) fn unary_code(f: Unary) -> u32 {
         Unary::GeluTanh => GELU_TANH,
         Unary::Relu => RELU,
         Unary::Sigmoid => SIGMOID,
+        Unary::Exp => EXP,
+        Unary::Softplus => SOFTPLUS,
     }
 }
 

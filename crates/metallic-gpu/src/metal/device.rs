@@ -94,5 +94,6 @@ pub(super) fn limits(device: &RawDevice) -> Limits {
         threadgroup_memory: narrow(device.maxThreadgroupMemoryLength()),
         max_buffer: device.maxBufferLength(),
         budget: memory::budget(device.recommendedMaxWorkingSetSize()),
+        depth: 2,
     }
 }

@@ -1,10 +1,11 @@
 use super::*;
-use crate::fault::{Counts, Fault, Faulty, hollow::Hollow};
+use crate::fault::{Counts, Fault, Faulty};
 use crate::gpu::Limits;
+use crate::null::Null;
 use crate::threadgroup::tests::LIMITS;
 
 fn pool(budget: Option<u64>) -> (Arc<Faulty>, Pool) {
-    let gpu = Arc::new(Faulty::new(Arc::new(Hollow::new())));
+    let gpu = Arc::new(Faulty::new(Arc::new(Null::new())));
     (gpu.clone(), Pool::new(gpu, budget))
 }
 
@@ -53,7 +54,7 @@ fn the_budget_is_hard_and_its_error_names_what_and_how_much() {
 #[test]
 fn the_device_s_own_budget_holds_where_it_is_less() {
     let limits = Limits { budget: Some(1000), max_buffer: 600, ..LIMITS };
-    let pool = Pool::new(Arc::new(Hollow::with(limits)), Some(5000));
+    let pool = Pool::new(Arc::new(Null::with(limits)), Some(5000));
     assert_eq!(pool.stats().budget, Some(1000));
     assert!(matches!(pool.allocate("test", 601, Storage::Shared), Err(GpuError::OutOfMemory { .. })));
     let _one = pool.allocate("test", 600, Storage::Shared).unwrap();

@@ -1,8 +1,10 @@
 //! The software device: the very kernels that ship, run on the processor by softmetal.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
 
 use metallic_core::{Bytes, DeviceInfo};
 use softmetal::{Compiler, Device, Flavour, Kind, Library, Source};
@@ -14,6 +16,7 @@ use crate::kernels::Constants;
 
 /// How the software device runs kernels.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct SoftOptions {
     /// Processor threads; 0: one for each core.
     pub threads: usize,
@@ -26,15 +29,24 @@ pub struct SoftOptions {
     pub time_limit: Option<Duration>,
 }
 
-/// A Metal device in software.
+metallic_core::setters!(SoftOptions {
+    threads: usize,
+    checked: bool,
+    seed: u64,
+    time_limit: impl Into<Option<Duration>>,
+});
+
+/// A Metal device in software. Work runs on a thread of its own, in the order it is handed over.
 #[derive(Debug)]
 pub struct Soft {
     info: DeviceInfo,
     limits: Limits,
     compiler: Compiler,
-    device: Device,
     options: SoftOptions,
     state: Mutex<State>,
+    /// `None` only while dropping.
+    jobs: Option<Mutex<Sender<Job>>>,
+    worker: Option<JoinHandle<()>>,
 }
 
 #[derive(Debug, Default)]
@@ -62,6 +74,12 @@ impl Soft {
             n => n,
         };
         let name = format!("Metal in software, {threads} threads");
+        let (jobs, inbox) = channel();
+        let runner = Runner { device: Device::with_workers(threads), options };
+        let worker = std::thread::Builder::new()
+            .name("metallic-soft".to_owned())
+            .spawn(move || runner.serve(&inbox))
+            .map_err(|e| GpuError::Missing(format!("a thread for the device: {e}")))?;
         Ok(Soft {
             info: DeviceInfo { kind: "soft", name, units: threads, memory_bytes: None },
             limits: Limits {
@@ -72,11 +90,13 @@ impl Soft {
                 threadgroup_memory: 32 << 10,
                 max_buffer: isize::MAX as usize,
                 budget: None,
+                depth: 2,
             },
             compiler,
-            device: Device::with_workers(threads),
             options,
             state: Mutex::default(),
+            jobs: Some(Mutex::new(jobs)),
+            worker: Some(worker),
         })
     }
 
@@ -97,40 +117,116 @@ impl Soft {
         })
     }
 
-    fn execute(&self, command: &Command) -> Result<(), GpuError> {
-        match command {
-            Command::Dispatch(dispatch) => self.dispatch(dispatch),
+    /// A command with everything it uses, which stays until it is done.
+    fn resolved(&self, command: &Command) -> Result<Resolved, GpuError> {
+        Ok(match command {
+            Command::Dispatch(dispatch) => {
+                let pipeline = self.state().pipelines.get(&dispatch.pipeline).cloned();
+                let gone = || failed(dispatch, "its pipeline was given back".to_owned());
+                let bound = dispatch.bindings().map(|(_, b)| self.buffer(b.region.buffer()));
+                let buffers = bound.collect::<Result<_, _>>()?;
+                Resolved::Dispatch { dispatch: *dispatch, pipeline: pipeline.ok_or_else(gone)?, buffers }
+            }
             Command::Copy { from, to } => {
-                let (source, target) = (self.buffer(from.buffer())?, self.buffer(to.buffer())?);
-                source.copy_to(from.offset(), &target, to.offset(), from.len()).map_err(|e| memory(&e))
+                let buffers = [self.buffer(from.buffer())?, self.buffer(to.buffer())?];
+                Resolved::Copy { from: *from, to: *to, buffers }
             }
             Command::Fill { to, value } => {
-                let target = self.buffer(to.buffer())?;
-                target.write(to.offset(), &vec![*value; to.len()]).map_err(|e| memory(&e))
+                Resolved::Fill { to: *to, value: *value, buffer: self.buffer(to.buffer())? }
+            }
+        })
+    }
+}
+
+impl Drop for Soft {
+    fn drop(&mut self) {
+        self.jobs = None;
+        if let Some(worker) = self.worker.take() {
+            // A panic there has ended what was waited for.
+            let _ = worker.join();
+        }
+    }
+}
+
+/// A command and what it uses.
+#[allow(clippy::large_enum_variant)] // Nearly all are dispatches.
+enum Resolved {
+    Dispatch { dispatch: Dispatch, pipeline: Arc<softmetal::Pipeline>, buffers: Vec<Arc<softmetal::Buffer>> },
+    Copy { from: Region, to: Region, buffers: [Arc<softmetal::Buffer>; 2] },
+    Fill { to: Region, value: u8, buffer: Arc<softmetal::Buffer> },
+}
+
+/// The commands of a submission, in the order they run; the first that could not be resolved is the last.
+struct Job {
+    commands: Vec<Result<Resolved, GpuError>>,
+    progress: Arc<Progress>,
+}
+
+/// How a submission went, once it is done.
+#[derive(Default)]
+struct Progress {
+    result: Mutex<Option<Result<Option<Duration>, GpuError>>>,
+    done: Condvar,
+}
+
+impl Progress {
+    fn result(&self) -> MutexGuard<'_, Option<Result<Option<Duration>, GpuError>>> {
+        self.result.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for Job {
+    fn drop(&mut self) {
+        let broken =
+            || GpuError::Execution { label: "soft".to_owned(), reason: "its thread broke off".to_owned() };
+        self.progress.result().get_or_insert_with(|| Err(broken()));
+        self.progress.done.notify_all();
+    }
+}
+
+/// What runs the kernels.
+struct Runner {
+    device: Device,
+    options: SoftOptions,
+}
+
+impl Runner {
+    fn serve(&self, inbox: &Receiver<Job>) {
+        for mut job in inbox {
+            let start = Instant::now();
+            let result = job.commands.drain(..).try_for_each(|command| self.execute(&command?));
+            *job.progress.result() = Some(result.map(|()| Some(start.elapsed())));
+        }
+    }
+
+    fn execute(&self, command: &Resolved) -> Result<(), GpuError> {
+        match command {
+            Resolved::Dispatch { dispatch, pipeline, buffers } => self.dispatch(dispatch, pipeline, buffers),
+            Resolved::Copy { from, to, buffers: [source, target] } => {
+                source.copy_to(from.offset(), target, to.offset(), from.len()).map_err(|e| memory(&e))
+            }
+            Resolved::Fill { to, value, buffer } => {
+                buffer.write(to.offset(), &vec![*value; to.len()]).map_err(|e| memory(&e))
             }
         }
     }
 
-    fn dispatch(&self, dispatch: &Dispatch) -> Result<(), GpuError> {
-        let failed = |reason: String| GpuError::Execution {
-            label: format!("{} ({})", dispatch.label, dispatch.function),
-            reason,
-        };
-        let ready = self.state().pipelines.get(&dispatch.pipeline).cloned();
-        let ready = ready.ok_or_else(|| failed("its pipeline was given back".to_owned()))?;
-        let bound: Vec<(u32, Arc<softmetal::Buffer>, Region)> = dispatch
-            .bindings()
-            .map(|(index, b)| Ok((index, self.buffer(b.region.buffer())?, b.region)))
-            .collect::<Result<_, GpuError>>()?;
+    fn dispatch(
+        &self,
+        dispatch: &Dispatch,
+        pipeline: &softmetal::Pipeline,
+        buffers: &[Arc<softmetal::Buffer>],
+    ) -> Result<(), GpuError> {
         let run = || -> softmetal::Result<softmetal::Outcome> {
             let mut call = self
                 .device
-                .dispatch_of(&ready)
+                .dispatch_of(pipeline)
                 .value(0, dispatch.params.as_bytes())
                 .threadgroups(dispatch.groups, dispatch.threads)
                 .seed(self.options.seed);
-            for (index, buffer, region) in &bound {
-                call = call.bind(*index, buffer, region.offset()..region.offset() + region.len());
+            for ((index, binding), buffer) in dispatch.bindings().zip(buffers) {
+                let region = binding.region;
+                call = call.bind(index, buffer, region.offset()..region.offset() + region.len());
             }
             if let Some(limit) = self.options.time_limit {
                 call = call.time_limit(limit);
@@ -140,15 +236,19 @@ impl Soft {
             }
             call.run()
         };
-        let outcome = run().map_err(|e| failed(e.to_string()))?;
+        let outcome = run().map_err(|e| failed(dispatch, e.to_string()))?;
         match outcome.reports.first() {
             Some(report) if report.kind == Kind::TimeLimit => {
                 Err(GpuError::Timeout { after: outcome.elapsed })
             }
-            Some(report) => Err(failed(report.to_string())),
+            Some(report) => Err(failed(dispatch, report.to_string())),
             None => Ok(()),
         }
     }
+}
+
+fn failed(dispatch: &Dispatch, reason: String) -> GpuError {
+    GpuError::Execution { label: format!("{} ({})", dispatch.label, dispatch.function), reason }
 }
 
 /// An order for the commands of a group: as they stand for seed 0, else shuffled, by the seed and the group's number.
@@ -255,31 +355,36 @@ impl Gpu for Soft {
     }
 
     fn submit(&self, commands: &CommandList) -> Result<Box<dyn Submission>, GpuError> {
-        let start = std::time::Instant::now();
-        let mut ordered = commands.groups().zip(1..).flat_map(|(group, number)| {
+        let ordered = commands.groups().zip(1..).flat_map(|(group, number)| {
             order(group.len(), self.options.seed, number).into_iter().map(|index| &group[index])
         });
-        let result = ordered.try_for_each(|command| self.execute(command));
-        Ok(Box::new(Done { result: result.map(|()| Some(start.elapsed())) }))
+        let progress = Arc::new(Progress::default());
+        let commands = ordered.map(|command| self.resolved(command)).collect();
+        let job = Job { commands, progress: progress.clone() };
+        if let Some(jobs) = &self.jobs {
+            // A job that nobody takes says so when it is dropped.
+            let _ = jobs.lock().unwrap_or_else(PoisonError::into_inner).send(job);
+        }
+        Ok(Box::new(UnderWay(progress)))
     }
 }
 
-/// The device has run everything by the time `submit` returns.
-struct Done {
-    result: Result<Option<Duration>, GpuError>,
-}
+/// A submission that runs, or has run.
+struct UnderWay(Arc<Progress>);
 
-impl Submission for Done {
+impl Submission for UnderWay {
     fn command_buffers(&self) -> u64 {
         1
     }
 
     fn poll(&mut self) -> bool {
-        true
+        self.0.result().is_some()
     }
 
-    fn wait(&mut self, _: Duration) -> Result<Option<Duration>, GpuError> {
-        self.result.clone()
+    fn wait(&mut self, bound: Duration) -> Result<Option<Duration>, GpuError> {
+        let waited = self.0.done.wait_timeout_while(self.0.result(), bound, |result| result.is_none());
+        let (result, _) = waited.unwrap_or_else(PoisonError::into_inner);
+        result.clone().unwrap_or(Err(GpuError::Timeout { after: bound }))
     }
 }
 

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use metallic_core::BackendError;
 use metallic_core::tensor::TensorMemory;
 
-use super::work::Work;
+use super::Work;
 use crate::backend::Shared;
 use crate::command::{CommandList, Region};
 use crate::error::GpuError;
@@ -77,13 +77,13 @@ impl Queue {
     }
 
     /// Takes over the commands of an operation. Returns how often work was handed over on the way.
-    pub(super) fn push(&self, work: Work<'_>, read: Vec<Arc<Held>>, written: Vec<Arc<Held>>) -> u64 {
+    pub(super) fn push(&self, work: Work, read: Vec<Arc<Held>>, written: Vec<Arc<Held>>) -> u64 {
         let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
         for command in work.commands {
             waiting.commands.push(command);
         }
         waiting.scratch.extend(work.scratch);
-        waiting.pipelines.extend(work.held.into_pipelines());
+        waiting.pipelines.extend(work.kernels.into_pipelines());
         waiting.read.extend(read);
         waiting.written.extend(written);
         let scratch: usize = waiting.scratch.iter().map(|buffer| buffer.region().len()).sum();

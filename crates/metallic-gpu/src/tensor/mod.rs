@@ -1,27 +1,46 @@
-//! Single operations on tensors, each by kernels.
+//! Tensors of a GPU: single operations through the plans of graphs, and copies between strided views.
 
-mod matmul;
 mod memory;
-mod ops;
 #[cfg(test)]
 mod tests;
-mod work;
 
 use std::any::Any;
 use std::sync::Arc;
 use std::time::Instant;
 
-use metallic_core::tensor::{Operand, TensorDevice, TensorMemory, TensorOp, View, check};
-use metallic_core::{BackendError, RunStats};
+use metallic_core::tensor::{
+    Evaluated, Operand, TensorDevice, TensorMemory, View, check_copy, check_eval, trivial,
+};
+use metallic_core::{BackendError, DType, Op, RunStats, Sizes, TensorType};
 
 use crate::backend::Shared;
+use crate::command::{Command, Region};
 use crate::error::GpuError;
+use crate::gpu::{Limits, Storage};
+use crate::kernels::axes::Axes;
+use crate::kernels::gather::{Gathered, decode};
+use crate::kernels::{Slot, Stage, Stages, copy};
+use crate::pipelines::HeldKernels;
+use crate::plan::Site;
+use crate::pool::PooledBuffer;
+use crate::prepare::{ALIGN, Ready, made, ready};
+use crate::step::StepShape;
 use memory::{GpuMemory, Held, Queue};
-use work::{Tensor, Work};
+
+/// Bytes of a word.
+const WORD: usize = 4;
 
 /// The tensors of a GPU. Operations gather and go to the device together, at the latest when a result is read.
 pub(crate) struct GpuTensors {
     queue: Arc<Queue>,
+}
+
+/// The commands of one operation, and what has to stay until they are done.
+#[derive(Default)]
+struct Work {
+    commands: Vec<Command>,
+    scratch: Vec<PooledBuffer>,
+    kernels: HeldKernels,
 }
 
 impl GpuTensors {
@@ -30,63 +49,87 @@ impl GpuTensors {
         GpuTensors { queue: Arc::new(Queue::new(shared)) }
     }
 
+    fn shared(&self) -> &Shared {
+        &self.queue.shared
+    }
+
+    fn fails(&self, error: GpuError) -> BackendError {
+        error.on(self.shared().kind())
+    }
+
     /// The memory, if it is of this device.
     fn mine<'a>(&self, memory: &'a dyn TensorMemory) -> Option<&'a GpuMemory> {
         let any: &dyn Any = memory;
         any.downcast_ref::<GpuMemory>().filter(|memory| memory.is_of(&self.queue))
     }
 
-    /// The memory of each operand, if it is of this device.
-    fn held(&self, operands: &[Operand<'_>], kind: &str) -> Result<Vec<Arc<Held>>, BackendError> {
-        let mine = |(index, operand): (usize, &Operand<'_>)| {
-            let memory = self.mine(operand.memory.as_ref());
-            memory.map(|memory| memory.held().clone()).ok_or_else(|| BackendError::ForeignMemory {
-                device: self.queue.shared.kind(),
-                operand: format!("{kind} {index}"),
-            })
-        };
-        operands.iter().enumerate().map(mine).collect()
-    }
-}
-
-impl TensorDevice for GpuTensors {
-    fn allocate(&self, bytes: usize) -> Result<Arc<dyn TensorMemory>, BackendError> {
-        let memory = self.queue.allocate(bytes).map_err(|e| e.on(self.queue.shared.kind()))?;
-        Ok(Arc::new(memory))
+    /// The memory of an operand, if it is of this device, and the bytes from its first element to its last.
+    fn held(&self, operand: &Operand<'_>, name: &str) -> Result<(Arc<Held>, Region), BackendError> {
+        let foreign =
+            || BackendError::ForeignMemory { device: self.shared().kind(), operand: name.to_owned() };
+        let held = self.mine(operand.memory.as_ref()).ok_or_else(foreign)?.held().clone();
+        let range = operand.view.byte_range();
+        let region = held.region().slice(range.start, range.len()).map_err(|e| self.fails(e))?;
+        Ok((held, region))
     }
 
-    fn owns(&self, memory: &dyn TensorMemory) -> bool {
-        self.mine(memory).is_some()
-    }
-
-    fn run(
+    /// The commands of launches whose arguments lie in these regions.
+    fn work(
         &self,
-        op: &TensorOp,
-        inputs: &[Operand<'_>],
-        outputs: &[Operand<'_>],
-    ) -> Result<RunStats, BackendError> {
-        check(op, inputs, outputs)?;
-        let start = Instant::now();
-        let (read, written) = (self.held(inputs, "input")?, self.held(outputs, "output")?);
-        if outputs.iter().all(|output| output.view.is_empty()) {
-            return Ok(RunStats { time: start.elapsed(), ..RunStats::default() });
-        }
-        let shared = &self.queue.shared;
-        let fails = |e: GpuError| e.on(shared.kind());
-        // What reads a result that never came has no result either.
-        read.iter().try_for_each(|held| held.check()).map_err(fails)?;
-        let tensors = |held: &[Arc<Held>], operands: &[Operand<'_>]| -> Result<Vec<Tensor>, BackendError> {
-            let views = operands.iter().map(|operand| operand.view);
-            let one = |(held, view): (&Arc<Held>, &View)| Tensor::of(held.region(), view).map_err(fails);
-            held.iter().zip(views).map(one).collect()
+        op: &'static str,
+        ready: &Ready,
+        regions: &[Region],
+        output: Region,
+    ) -> Result<Work, GpuError> {
+        let shared = self.shared();
+        let mut work = Work::default();
+        // A stand-in for arguments that are not used, then the scratch.
+        let bytes = ALIGN + ready.scratch_bytes();
+        let buffer = shared.pool.transient("scratch of a tensor operation", bytes, Storage::Private)?;
+        let (stand_in, scratch) =
+            (buffer.region().slice(0, ALIGN)?, buffer.region().slice(ALIGN, bytes - ALIGN)?);
+        work.scratch.push(buffer);
+        let tail = |region: Region, start: usize| region.slice(start, region.len().saturating_sub(start));
+        let region = |slot: Slot| -> Result<Region, GpuError> {
+            let missing = || GpuError::Unsupported { op, reason: format!("{slot:?} outside a program") };
+            let input = |index: usize| regions.get(index).copied().ok_or_else(missing);
+            match slot {
+                Slot::Input(index) => input(index),
+                Slot::InputFrom(index, start) => tail(input(index)?, start),
+                Slot::Output => Ok(output),
+                Slot::OutputFrom(start) => tail(output, start),
+                Slot::Unused => Ok(stand_in),
+                Slot::Scratch(_)
+                | Slot::ScratchFrom(..)
+                | Slot::Step(_)
+                | Slot::Fed
+                | Slot::Keys
+                | Slot::Values
+                | Slot::Recurrent => Err(missing()),
+            }
         };
-        let allocated = shared.pool.allocations();
-        let (from, to) = (tensors(&read, inputs)?, tensors(&written, outputs)?);
-        let work = Work::planned(shared, op.name(), |work| ops::plan(work, op, &from, &to)).map_err(fails)?;
+        ready.encode(op, shared.gpu.limits(), scratch, region, |dispatch, _| {
+            work.commands.push(Command::Dispatch(dispatch));
+        })?;
+        Ok(work)
+    }
+
+    /// A copy of a tensor that begins at a whole word: kernels bind vectors there, whatever their type.
+    fn at_a_word(&self, operand: &Operand<'_>, bytes: usize) -> Result<(Arc<Held>, Region), BackendError> {
+        let copy = self.allocate(bytes)?;
+        let view = View::contiguous(operand.view.dtype(), operand.view.shape())?;
+        let to = Operand { memory: &copy, view: &view };
+        self.copy(*operand, to)?;
+        self.held(&to, "a copy")
+    }
+
+    /// Queues work and says what it costs.
+    fn push(&self, work: Work, read: Vec<Arc<Held>>, written: Arc<Held>, start: Instant) -> RunStats {
         let mut stats = RunStats {
             dispatches: work.commands.len() as u64,
-            cache_hits: work.held.hits,
-            cache_misses: work.held.misses,
+            cache_hits: work.kernels.hits,
+            cache_misses: work.kernels.misses,
+            arena_bytes: work.scratch.iter().map(|buffer| buffer.region().len() as u64).sum(),
             ..RunStats::default()
         };
         for command in &work.commands {
@@ -94,15 +137,129 @@ impl TensorDevice for GpuTensors {
             stats.bytes_read += bytes_read;
             stats.bytes_written += bytes_written;
         }
-        stats.arena_bytes = work.scratch.iter().map(|buffer| buffer.region().len() as u64).sum();
-        for (held, output) in written.iter().zip(outputs) {
-            if output.view.is_contiguous() && output.view.byte_range().len() == held.region().len() {
-                held.renew();
-            }
-        }
-        stats.submissions = self.queue.push(work, read, written);
-        stats.allocations = shared.pool.allocations() - allocated;
+        stats.submissions = self.queue.push(work, read, vec![written]);
         stats.time = start.elapsed();
-        Ok(stats)
+        stats
     }
+}
+
+impl TensorDevice for GpuTensors {
+    fn allocate(&self, bytes: usize) -> Result<Arc<dyn TensorMemory>, BackendError> {
+        Ok(Arc::new(self.queue.allocate(bytes).map_err(|e| self.fails(e))?))
+    }
+
+    fn owns(&self, memory: &dyn TensorMemory) -> bool {
+        self.mine(memory).is_some()
+    }
+
+    fn copy(&self, from: Operand<'_>, to: Operand<'_>) -> Result<RunStats, BackendError> {
+        check_copy(&from, &to)?;
+        let start = Instant::now();
+        let ((read, source), (written, target)) = (self.held(&from, "input 0")?, self.held(&to, "output 0")?);
+        if to.view.is_empty() {
+            return Ok(RunStats { time: start.elapsed(), ..RunStats::default() });
+        }
+        // What reads a result that never came has no result either.
+        read.check().map_err(|e| self.fails(e))?;
+        let mut kernels = HeldKernels::default();
+        let plan = |_, limits: &Limits| copies(from.view, to.view, limits);
+        let made = made(self.shared(), &mut kernels, None, plan)
+            .and_then(|ready| self.work("copy", &ready, &[source], target));
+        let work = Work { kernels, ..made.map_err(|e| self.fails(e))? };
+        if to.view.is_contiguous() && to.view.byte_range().len() == written.region().len() {
+            written.renew();
+        }
+        Ok(self.push(work, vec![read], written, start))
+    }
+
+    fn eval(&self, op: &Op, inputs: &[Operand<'_>]) -> Result<Evaluated, BackendError> {
+        let ty = check_eval(op, inputs)?;
+        let start = Instant::now();
+        let mut held = Vec::with_capacity(inputs.len());
+        let mut regions = Vec::with_capacity(inputs.len());
+        for (index, input) in inputs.iter().enumerate() {
+            let (mut memory, mut region) = self.held(input, &format!("input {index}"))?;
+            memory.check().map_err(|e| self.fails(e))?;
+            if input.view.dtype().is_float() && !region.offset().is_multiple_of(WORD) {
+                (memory, region) = self.at_a_word(input, region.len())?;
+            }
+            held.push(memory);
+            regions.push(region);
+        }
+        if let Some(done) = trivial(self, op, inputs, ty)? {
+            return Ok(done);
+        }
+        let allocated = self.shared().pool.allocations();
+        let bytes = ty.bytes(Sizes::default()).unwrap_or(0);
+        let memory = self.queue.allocate(bytes).map_err(|e| self.fails(e))?;
+        let types: Vec<TensorType> = inputs.iter().map(|input| input.view.ty()).collect();
+        let shape = StepShape { edits: true, ..StepShape::default() };
+        let site = Site { op, inputs: &types, out: ty, shape: &shape, states: None };
+        let output = memory.held().region().slice(0, bytes).map_err(|e| self.fails(e))?;
+        let made = || -> Result<Work, GpuError> {
+            let mut kernels = HeldKernels::default();
+            let ready = ready(self.shared(), &site, &mut kernels)?;
+            Ok(Work { kernels, ..self.work(op.name(), &ready, &regions, output)? })
+        };
+        let work = made().map_err(|e| self.fails(e))?;
+        let mut stats = self.push(work, held, memory.held().clone(), start);
+        stats.allocations = self.shared().pool.allocations() - allocated;
+        Ok(Evaluated { memory: Arc::new(memory), ty, stats })
+    }
+}
+
+/// The launches that copy a view's elements to another's: `(x) -> out`, each bound at its first element.
+fn copies(from: &View, to: &View, limits: &Limits) -> Result<Stages, GpuError> {
+    let strided = |from: &View, to: &View| {
+        let axes = Axes::new("copy", to.shape(), [from.strides(), to.strides()])?;
+        copy::copy((from.dtype(), to.dtype()), &axes, limits)
+    };
+    if !from.dtype().is_quantized() {
+        return Ok(Stage::new(strided(from, to)?, [Slot::Input(0), Slot::Output]).into());
+    }
+    let unsupported = |reason: String| GpuError::Unsupported { op: "copy", reason };
+    let wrong = |error: metallic_core::tensor::TensorError| unsupported(error.to_string());
+    let (rank, block) = (from.rank(), from.dtype().block_len());
+    let is_rows = |axis: &usize| from.strides()[*axis] == 1 && from.shape()[*axis].is_multiple_of(block);
+    let along =
+        (0..rank).find(is_rows).ok_or_else(|| unsupported(format!("{from}, which has no rows of blocks")))?;
+    // The same elements with the axis of the blocks last.
+    let order: Vec<usize> = (0..rank).filter(|axis| *axis != along).chain([along]).collect();
+    let (from, to) = (from.permute(&order).map_err(wrong)?, to.permute(&order).map_err(wrong)?);
+    let dense = View::contiguous(to.dtype(), to.shape()).map_err(wrong)?;
+    let mut stages = decoded_rows(&from, to.dtype(), limits)?;
+    if !to.is_contiguous() {
+        let rows = stages.add_scratch(dense.byte_range().len());
+        for stage in &mut stages.stages {
+            stage.redirect(|slot| match slot {
+                Slot::OutputFrom(start) => Slot::ScratchFrom(0, start),
+                other => other,
+            });
+        }
+        stages.stages.push(Stage::new(strided(&dense, &to)?, [rows, Slot::Output]));
+    }
+    Ok(stages)
+}
+
+/// Decodes rows of blocks one after another, a launch for each run of rows that lie at one distance from each other.
+fn decoded_rows(x: &View, out: DType, limits: &Limits) -> Result<Stages, GpuError> {
+    let (table, cols) = (x.dtype(), x.cols());
+    let count = |n: usize| crate::kernels::count("copy", n);
+    let bytes = |elements: usize| elements / table.block_len() * table.block_bytes();
+    let (run, stride) = match x.rank() {
+        0 | 1 => (1, cols),
+        rank => (x.shape()[rank - 2], x.strides()[rank - 2]),
+    };
+    let rows = count(run)?;
+    let spec = Gathered { table, out, rows, cols: count(cols)?, of: rows, fed: false };
+    let launch = decode(&spec, count(bytes(stride))?, limits)?;
+    let each = run * cols * out.block_bytes();
+    let mut stages = Stages::default();
+    for (index, row) in (0..x.rows()).step_by(run.max(1)).enumerate() {
+        let start = bytes(x.row_offset(row) - x.offset());
+        let slots = [Slot::Unused, Slot::InputFrom(0, start), Slot::Unused, Slot::OutputFrom(index * each)];
+        let moved = bytes(run * cols);
+        stages.stages.push(Stage::new(launch, slots).touching(1, moved).touching(3, each));
+    }
+    Ok(stages)
 }

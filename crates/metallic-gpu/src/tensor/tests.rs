@@ -1,11 +1,10 @@
-//! The table of tensor cases on the software device, and what happens when the device fails.
+//! What tensors do when the device fails.
 
 use std::sync::Arc;
 
-use metallic_core::tensor::{Mask, Operand, Sdpa, TensorMemory, TensorOp, View};
-use metallic_core::{Backend, BackendError, Binary, DType};
+use metallic_core::tensor::{Evaluated, Operand, TensorMemory, View};
+use metallic_core::{Backend, BackendError, Binary, DType, Mask, Op, Sdpa};
 use metallic_testkit::needed;
-use metallic_testkit::tensor_cases::{self, TensorCase};
 
 use crate::backend::{GpuBackend, GpuOptions};
 use crate::fault::{Fault, Faulty};
@@ -16,75 +15,28 @@ fn soft(options: SoftOptions) -> Option<Arc<dyn Gpu>> {
     Some(Arc::new(needed(Soft::new(options))?))
 }
 
-fn table(options: SoftOptions) {
-    if let Some(gpu) = soft(options) {
-        table_on(gpu);
-    }
-}
-
-fn table_on(gpu: Arc<dyn Gpu>) {
-    let backend = GpuBackend::new(gpu, GpuOptions::default());
-    let check = |case: &TensorCase| {
-        tensor_cases::check(&backend, case).err().map(|problem| format!("{}: {problem}", case.name))
-    };
-    let failures: Vec<String> = tensor_cases::all().iter().filter_map(check).collect();
-    assert!(
-        failures.is_empty(),
-        "{} cases, among them\n{}",
-        failures.len(),
-        failures[..failures.len().min(20)].join("\n")
-    );
-}
-
-#[test]
-fn the_table_holds_in_order() {
-    table(SoftOptions { threads: 2, ..SoftOptions::default() });
-}
-
-#[test]
-fn the_table_holds_under_random_schedules() {
-    for seed in 1..=5 {
-        table(SoftOptions { threads: 2, seed, ..SoftOptions::default() });
-    }
-}
-
-#[test]
-fn the_table_holds_with_every_access_watched() {
-    table(SoftOptions { threads: 2, checked: true, ..SoftOptions::default() });
-}
-
-#[test]
-fn the_table_holds_where_kernels_have_few_threads() {
-    let Some(gpu) = soft(SoftOptions { threads: 2, ..SoftOptions::default() }) else { return };
-    let gpu = Faulty::new(gpu);
-    // As many as a tile of matrices needs; long rows would have more.
-    gpu.narrow(128);
-    table_on(Arc::new(gpu));
-}
-
 #[test]
 fn heads_no_threadgroup_holds_are_refused_before_anything_runs() {
     let Some(gpu) = soft(SoftOptions::default()) else { return };
     let tensors = GpuBackend::new(gpu, GpuOptions::default()).tensors();
     let view = View::contiguous(DType::F32, &[1, 1, 9000]).unwrap();
-    let memory: Vec<_> = (0..4).map(|_| tensors.allocate(36_000).unwrap()).collect();
-    let at = |index: usize| Operand { memory: &memory[index], view: &view };
-    let op = TensorOp::Sdpa(Sdpa { scale: 0.1, mask: Mask::Full, softcap: None });
-    let error = tensors.run(&op, &[at(0), at(1), at(2)], &[at(3)]).unwrap_err();
+    let memory = tensors.allocate(36_000).unwrap();
+    let at = Operand { memory: &memory, view: &view };
+    let op = Op::Sdpa(Sdpa { scale: 0.1, mask: Mask::Full, softcap: None });
+    let error = tensors.eval(&op, &[at, at, at]).map(drop).unwrap_err();
     assert!(matches!(error, BackendError::Unsupported { device: "soft", .. }), "{error}");
     assert!(error.to_string().contains("threadgroup memory"), "{error}");
 }
 
 #[test]
-fn what_breaks_the_rules_is_refused() {
+fn memory_of_another_device_is_refused() {
     let Some(gpu) = soft(SoftOptions::default()) else { return };
     let backend = GpuBackend::new(gpu, GpuOptions::default());
-    tensor_cases::check_refusals(&backend).unwrap();
     let other = GpuBackend::new(soft(SoftOptions::default()).unwrap(), GpuOptions::default());
     let view = View::contiguous(DType::F32, &[4]).unwrap();
     let (here, there) = (backend.tensors().allocate(16).unwrap(), other.tensors().allocate(16).unwrap());
     let at = |memory| Operand { memory, view: &view };
-    let error = backend.tensors().run(&TensorOp::Copy, &[at(&there)], &[at(&here)]).unwrap_err();
+    let error = backend.tensors().copy(at(&there), at(&here)).unwrap_err();
     assert!(matches!(error, BackendError::ForeignMemory { .. }), "{error}");
 }
 
@@ -106,15 +58,13 @@ impl Failing {
 
     /// `x + x` in a memory of its own; whether it could be taken.
     fn twice(&self) -> Result<Arc<dyn TensorMemory>, BackendError> {
-        let out = self.backend.tensors().allocate(16)?;
-        self.add(&self.x, &out).map(|_| out)
+        self.add(&self.x).map(|sum| sum.memory)
     }
 
-    fn add(&self, x: &Arc<dyn TensorMemory>, out: &Arc<dyn TensorMemory>) -> Result<u64, BackendError> {
+    fn add(&self, x: &Arc<dyn TensorMemory>) -> Result<Evaluated, BackendError> {
         let view = View::contiguous(DType::F32, &[4]).unwrap();
-        let at = |memory| Operand { memory, view: &view };
-        let op = TensorOp::Binary(Binary::Add);
-        self.backend.tensors().run(&op, &[at(x), at(x)], &[at(out)]).map(|stats| stats.submissions)
+        let at = Operand { memory: x, view: &view };
+        self.backend.tensors().eval(&Op::Binary(Binary::Add), &[at, at])
     }
 
     fn works(&self) {
@@ -142,10 +92,10 @@ fn operations_go_to_the_device_together_when_a_result_is_read() {
     }
     assert_eq!(device.gpu.calls(Fault::Submit), 1);
     // Nobody reads, and yet work does not pile up.
-    let submissions: u64 = (0..100).map(|_| device.add(&device.x, &results[0]).unwrap()).sum();
+    let submissions: u64 = (0..100).map(|_| device.add(&device.x).unwrap().stats.submissions).sum();
     assert_eq!(submissions, 1);
     device.gpu.cut(3);
-    let submissions: u64 = (0..100).map(|_| device.add(&device.x, &results[0]).unwrap()).sum();
+    let submissions: u64 = (0..100).map(|_| device.add(&device.x).unwrap().stats.submissions).sum();
     assert_eq!(submissions, 6, "two, each cut into three");
     // What is written has to wait for what still reads.
     let before = device.twice().unwrap();
@@ -167,12 +117,10 @@ fn a_failed_submission_stays_with_its_results_alone() {
         );
         device.works();
         assert_eq!(read(&device.x).unwrap(), [1.0, 2.0, 3.0, 4.0]);
-        let next = device.backend.tensors().allocate(16).unwrap();
-        assert!(device.add(&lost, &next).is_err(), "what was to be added never came");
+        assert!(device.add(&lost).is_err(), "what was to be added never came");
         assert!(read(&lost).is_err(), "and it does not come later");
         write(&lost, [1.0; 4]);
-        device.add(&lost, &next).unwrap();
-        assert_eq!(read(&next).unwrap(), [2.0; 4]);
+        assert_eq!(read(&device.add(&lost).unwrap().memory).unwrap(), [2.0; 4]);
     }
     let gpu = device.gpu.clone();
     drop(device);
@@ -186,7 +134,7 @@ fn no_memory_and_no_kernel_are_said_at_once_and_leave_nothing_behind() {
     gpu.refuse("softmax");
     let (view, out) = (View::contiguous(DType::F32, &[4]).unwrap(), device.twice().unwrap());
     let at = |memory| Operand { memory, view: &view };
-    let error = device.backend.tensors().run(&TensorOp::Softmax, &[at(&device.x)], &[at(&out)]).unwrap_err();
+    let error = device.backend.tensors().eval(&Op::Softmax, &[at(&device.x)]).map(drop).unwrap_err();
     assert!(matches!(error, BackendError::Compile { .. }), "{error}");
     assert_eq!(read(&out).unwrap(), [2.0, 4.0, 6.0, 8.0], "nothing of it was begun");
     device.works();

@@ -9,7 +9,7 @@ use super::{Device, available_memory};
 pub struct Listed {
     /// The device; its [`Display`](std::fmt::Display) is what a command line takes.
     pub device: Device,
-    /// Its kind: `cpu`, `metal`, `soft`, `reference`.
+    /// Its kind: `cpu`, `metal`, `soft`, `reference`, `null`.
     pub kind: &'static str,
     /// What it is, in words.
     pub name: String,
@@ -30,7 +30,7 @@ pub struct Listed {
 /// Every device this machine has, and those it lacks with the reason.
 pub fn list() -> Vec<Listed> {
     let mut all = metal();
-    all.extend([processor(&Device::Cpu), soft(), processor(&Device::Reference)]);
+    all.extend([processor(&Device::Cpu), soft(), processor(&Device::Reference), processor(&Device::Null)]);
     let auto = Device::Auto.resolve();
     for listed in &mut all {
         listed.auto |= listed.device == auto;
@@ -134,7 +134,7 @@ mod tests {
     #[test]
     fn every_device_is_listed_and_one_is_the_automatic_choice() {
         let all = list();
-        for kind in ["cpu", "metal", "soft", "reference"] {
+        for kind in ["cpu", "metal", "soft", "reference", "null"] {
             assert!(all.iter().any(|listed| listed.kind == kind), "{kind}");
         }
         let auto: Vec<_> = all.iter().filter(|listed| listed.auto).collect();

@@ -1,6 +1,5 @@
 //! The engine: a program on a thread of its own, and the handle to it.
 
-use std::any::Any;
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -8,24 +7,26 @@ use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
 use std::thread::JoinHandle;
 use std::time::Instant;
 
-use metallic_core::{KvLayout, Program};
+use metallic_core::{Program, StateLayout};
 use serde::{Deserialize, Serialize};
 
+use super::hook::panic_message;
 use super::pool::blocks_for;
-use super::request::Outlet;
+use super::request::{HiddenSink, Outlet};
 use super::scheduler::{Scheduler, tokens_in};
 use super::sequence::Submission;
-use super::{Detokenize, EngineError, FinishReason, Generation, Request};
+use super::{Detokenize, EngineError, FinishReason, Generation, Options, Request, Sampling};
 
 /// What the engine has to know of the model, and its limits.
 #[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
 pub struct EngineConfig {
     /// Most tokens of one sequence, prompt and answer together.
     pub context_length: usize,
     /// Logits in a row.
     pub vocab_size: usize,
-    /// The cache as the program was compiled for it.
-    pub kv_layout: KvLayout,
+    /// What the program keeps between steps.
+    pub states: StateLayout,
     /// Bytes the cache may grow to, all sequences together.
     pub kv_budget_bytes: usize,
     /// Most tokens of one step; a longer prompt is computed in pieces. At least `max_sequences`.
@@ -38,14 +39,25 @@ pub struct EngineConfig {
     pub prefix_cache: bool,
 }
 
+metallic_core::setters!(EngineConfig {
+    context_length: usize,
+    vocab_size: usize,
+    states: StateLayout,
+    kv_budget_bytes: usize,
+    step_tokens: usize,
+    max_sequences: usize,
+    end_tokens: Vec<u32>,
+    prefix_cache: bool,
+});
+
 impl EngineConfig {
     /// The usual limits: steps of 512 tokens, 16 sequences, a cache for one full context.
-    pub fn new(context_length: usize, vocab_size: usize, kv_layout: KvLayout) -> Self {
+    pub fn new(context_length: usize, vocab_size: usize, states: StateLayout) -> Self {
         Self {
             context_length,
             vocab_size,
-            kv_layout,
-            kv_budget_bytes: blocks_for(context_length).saturating_mul(kv_layout.block_bytes()),
+            kv_budget_bytes: blocks_for(context_length).saturating_mul(states.block_bytes()),
+            states,
             step_tokens: 512,
             max_sequences: 16,
             end_tokens: Vec::new(),
@@ -56,13 +68,19 @@ impl EngineConfig {
     /// Blocks the budget pays for.
     pub(super) fn block_limit(&self) -> usize {
         let most = u32::MAX as usize;
-        self.kv_budget_bytes.checked_div(self.kv_layout.block_bytes()).unwrap_or(most).min(most)
+        self.kv_budget_bytes.checked_div(self.states.block_bytes()).unwrap_or(most).min(most)
+    }
+
+    /// Whether what was computed for one prompt serves others that begin the same way. A recurrent state is not kept in
+    /// blocks, so nothing of it could be found again.
+    pub(super) fn reuses_prefixes(&self) -> bool {
+        self.prefix_cache && !self.states.is_recurrent()
     }
 
     pub(super) fn over_budget(&self, tokens: usize) -> EngineError {
         EngineError::KvBudget {
             tokens,
-            needed_bytes: blocks_for(tokens).saturating_mul(self.kv_layout.block_bytes()),
+            needed_bytes: blocks_for(tokens).saturating_mul(self.states.block_bytes()),
             budget_bytes: self.kv_budget_bytes,
         }
     }
@@ -89,6 +107,7 @@ impl EngineConfig {
     /// Checks a request and says how many tokens its prompt and answer may have together.
     fn most_tokens(&self, request: &Request, has_text: bool) -> Result<usize, EngineError> {
         let (prompt, vocab) = (request.prompt.len(), self.vocab_size);
+        let Options { max_tokens, stop, logprobs, sampling, .. } = &request.options;
         if prompt == 0 {
             return Err(EngineError::EmptyPrompt);
         }
@@ -98,26 +117,26 @@ impl EngineConfig {
         if let Some((index, &id)) = request.prompt.iter().enumerate().find(|(_, id)| **id as usize >= vocab) {
             return Err(EngineError::TokenOutOfRange { index, id, vocab });
         }
-        if request.max_tokens == Some(0) {
+        if *max_tokens == Some(0) {
             return Err(EngineError::parameter("max_tokens", 0, "1 or more"));
         }
-        if let Some(top) = request.logprobs.filter(|top| *top > vocab) {
+        if let Some(top) = logprobs.filter(|top| *top > vocab) {
             return Err(EngineError::parameter("logprobs", top, "at most the size of the vocabulary"));
         }
-        if request.stop.iter().any(String::is_empty) {
+        if stop.iter().any(String::is_empty) {
             return Err(EngineError::parameter("stop", "an empty string", "text"));
         }
-        if !request.stop.is_empty() && !has_text {
+        if !stop.is_empty() && !has_text {
             return Err(EngineError::NoTokenizer);
         }
-        request.sampling.validate(vocab)?;
+        sampling.validate(vocab)?;
         // The last token of an answer is never put into the cache.
         let capacity = tokens_in(self.block_limit()).saturating_add(1);
-        let wanted = prompt.saturating_add(request.max_tokens.unwrap_or(1)).min(self.context_length);
+        let wanted = prompt.saturating_add(max_tokens.unwrap_or(1)).min(self.context_length);
         if wanted > capacity {
             return Err(self.over_budget(wanted - 1));
         }
-        Ok(match request.max_tokens {
+        Ok(match max_tokens {
             Some(_) => wanted,
             None => self.context_length.min(capacity),
         })
@@ -184,10 +203,21 @@ impl Engine {
         config.validate()?;
         let (commands, inbox) = channel();
         let (limits, has_text) = (config.clone(), text.is_some());
+        let (ready, started) = channel();
         let thread = std::thread::Builder::new()
             .name("metallic-engine".to_owned())
-            .spawn(move || serve(Scheduler::new(program, limits, text.as_deref()), &inbox))
+            .spawn(move || match Scheduler::new(program, limits, text.as_deref()) {
+                Ok(scheduler) => {
+                    // Whoever starts the engine waits for this.
+                    let _ = ready.send(Ok(()));
+                    serve(scheduler, &inbox);
+                }
+                Err(error) => {
+                    let _ = ready.send(Err(error));
+                }
+            })
             .map_err(|error| EngineError::Thread { reason: error.to_string() })?;
+        started.recv().unwrap_or(Err(EngineError::Gone))?;
         Ok(Self { config, has_text, commands: Some(commands), thread: Some(thread) })
     }
 
@@ -203,6 +233,48 @@ impl Engine {
         let (seed, at) = (arbitrary_seed(), Instant::now());
         self.send(Command::Submit(Box::new(Submission { request, most_tokens, seed, outlet, at })))?;
         Ok(generation)
+    }
+
+    /// Logits after the last token. Other requests go on beside it.
+    pub fn logits(&self, tokens: impl Into<Vec<u32>>) -> Result<Vec<f32>, EngineError> {
+        self.rows(Request::new(tokens)).and_then(|mut rows| rows.pop().ok_or(EngineError::Gone))
+    }
+
+    /// Logits after each token. Other requests go on beside it.
+    pub fn all_logits(&self, tokens: impl Into<Vec<u32>>) -> Result<Vec<Vec<f32>>, EngineError> {
+        self.rows(Request::new(tokens).prompt_logits(true))
+    }
+
+    /// All rows that the hook of a request for one token sees.
+    fn rows(&self, request: Request) -> Result<Vec<Vec<f32>>, EngineError> {
+        let tokens = request.prompt.len();
+        let needed = if request.prompt_logits { tokens } else { 1 };
+        let (sender, rows) = channel();
+        let request = request.max_tokens(1).sampling(Sampling::greedy()).hook(move |_, row| {
+            // Whoever asked waits for the end below.
+            let _ = sender.send(row.to_vec());
+            // Rows without a number are an answer here, and no failure to choose.
+            row.fill(0.0);
+        });
+        self.submit(request)?.complete()?;
+        let rows: Vec<Vec<f32>> = rows.try_iter().collect();
+        // Fewer where the engine was dropped meanwhile.
+        if rows.len() == needed { Ok(rows) } else { Err(EngineError::Gone) }
+    }
+
+    /// Hidden states after each token: what the model makes logits of. Other requests go on beside it.
+    pub fn hidden(&self, tokens: impl Into<Vec<u32>>) -> Result<Vec<Vec<f32>>, EngineError> {
+        let mut request = Request::new(tokens).prompt_logits(true).max_tokens(1);
+        let needed = request.prompt.len();
+        let (sender, rows) = channel();
+        request.hidden = Some(HiddenSink(Box::new(move |row| {
+            // Whoever asked waits for the end below.
+            let _ = sender.send(row.to_vec());
+        })));
+        self.submit(request)?.complete()?;
+        let rows: Vec<Vec<f32>> = rows.try_iter().collect();
+        // Fewer where the engine was dropped meanwhile.
+        if rows.len() == needed { Ok(rows) } else { Err(EngineError::Gone) }
     }
 
     /// What the engine is doing. Cancellations made before this call are already carried out in the answer.
@@ -272,9 +344,4 @@ fn serve_until_closed(scheduler: &mut Scheduler<'_>, inbox: &Receiver<Command>) 
         }
         scheduler.step();
     }
-}
-
-fn panic_message(panic: &(dyn Any + Send)) -> String {
-    let text = panic.downcast_ref::<&str>().map(|s| (*s).to_owned());
-    text.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_else(|| "unknown panic".to_owned())
 }

@@ -68,12 +68,12 @@ pub enum EngineError {
         needed: usize,
     },
     /// There is no token to choose.
-    #[error("none of the {vocab} logits is a number to choose by: {nan} are NaN, the rest are -inf")]
+    #[error("none of the {vocab} logits is a number to choose by{}", nan.map(|n| format!(": {n} are NaN, the rest are -inf")).unwrap_or_default())]
     NoCandidate {
         /// Logits in the row.
         vocab: usize,
-        /// How many of them are NaN.
-        nan: usize,
+        /// How many of them are NaN, where the host has seen them.
+        nan: Option<usize>,
     },
     /// A choice that is none, though its parameters were found valid.
     #[error(transparent)]
@@ -98,6 +98,12 @@ pub enum EngineError {
         /// The panic's message.
         message: String,
     },
+    /// The request's own code between logits and token panicked.
+    #[error("the request's hook panicked: {message}")]
+    Hook {
+        /// The panic's message.
+        message: String,
+    },
     /// The engine's thread has ended.
     #[error("the engine has stopped")]
     Gone,
@@ -111,6 +117,6 @@ impl EngineError {
 
     /// An [`EngineError::NoCandidate`] of these logits.
     pub(crate) fn no_candidate(logits: &[f32]) -> Self {
-        Self::NoCandidate { vocab: logits.len(), nan: logits.iter().filter(|x| x.is_nan()).count() }
+        Self::NoCandidate { vocab: logits.len(), nan: Some(logits.iter().filter(|x| x.is_nan()).count()) }
     }
 }

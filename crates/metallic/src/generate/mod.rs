@@ -1,7 +1,8 @@
 //! Generation: many requests at once on one program, with a paged cache under a budget.
 //!
 //! An [`Engine`] owns a compiled program on a thread of its own. Each step carries tokens of many sequences: one of each that
-//! is answering, and pieces of the prompts of others. A [`Request`] gives a [`Generation`], an iterator of events.
+//! is answering, and pieces of the prompts of others. A [`Request`] gives a [`Generation`], an iterator and a
+//! stream of events.
 //!
 //! The cache grows block by block under a budget. When it is full, the youngest sequence is set aside and computed again later,
 //! with the same tokens as its result. Blocks of prompts and answers are kept while there is room, so that a conversation
@@ -9,8 +10,10 @@
 //!
 //! [`logits`], [`greedy`] and [`perplexity`] work on a program without an engine.
 
+mod channel;
 mod engine;
 mod error;
+mod hook;
 mod offline;
 mod pool;
 mod request;
@@ -21,9 +24,11 @@ mod text;
 
 pub use engine::{Engine, EngineConfig, EngineStats};
 pub use error::EngineError;
+pub use hook::LogitsHook;
 pub use offline::{Perplexity, greedy, logits, perplexity};
 pub use request::{
-    Canceller, Completion, Event, FinishReason, Finished, Generation, Logprob, Request, RequestStats, Token,
+    Canceller, Completion, Event, FinishReason, Finished, Generation, Logprob, Options, Request,
+    RequestStats, Token,
 };
 pub use sample::Sampling;
 pub use text::{Decode, Detokenize};

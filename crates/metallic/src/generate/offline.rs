@@ -3,12 +3,13 @@
 //! Each function has the program to itself and uses its cache blocks from the first on.
 
 use metallic_core::sample::argmax;
-use metallic_core::{BLOCK_TOKENS, Program, SequenceSpan, Step};
+use metallic_core::{BLOCK_TOKENS, Program, SequenceSpan, Step, Wanted};
 use serde::Serialize;
 
 use super::EngineError;
 use super::pool::blocks_for;
 use super::sample::log_sum_exp;
+use crate::model::LOGITS;
 
 /// Tokens of a step that yields one row at most, and of a step that yields a row for each token: logits are large.
 const STEP_TOKENS: usize = 512;
@@ -140,6 +141,7 @@ impl<'p> Lone<'p> {
     fn new(program: &'p mut dyn Program, tokens: usize) -> Result<Self, EngineError> {
         let blocks = blocks_for(tokens);
         program.reserve_blocks(blocks)?;
+        program.reserve_slots(1)?;
         Ok(Self { program, blocks: (0..blocks as u32).collect(), past: 0 })
     }
 
@@ -149,14 +151,21 @@ impl<'p> Lone<'p> {
         let len = tokens.len();
         let positions: Vec<u32> = (self.past..self.past + len).map(|p| p as u32).collect();
         let outputs: Vec<u32> = (len - wanted..len).map(|row| row as u32).collect();
-        let sequences = [SequenceSpan { tokens: 0..len, past: self.past, blocks: &self.blocks }];
-        let step = Step { tokens, positions: &positions, sequences: &sequences, outputs: &outputs };
+        let sequences = [SequenceSpan { tokens: 0..len, past: self.past, blocks: &self.blocks, slot: 0 }];
+        let step = Step {
+            tokens,
+            positions: &positions,
+            sequences: &sequences,
+            outputs: &outputs,
+            wanted: Wanted::only(LOGITS),
+            ..Step::default()
+        };
         self.program.run(&step)?;
         self.past += len;
         if wanted == 0 {
             return Ok(());
         }
-        let output = self.program.output(0);
+        let output = self.program.output(LOGITS);
         if output.is_empty() || !output.len().is_multiple_of(wanted) {
             return Err(EngineError::Output { found: output.len(), needed: wanted });
         }

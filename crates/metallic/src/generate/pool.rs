@@ -208,8 +208,24 @@ mod tests {
             self.reserved
         }
 
-        fn run(&mut self, _: &Step<'_>) -> Result<RunStats, BackendError> {
+        fn reserve_slots(&mut self, _: usize) -> Result<(), BackendError> {
+            Ok(())
+        }
+
+        fn copy_slot(&mut self, _: u32, _: u32) -> Result<(), BackendError> {
+            Ok(())
+        }
+
+        fn submit(&mut self, _: &Step<'_>) -> Result<(), BackendError> {
+            Ok(())
+        }
+
+        fn finish(&mut self) -> Result<RunStats, BackendError> {
             Ok(RunStats::default())
+        }
+
+        fn ids(&self, _: usize) -> &[u32] {
+            &[]
         }
 
         fn output(&self, _: usize) -> &[f32] {

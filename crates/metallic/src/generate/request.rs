@@ -1,19 +1,29 @@
 //! What is asked of an engine and what it answers.
 
+use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender};
+use std::task::{Context, Poll};
 use std::time::Duration;
 
+use futures_core::Stream;
 use serde::{Deserialize, Serialize};
 
+use super::channel::{Receiver, Sender, channel};
+use super::hook::Hook;
 use super::{EngineError, Sampling};
 
-/// A prompt to continue.
+/// How an answer is made.
+///
+/// ```
+/// use metallic::{Options, Sampling};
+///
+/// let options = Options::default().max_tokens(64).sampling(Sampling::greedy()).stop(["\n\n".to_owned()]);
+/// assert_eq!(options.max_tokens, Some(64));
+/// ```
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Request {
-    /// Token ids to continue.
-    pub prompt: Vec<u32>,
+#[non_exhaustive]
+pub struct Options {
     /// Most tokens to generate; without it the answer may fill the context.
     pub max_tokens: Option<usize>,
     /// How tokens are chosen.
@@ -28,12 +38,71 @@ pub struct Request {
     pub logprobs: Option<usize>,
 }
 
-impl Request {
-    /// A request with default sampling that ends where the model ends it.
-    pub fn new(prompt: Vec<u32>) -> Self {
-        Self { prompt, ..Self::default() }
+metallic_core::setters!(Options {
+    max_tokens: impl Into<Option<usize>>,
+    sampling: Sampling,
+    stop: impl Into<Vec<String>>,
+    stop_tokens: impl Into<Vec<u32>>,
+    ignore_eos: bool,
+    logprobs: impl Into<Option<usize>>,
+});
+
+/// A prompt to continue.
+#[derive(Debug, Default)]
+#[non_exhaustive]
+pub struct Request {
+    /// Token ids to continue.
+    pub prompt: Vec<u32>,
+    /// How the answer is made.
+    pub options: Options,
+    /// Shows the hook the logits after every token of the prompt too; what it changes there changes nothing.
+    pub prompt_logits: bool,
+    pub(super) hook: Option<Hook>,
+    pub(super) hidden: Option<HiddenSink>,
+}
+
+/// Takes hidden states, row by row, on the engine's thread.
+pub(super) struct HiddenSink(pub(super) Box<dyn FnMut(&[f32]) + Send>);
+
+impl std::fmt::Debug for HiddenSink {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("HiddenSink")
     }
 }
+
+impl Request {
+    /// A request with default sampling that ends where the model ends it.
+    pub fn new(prompt: impl Into<Vec<u32>>) -> Self {
+        Self { prompt: prompt.into(), ..Self::default() }
+    }
+
+    /// Runs `hook` on the engine's thread before each choice, with the tokens so far, prompt and answer, and the logits of
+    /// the next, which it may change: a grammar bans what it does not allow with `-inf`. Sampling comes after it;
+    /// log-probabilities stay those of the model. While it runs everybody waits. A panic in it ends this request alone.
+    ///
+    /// ```
+    /// use metallic::generate::Request;
+    ///
+    /// let even_only = Request::new([1, 2, 3]).hook(|_, logits| {
+    ///     logits.iter_mut().skip(1).step_by(2).for_each(|logit| *logit = f32::NEG_INFINITY);
+    /// });
+    /// # drop(even_only);
+    /// ```
+    #[must_use]
+    pub fn hook(mut self, hook: impl FnMut(&[u32], &mut [f32]) + Send + 'static) -> Self {
+        self.hook = Some(Hook::new(Box::new(hook)));
+        self
+    }
+}
+
+metallic_core::setters!(Request { prompt: impl Into<Vec<u32>>, options: Options, prompt_logits: bool } options {
+    max_tokens: impl Into<Option<usize>>,
+    sampling: Sampling,
+    stop: impl Into<Vec<String>>,
+    stop_tokens: impl Into<Vec<u32>>,
+    ignore_eos: bool,
+    logprobs: impl Into<Option<usize>>,
+});
 
 /// A token and its probability by the model, before any sampling stage.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
@@ -149,8 +218,8 @@ pub struct Completion {
     pub stats: RequestStats,
 }
 
-/// An answer as it comes: an iterator of events that ends with [`Event::Finished`] or an error.
-/// Dropping it cancels the request.
+/// An answer as it comes: an iterator of events that ends with [`Event::Finished`] or an error, and a [`Stream`] of the
+/// same for programs that await it. Dropping it cancels the request.
 #[derive(Debug)]
 pub struct Generation {
     events: Receiver<Result<Event, EngineError>>,
@@ -174,13 +243,17 @@ impl Generation {
         if self.ended {
             return None;
         }
-        let event = match self.events.recv_timeout(timeout) {
-            Ok(event) => event,
-            Err(RecvTimeoutError::Timeout) => return None,
-            Err(RecvTimeoutError::Disconnected) => Err(EngineError::Gone),
-        };
+        match self.events.recv_timeout(timeout) {
+            Poll::Pending => None,
+            Poll::Ready(event) => Some(self.taken(event)),
+        }
+    }
+
+    /// Notes the end. A line that ends without one was cut.
+    fn taken(&mut self, event: Option<Result<Event, EngineError>>) -> Result<Event, EngineError> {
+        let event = event.unwrap_or(Err(EngineError::Gone));
         self.ended = !matches!(event, Ok(Event::Token(_)));
-        Some(event)
+        event
     }
 
     /// Whether its last event was taken.
@@ -214,9 +287,19 @@ impl Iterator for Generation {
         if self.ended {
             return None;
         }
-        let event = self.events.recv().unwrap_or(Err(EngineError::Gone));
-        self.ended = !matches!(event, Ok(Event::Token(_)));
-        Some(event)
+        let event = self.events.recv();
+        Some(self.taken(event))
+    }
+}
+
+impl Stream for Generation {
+    type Item = Result<Event, EngineError>;
+
+    fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        if self.ended {
+            return Poll::Ready(None);
+        }
+        self.events.poll(context).map(|event| Some(self.taken(event)))
     }
 }
 
@@ -248,7 +331,7 @@ pub(super) struct Outlet {
 
 impl Outlet {
     pub(super) fn pair() -> (Outlet, Generation) {
-        let (sender, receiver) = std::sync::mpsc::channel();
+        let (sender, receiver) = channel();
         let flag = Arc::new(AtomicBool::new(false));
         let outlet = Outlet { events: sender, cancelled: Arc::clone(&flag) };
         (outlet, Generation { events: receiver, canceller: Canceller { flag }, ended: false })
@@ -258,8 +341,7 @@ impl Outlet {
         self.cancelled.load(Ordering::Acquire)
     }
 
-    /// A receiver that is gone has set the flag, so a failed send needs no answer here.
     pub(super) fn send(&self, event: Result<Event, EngineError>) {
-        let _ = self.events.send(event);
+        self.events.send(event);
     }
 }

@@ -1,16 +1,16 @@
 //! The step loop: which tokens of which sequences run next, and what becomes of the results.
 
 use std::collections::VecDeque;
-use std::ops::Range;
 
-use metallic_core::sample::argmax;
-use metallic_core::{BLOCK_TOKENS, Program, RunStats, SequenceSpan, Step};
+use metallic_core::sample::{Choices, NO_CANDIDATE};
+use metallic_core::{BLOCK_TOKENS, Fed, Program, RunStats, SequenceSpan, Step, Wanted};
 
 use super::engine::{EngineConfig, EngineStats};
 use super::pool::{BlockPool, Chain, blocks_for};
 use super::sample::Scratch;
 use super::sequence::{Outcome, Sequence, Submission};
 use super::{Detokenize, EngineError, FinishReason};
+use crate::model::{CHOSEN, HIDDEN, LOGITS};
 
 /// All sequences, the program and its cache.
 pub(super) struct Scheduler<'t> {
@@ -18,16 +18,19 @@ pub(super) struct Scheduler<'t> {
     config: EngineConfig,
     text: Option<&'t dyn Detokenize>,
     pool: BlockPool,
+    /// Recurrent states nobody has.
+    free_slots: Vec<u32>,
     /// In order of arrival; preempted sequences stand before those that never ran.
     waiting: VecDeque<Sequence<'t>>,
     /// In order of arrival: the last is the youngest.
     running: Vec<Sequence<'t>>,
     /// Tokens each running sequence brings to this step.
     shares: Vec<usize>,
-    /// Steps that are given to the device at once.
-    ahead: usize,
+    /// A step that was submitted before the one ahead of it was finished.
+    chasing: Option<Flight>,
     inputs: Inputs,
     scratch: Scratch,
+    arrivals: u64,
     steps: u64,
     computed_tokens: u64,
     preemptions: u64,
@@ -37,39 +40,72 @@ pub(super) struct Scheduler<'t> {
 #[derive(Default)]
 struct Inputs {
     tokens: Vec<u32>,
+    fed: Vec<Fed>,
     positions: Vec<u32>,
     outputs: Vec<u32>,
+    choices: Choices,
+}
+
+/// A sequence's part of a step.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Member {
+    /// Which sequence: it may have ended before the step has.
+    pub(super) serial: u64,
+    /// Tokens it brings.
+    pub(super) share: usize,
+    /// Output rows of its last tokens: of the very last, unless all of a prompt are wanted.
+    pub(super) rows: usize,
+    /// The first of them.
+    pub(super) first_row: usize,
+    /// Its token is the one that this row of the step before chooses, which is still under way.
+    pub(super) fed: Option<u32>,
+    /// Its tokens in that step.
+    pub(super) ahead: usize,
+}
+
+/// A step that was submitted.
+#[derive(Debug)]
+struct Flight {
+    members: Vec<Member>,
+    /// The device chooses tokens; else logits come back.
+    chooses: bool,
 }
 
 impl<'t> Scheduler<'t> {
     pub(super) fn new(
-        program: Box<dyn Program>,
+        mut program: Box<dyn Program>,
         config: EngineConfig,
         text: Option<&'t dyn Detokenize>,
-    ) -> Self {
-        Self {
+    ) -> Result<Self, EngineError> {
+        let slots = if config.states.is_recurrent() { config.max_sequences } else { 0 };
+        program.reserve_slots(slots)?;
+        Ok(Self {
             program,
             text,
             pool: BlockPool::new(config.block_limit()),
+            free_slots: (0..slots as u32).rev().collect(),
             config,
             waiting: VecDeque::new(),
             running: Vec::new(),
             shares: Vec::new(),
-            ahead: 1,
+            chasing: None,
             inputs: Inputs::default(),
             scratch: Scratch::default(),
+            arrivals: 0,
             steps: 0,
             computed_tokens: 0,
             preemptions: 0,
-        }
+        })
     }
 
     pub(super) fn submit(&mut self, submission: Submission) {
-        self.waiting.push_back(Sequence::new(submission, &self.config.end_tokens, self.text));
+        self.arrivals += 1;
+        let sequence = Sequence::new(submission, self.arrivals, &self.config.end_tokens, self.text);
+        self.waiting.push_back(sequence);
     }
 
     pub(super) fn is_idle(&self) -> bool {
-        self.waiting.is_empty() && self.running.is_empty()
+        self.waiting.is_empty() && self.running.is_empty() && self.chasing.is_none()
     }
 
     pub(super) fn stats(&self) -> EngineStats {
@@ -86,79 +122,237 @@ impl<'t> Scheduler<'t> {
         }
     }
 
-    /// Runs one step, if there is anything to do.
+    /// Runs one step, if there is anything to do. While the device has it, the next one is laid out and handed over where that
+    /// needs none of its results.
     pub(super) fn step(&mut self) {
-        self.admit();
-        self.share_step();
-        self.ahead = self.steps_ahead();
-        self.make_room();
-        // Making room may have set a sequence aside, and with it the reason to look ahead.
-        if self.ahead > 1 && self.shares.len() == self.running.len() && self.shares.iter().all(|s| *s == 1) {
-            self.run_ahead();
-        } else {
-            self.run();
+        let flight = match self.chasing.take() {
+            Some(flight) => Some(flight),
+            None => self.begin(),
+        };
+        let Some(flight) = flight else { return self.sweep() };
+        self.chasing = self.chase(&flight);
+        match self.program.finish() {
+            Ok(cost) => self.absorb(&flight, &cost),
+            Err(error) => {
+                // With it went what came after.
+                self.chasing = None;
+                self.apart(&flight, &error.into());
+            }
         }
         self.sweep();
     }
 
-    /// How many steps may be given to the device at once: every sequence takes its best tokens, none is about to end,
-    /// and nobody waits to be let in.
-    fn steps_ahead(&self) -> usize {
-        let most = self.program.steps_ahead();
-        if most < 2 || !self.waiting.is_empty() {
-            return 1;
+    /// Submits the next step of all that run.
+    fn begin(&mut self) -> Option<Flight> {
+        self.admit();
+        let pending = self.running.iter().map(Sequence::due);
+        share_tokens(pending, self.config.step_tokens, &mut self.shares);
+        self.make_room();
+        let shares = self.running.iter().zip(&self.shares).filter(|(_, share)| **share > 0);
+        let mut members: Vec<Member> = shares.map(|(s, share)| s.member(*share)).collect();
+        if members.is_empty() {
+            return None;
         }
-        let may = |s: &Sequence<'_>| s.pending() == 1 && s.is_greedy() && s.outcome.is_none();
-        if !self.running.iter().all(may) {
-            return 1;
+        let mut rows = 0;
+        for member in &mut members {
+            member.first_row = rows;
+            rows += member.rows;
         }
-        self.running.iter().map(Sequence::room).min().unwrap_or(1).min(most)
+        let flight = Flight { chooses: self.may_choose(&members), members };
+        match self.launch(flight) {
+            Ok(flight) => Some(flight),
+            Err((flight, error)) => {
+                self.apart(&flight, &error);
+                None
+            }
+        }
     }
 
-    /// Runs several steps in one go. Tokens past an end are dropped; their places in the cache are written again.
-    fn run_ahead(&mut self) {
-        let steps = self.ahead;
-        let count = self.running.len();
-        let tokens: Vec<u32> = self.running.iter().filter_map(|s| s.tokens.last().copied()).collect();
-        let positions: Vec<u32> = self.running.iter().map(|s| s.computed as u32).collect();
-        let outputs: Vec<u32> = (0..count as u32).collect();
-        let sequences: Vec<SequenceSpan<'_>> = self
-            .running
-            .iter()
-            .enumerate()
-            .map(|(i, s)| SequenceSpan { tokens: i..i + 1, past: s.computed, blocks: &s.blocks })
-            .collect();
-        let step = Step { tokens: &tokens, positions: &positions, sequences: &sequences, outputs: &outputs };
-        let mut chosen = Vec::with_capacity(steps * count);
-        let Ok(cost) = self.program.run_ahead(&step, steps, &mut chosen) else {
-            // Whatever failed, one step at a time says which sequence it was.
-            return self.run();
-        };
-        if chosen.len() != steps * count {
-            let error = EngineError::Output { found: chosen.len(), needed: steps * count };
-            return self.fail(0..count, &error);
+    /// Whether the device may choose the tokens of these: then it need not be waited for before the next step.
+    fn may_choose(&self, members: &[Member]) -> bool {
+        let by_device = |m: &Member| self.sequence(m.serial).is_some_and(Sequence::is_chosen_by_device);
+        self.program.depth() > 1 && members.iter().all(|m| m.rows == 0 || by_device(m))
+    }
+
+    fn sequence(&self, serial: u64) -> Option<&Sequence<'t>> {
+        self.running.iter().find(|s| s.serial == serial)
+    }
+
+    /// Submits the step after `flight`, whose tokens are those that one chooses. Only where every sequence goes on by one token
+    /// and nobody waits to be let in: others need the results first.
+    fn chase(&mut self, flight: &Flight) -> Option<Flight> {
+        let full = self.running.len() == self.config.max_sequences;
+        let all = self.running.iter().all(|s| flight.members.iter().any(|m| m.serial == s.serial));
+        if !flight.chooses || !all || !(self.waiting.is_empty() || full) {
+            return None;
         }
-        self.steps += steps as u64;
-        self.computed_tokens += (steps * count) as u64;
-        let vocab = self.config.vocab_size;
-        let last = self.program.output(0).chunks_exact(vocab);
-        for ((i, sequence), logits) in self.running.iter_mut().enumerate().zip(last) {
-            // A row without a number stays one to the end, so looking at the last is enough.
-            if argmax(logits) != chosen.get((steps - 1) * count + i).copied() {
-                sequence.outcome = Some(Err(EngineError::no_candidate(logits)));
+        let mut members = Vec::with_capacity(flight.members.len());
+        for member in &flight.members {
+            let sequence = self.running.iter_mut().find(|s| s.serial == member.serial);
+            // Sequences that are gone leave the step to the others.
+            let Some(sequence) = sequence.filter(|s| s.outcome.is_none()) else { continue };
+            if member.rows != 1 || !sequence.may_be_chased() {
+                return None;
+            }
+            if sequence.room() < 2 {
+                // The token that is being chosen is its last.
                 continue;
             }
-            for row in chosen.chunks_exact(count) {
-                sequence.advance(1, &RunStats::default());
-                if self.config.prefix_cache {
-                    sequence.share_full_blocks(&mut self.pool);
+            let tokens = sequence.computed + member.share + 1;
+            while sequence.blocks.len() < blocks_for(tokens) {
+                sequence.blocks.push(self.pool.take(self.program.as_mut())?);
+            }
+            let (fed, ahead) = (Some(member.first_row as u32), member.share);
+            members.push(Member { share: 1, first_row: members.len(), fed, ahead, ..*member });
+        }
+        if members.is_empty() {
+            return None;
+        }
+        // Whatever fails, the next step without haste says which sequence it was.
+        self.launch(Flight { members, chooses: true }).ok()
+    }
+
+    /// Lays a step out and submits it.
+    fn launch(&mut self, flight: Flight) -> Result<Flight, (Flight, EngineError)> {
+        match self.submit_step(&flight) {
+            Ok(tokens) => {
+                self.steps += 1;
+                self.computed_tokens += tokens as u64;
+                Ok(flight)
+            }
+            Err(error) => Err((flight, error)),
+        }
+    }
+
+    fn submit_step(&mut self, flight: &Flight) -> Result<usize, EngineError> {
+        let Inputs { tokens, fed, positions, outputs, choices } = &mut self.inputs;
+        tokens.clear();
+        fed.clear();
+        positions.clear();
+        outputs.clear();
+        choices.clear();
+        let mut sequences = Vec::with_capacity(flight.members.len());
+        for member in &flight.members {
+            let Some(sequence) = self.running.iter().find(|s| s.serial == member.serial) else { continue };
+            let start = tokens.len();
+            let past = sequence.computed + member.ahead;
+            match member.fed {
+                Some(row) => {
+                    fed.push(Fed { token: start as u32, row });
+                    tokens.push(0);
                 }
-                sequence.accept(row[i], None);
-                if sequence.outcome.is_some() {
-                    break;
+                None => tokens.extend_from_slice(&sequence.tokens[past..past + member.share]),
+            }
+            positions.extend((past..past + member.share).map(|p| p as u32));
+            let (blocks, slot) = (&sequence.blocks[..], sequence.slot);
+            sequences.push(SequenceSpan { tokens: start..tokens.len(), past, blocks, slot });
+            outputs.extend((tokens.len() - member.rows..tokens.len()).map(|row| row as u32));
+            if flight.chooses && member.rows > 0 {
+                sequence.pack_choice(usize::from(member.fed.is_some()), &mut self.scratch, choices)?;
+            }
+        }
+        let hidden = self.running.iter().any(|s| s.wants_hidden());
+        let (choices, wanted) = match (flight.chooses, hidden) {
+            (true, _) => (choices.words(), Wanted::only(CHOSEN)),
+            (false, false) => (&[][..], Wanted::only(LOGITS)),
+            (false, true) => (&[][..], Wanted::only(LOGITS).and(HIDDEN)),
+        };
+        let step = Step { tokens, fed, positions, sequences: &sequences, outputs, choices, wanted };
+        self.program.submit(&step)?;
+        Ok(tokens.len())
+    }
+
+    /// Runs each sequence of a step that failed by itself, so that only those that fail by themselves end.
+    fn apart(&mut self, flight: &Flight, error: &EngineError) {
+        if let [member] = flight.members[..] {
+            return self.fail(member, error);
+        }
+        for member in &flight.members {
+            let Some(sequence) = self.running.iter_mut().find(|s| s.serial == member.serial) else {
+                continue;
+            };
+            let end = (sequence.computed + member.share).min(sequence.tokens.len());
+            if self.config.states.is_recurrent() {
+                // Keys and values are written again where they were. A recurrent state may have gone on, and only its
+                // beginning is known.
+                sequence.restart(&mut self.pool);
+            }
+            self.alone(member.serial, end);
+        }
+    }
+
+    /// Computes the tokens of a sequence before `end` in steps of its own. Where the cache has no room for them, the next step
+    /// of all makes it.
+    fn alone(&mut self, serial: u64, end: usize) {
+        let lacks = |s: &&mut Sequence<'_>| s.serial == serial && s.outcome.is_none() && s.computed < end;
+        while let Some(sequence) = self.running.iter_mut().find(lacks) {
+            let member = sequence.member((end - sequence.computed).min(self.config.step_tokens));
+            while sequence.blocks.len() < blocks_for(sequence.computed + member.share) {
+                let Some(block) = self.pool.take(self.program.as_mut()) else { return };
+                sequence.blocks.push(block);
+            }
+            let flight = Flight { chooses: self.may_choose(&[member]), members: vec![member] };
+            let run = match self.launch(flight) {
+                Ok(flight) => self.program.finish().map(|cost| (flight, cost)).map_err(EngineError::from),
+                Err((_, error)) => Err(error),
+            };
+            match run {
+                Ok((flight, cost)) => self.absorb(&flight, &cost),
+                Err(error) => self.fail(member, &error),
+            }
+        }
+    }
+
+    fn fail(&mut self, member: Member, error: &EngineError) {
+        if let Some(sequence) = self.running.iter_mut().find(|s| s.serial == member.serial) {
+            sequence.outcome = Some(Err(error.clone()));
+        }
+    }
+
+    /// Takes the results of a step into the sequences that made it. Tokens past an end are dropped; their places in the cache
+    /// are written again.
+    fn absorb(&mut self, flight: &Flight, cost: &RunStats) {
+        let vocab = self.config.vocab_size;
+        let rows: usize = flight.members.iter().map(|m| m.rows).sum();
+        let (found, needed) = if flight.chooses {
+            (self.program.ids(CHOSEN).len(), rows)
+        } else {
+            (self.program.output(LOGITS).len(), rows * vocab)
+        };
+        // A program may leave its last result in place when a step asks for none.
+        let wrong = (rows > 0 && found != needed).then_some(EngineError::Output { found, needed });
+        for member in &flight.members {
+            let Some(sequence) = self.running.iter_mut().find(|s| s.serial == member.serial) else {
+                continue;
+            };
+            if sequence.outcome.is_some() {
+                continue;
+            }
+            if let Some(error) = &wrong {
+                sequence.outcome = Some(Err(error.clone()));
+                continue;
+            }
+            sequence.advance(member.share, cost);
+            if self.config.reuses_prefixes() {
+                sequence.share_full_blocks(&mut self.pool);
+            }
+            if let Some(window) = self.config.states.window() {
+                sequence.free_blocks_before(window, &mut self.pool);
+            }
+            for row in member.first_row..member.first_row + member.rows {
+                if sequence.wants_hidden() {
+                    let hidden = self.program.output(HIDDEN);
+                    let width = hidden.len() / rows;
+                    sequence.take_hidden(&hidden[row * width..][..width]);
+                } else if !flight.chooses {
+                    let logits = &self.program.output(LOGITS)[row * vocab..][..vocab];
+                    sequence.take_row(logits, &mut self.scratch);
+                } else if self.program.ids(CHOSEN)[row] == NO_CANDIDATE {
+                    sequence.outcome = Some(Err(EngineError::NoCandidate { vocab, nan: None }));
+                } else {
+                    sequence.take_chosen(self.program.ids(CHOSEN)[row]);
                 }
             }
-            sequence.bill(&cost);
         }
     }
 
@@ -174,8 +368,12 @@ impl<'t> Scheduler<'t> {
 
     /// Ends every request the same way.
     pub(super) fn end_all(&mut self, outcome: &Outcome) {
+        if self.chasing.take().is_some() {
+            // Nobody wants its results; the device has to be done with it all the same.
+            let _ = self.program.finish();
+        }
         for mut sequence in self.running.drain(..).chain(self.waiting.drain(..)) {
-            self.pool.give_back(&mut sequence.blocks);
+            sequence.give_back(&mut self.pool);
             sequence.end(outcome.clone());
         }
     }
@@ -193,28 +391,26 @@ impl<'t> Scheduler<'t> {
         while self.running.len() < self.config.max_sequences
             && let Some(mut sequence) = self.waiting.pop_front()
         {
-            let (mut blocks, chain) = if self.config.prefix_cache {
+            let (mut blocks, chain) = if self.config.reuses_prefixes() && sequence.may_share() {
                 self.pool.take_prefix(&sequence.tokens)
             } else {
                 (Vec::new(), Chain::default())
             };
             let needed = blocks_for(sequence.tokens.len()) - blocks.len();
-            let promised: usize =
-                self.running.iter().map(|s| blocks_for(s.tokens.len()) + 1 - s.blocks.len()).sum();
+            let promised: usize = self
+                .running
+                .iter()
+                .map(|s| (blocks_for(s.tokens.len()) + 1).saturating_sub(s.blocks.len()))
+                .sum();
             if !self.running.is_empty() && self.pool.available() < needed + promised {
                 self.pool.give_back(&mut blocks);
                 self.waiting.push_front(sequence);
                 return;
             }
             sequence.admit(blocks, chain);
+            sequence.slot = self.free_slots.pop().unwrap_or(0);
             self.running.push(sequence);
         }
-    }
-
-    /// Shares the step's tokens out.
-    fn share_step(&mut self) {
-        let pending = self.running.iter().map(Sequence::pending);
-        share_tokens(pending, self.config.step_tokens, &mut self.shares);
     }
 
     /// Takes the blocks the step writes to, oldest sequence first; when they run out the youngest is set aside.
@@ -222,13 +418,11 @@ impl<'t> Scheduler<'t> {
         let mut i = 0;
         while i < self.running.len() {
             let sequence = &mut self.running[i];
-            let tokens = sequence.computed + self.shares[i] + (self.ahead - 1);
+            let tokens = sequence.computed + self.shares[i];
             if sequence.blocks.len() >= blocks_for(tokens) {
                 i += 1;
             } else if let Some(block) = self.pool.take(self.program.as_mut()) {
                 sequence.blocks.push(block);
-            } else if self.ahead > 1 {
-                self.ahead = 1;
             } else if self.running.len() > 1 {
                 self.preempt_youngest();
             } else {
@@ -242,9 +436,16 @@ impl<'t> Scheduler<'t> {
     fn preempt_youngest(&mut self) {
         if let Some(mut youngest) = self.running.pop() {
             self.shares.pop();
+            self.give_slot_back(youngest.slot);
             youngest.preempt(&mut self.pool);
             self.preemptions += 1;
             self.waiting.push_front(youngest);
+        }
+    }
+
+    fn give_slot_back(&mut self, slot: u32) {
+        if self.config.states.is_recurrent() {
+            self.free_slots.push(slot);
         }
     }
 
@@ -256,95 +457,18 @@ impl<'t> Scheduler<'t> {
         }
     }
 
-    /// Runs the step. If it fails, each sequence runs alone, so that only those that fail by themselves end.
-    fn run(&mut self) {
-        let all = 0..self.running.len();
-        let active = self.shares.iter().filter(|share| **share > 0).count();
-        if active == 0 {
-            return;
-        }
-        match self.run_together(all.clone()) {
-            Ok(cost) => self.absorb(all, &cost),
-            Err(error) if active == 1 => self.fail(all, &error),
-            Err(_) => {
-                for i in all.filter(|i| self.shares[*i] > 0).collect::<Vec<_>>() {
-                    match self.run_together(i..i + 1) {
-                        Ok(cost) => self.absorb(i..i + 1, &cost),
-                        Err(error) => self.fail(i..i + 1, &error),
-                    }
-                }
-            }
-        }
-    }
-
-    fn run_together(&mut self, members: Range<usize>) -> Result<RunStats, EngineError> {
-        let Inputs { tokens, positions, outputs } = &mut self.inputs;
-        tokens.clear();
-        positions.clear();
-        outputs.clear();
-        let mut sequences = Vec::with_capacity(members.len());
-        for i in members.filter(|i| self.shares[*i] > 0) {
-            let sequence = &self.running[i];
-            let cached = sequence.computed..sequence.computed + self.shares[i];
-            let start = tokens.len();
-            tokens.extend_from_slice(&sequence.tokens[cached.clone()]);
-            positions.extend(cached.clone().map(|p| p as u32));
-            sequences.push(SequenceSpan {
-                tokens: start..tokens.len(),
-                past: cached.start,
-                blocks: &sequence.blocks,
-            });
-            if cached.end == sequence.tokens.len() {
-                outputs.push(tokens.len() as u32 - 1);
-            }
-        }
-        let step = Step { tokens, positions, sequences: &sequences, outputs };
-        let cost = self.program.run(&step)?;
-        let (found, needed) = (self.program.output(0).len(), outputs.len() * self.config.vocab_size);
-        // A program may leave its last result in place when a step asks for none.
-        if !outputs.is_empty() && found != needed {
-            return Err(EngineError::Output { found, needed });
-        }
-        self.steps += 1;
-        self.computed_tokens += tokens.len() as u64;
-        Ok(cost)
-    }
-
-    /// Takes the results of a step into the sequences that made it.
-    fn absorb(&mut self, members: Range<usize>, cost: &RunStats) {
-        let mut rows = self.program.output(0).chunks_exact(self.config.vocab_size);
-        let shares = &self.shares[members.clone()];
-        for (sequence, &share) in
-            self.running[members].iter_mut().zip(shares).filter(|(_, share)| **share > 0)
-        {
-            sequence.advance(share, cost);
-            if self.config.prefix_cache {
-                sequence.share_full_blocks(&mut self.pool);
-            }
-            if sequence.pending() == 0
-                && let Some(logits) = rows.next()
-            {
-                sequence.choose(logits, &mut self.scratch);
-            }
-        }
-    }
-
-    fn fail(&mut self, members: Range<usize>, error: &EngineError) {
-        let shares = &self.shares[members.clone()];
-        for (sequence, _) in self.running[members].iter_mut().zip(shares).filter(|(_, share)| **share > 0) {
-            sequence.outcome = Some(Err(error.clone()));
-        }
-    }
-
     /// Takes out the sequences that have ended: all their blocks are given back before any caller hears of it.
     fn sweep(&mut self) {
         let ended = |s: &mut Sequence<'_>| s.outcome.is_some();
         let mut done: Vec<Sequence<'_>> = self.running.extract_if(.., ended).collect();
+        for sequence in &done {
+            self.give_slot_back(sequence.slot);
+        }
         for mut sequence in std::mem::take(&mut self.waiting) {
             if ended(&mut sequence) { done.push(sequence) } else { self.waiting.push_back(sequence) }
         }
         for sequence in &mut done {
-            self.pool.give_back(&mut sequence.blocks);
+            sequence.give_back(&mut self.pool);
         }
         for mut sequence in done {
             if let Some(outcome) = sequence.outcome.take() {

@@ -2,13 +2,19 @@
 
 use std::time::Instant;
 
+use metallic_core::sample::Choices;
 use metallic_core::{BLOCK_TOKENS, RunStats};
 
+use super::hook::Hook;
 use super::pool::{BlockPool, Chain};
-use super::request::Outlet;
+use super::request::{HiddenSink, Outlet};
 use super::sample::{Sampler, Scratch, logprobs};
+use super::scheduler::Member;
 use super::text::TextStream;
 use super::{Detokenize, EngineError, Event, FinishReason, Finished, Logprob, Request, RequestStats, Token};
+
+/// Most rows of logits that one sequence takes from a step.
+const STEP_ROWS: usize = 128;
 
 /// How a request ends.
 pub(super) type Outcome = Result<FinishReason, EngineError>;
@@ -26,14 +32,24 @@ pub(super) struct Submission {
 
 /// A request in the engine: its tokens, its place in the cache, and what its answer needs.
 pub(super) struct Sequence<'t> {
+    /// Which one it is: no two have the same.
+    pub(super) serial: u64,
     /// Prompt and answer.
     pub(super) tokens: Vec<u32>,
     /// How many of `tokens` are the prompt.
     prompt_len: usize,
     /// How many of `tokens` are in the cache.
     pub(super) computed: usize,
-    /// Its cache blocks, in order.
+    /// The first of `tokens` whose logits are still wanted; never before `computed`'s.
+    wanted: usize,
+    hook: Option<Hook>,
+    /// Takes hidden states in place of an answer.
+    hidden: Option<HiddenSink>,
+    /// Its cache blocks, in order. The first `freed` are no longer its own: no layer looks back so far.
     pub(super) blocks: Vec<u32>,
+    freed: usize,
+    /// Its recurrent state, where the model has any.
+    pub(super) slot: u32,
     /// How many of `blocks` are known to the pool's index, and the prefix they make.
     shared: (usize, Chain),
     /// `tokens` never grows longer than this.
@@ -82,23 +98,35 @@ impl Record {
 
 impl<'t> Sequence<'t> {
     /// A sequence that has not begun. `end_tokens` end its answer unless the request ignores them.
-    pub(super) fn new(submission: Submission, end_tokens: &[u32], text: Option<&'t dyn Detokenize>) -> Self {
+    pub(super) fn new(
+        submission: Submission,
+        serial: u64,
+        end_tokens: &[u32],
+        text: Option<&'t dyn Detokenize>,
+    ) -> Self {
         let Submission { request, most_tokens, seed, outlet, at } = submission;
-        let mut stop_tokens = request.stop_tokens;
-        if !request.ignore_eos {
+        let Request { prompt, options, prompt_logits, hook, hidden } = request;
+        let mut stop_tokens = options.stop_tokens;
+        if !options.ignore_eos {
             stop_tokens.extend_from_slice(end_tokens);
         }
         Self {
-            prompt_len: request.prompt.len(),
-            tokens: request.prompt,
+            serial,
+            prompt_len: prompt.len(),
+            wanted: if prompt_logits { 0 } else { prompt.len().saturating_sub(1) },
+            tokens: prompt,
+            hidden,
             computed: 0,
+            hook,
             blocks: Vec::new(),
+            freed: 0,
+            slot: 0,
             shared: (0, Chain::default()),
             most_tokens,
             stop_tokens,
-            logprobs: request.logprobs,
-            sampler: Sampler::new(request.sampling, seed),
-            text: text.map(|text| TextStream::new(text, request.stop)),
+            logprobs: options.logprobs,
+            sampler: Sampler::new(options.sampling, seed),
+            text: text.map(|text| TextStream::new(text, options.stop)),
             outlet,
             outcome: None,
             record: Record::new(at),
@@ -108,6 +136,21 @@ impl<'t> Sequence<'t> {
     /// Tokens to be computed before the next one can be chosen.
     pub(super) fn pending(&self) -> usize {
         self.tokens.len() - self.computed
+    }
+
+    /// Tokens it may bring to the next step: rows of logits are large, so not too many of those that want one.
+    pub(super) fn due(&self) -> usize {
+        self.pending().min((self.wanted + STEP_ROWS).saturating_sub(self.computed))
+    }
+
+    /// How many of its tokens before `end` want their logits.
+    pub(super) fn rows_until(&self, end: usize) -> usize {
+        end.saturating_sub(self.wanted)
+    }
+
+    /// Whether it may begin with blocks that others computed: they come without logits.
+    pub(super) fn may_share(&self) -> bool {
+        self.wanted + 1 >= self.tokens.len()
     }
 
     /// Begins, or begins again, with the given blocks already computed.
@@ -123,20 +166,43 @@ impl<'t> Sequence<'t> {
 
     /// Gives all blocks back; the tokens are computed again on the next admission.
     pub(super) fn preempt(&mut self, pool: &mut BlockPool) {
-        pool.give_back(&mut self.blocks);
+        self.restart(pool);
+        self.record.preemptions += 1;
+    }
+
+    /// Forgets what was computed, and gives all blocks back.
+    pub(super) fn restart(&mut self, pool: &mut BlockPool) {
+        self.give_back(pool);
         self.computed = 0;
         self.shared = (0, Chain::default());
-        self.record.preemptions += 1;
+    }
+
+    /// Gives back the blocks it has.
+    pub(super) fn give_back(&mut self, pool: &mut BlockPool) {
+        self.blocks.drain(..self.freed.min(self.blocks.len()));
+        self.freed = 0;
+        pool.give_back(&mut self.blocks);
+    }
+
+    /// Gives back the blocks that no token looks at any longer. In their place stands one that it still has.
+    pub(super) fn free_blocks_before(&mut self, window: usize, pool: &mut BlockPool) {
+        let unseen = (self.computed + 1).saturating_sub(window) / BLOCK_TOKENS;
+        let Some(own) = self.blocks.last().copied() else { return };
+        for block in self.blocks.iter_mut().take(unseen).skip(self.freed) {
+            pool.give_back(&mut vec![std::mem::replace(block, own)]);
+        }
+        self.freed = self.freed.max(unseen);
+    }
+
+    /// Its part of a step to which it brings `share` tokens.
+    pub(super) fn member(&self, share: usize) -> Member {
+        let rows = self.rows_until(self.computed + share);
+        Member { serial: self.serial, share, rows, first_row: 0, fed: None, ahead: 0 }
     }
 
     /// Notes that a step has put `tokens` more tokens into the cache.
     pub(super) fn advance(&mut self, tokens: usize, cost: &RunStats) {
         self.computed += tokens;
-        self.bill(cost);
-    }
-
-    /// Notes what steps it took part in have cost.
-    pub(super) fn bill(&mut self, cost: &RunStats) {
         self.record.cost.add(cost);
     }
 
@@ -151,24 +217,77 @@ impl<'t> Sequence<'t> {
         self.shared = (full, chain);
     }
 
-    /// Chooses the next token by the logits of the last, streams it, and notes the end if this is it.
-    pub(super) fn choose(&mut self, logits: &[f32], scratch: &mut Scratch) {
+    /// Whether its hidden states are wanted, and no answer.
+    pub(super) fn wants_hidden(&self) -> bool {
+        self.hidden.is_some()
+    }
+
+    /// Takes the hidden state of the next token that wants one; after that of the last it ends.
+    pub(super) fn take_hidden(&mut self, row: &[f32]) {
+        self.wanted += 1;
+        if let Some(HiddenSink(take)) = &mut self.hidden {
+            take(row);
+        }
+        if self.wanted == self.tokens.len() {
+            self.outcome = Some(Ok(FinishReason::Length));
+        }
+    }
+
+    /// Takes the token that the device chose by the logits of its last.
+    pub(super) fn take_chosen(&mut self, id: u32) {
+        self.wanted += 1;
+        self.accept(id, None);
+    }
+
+    /// Takes the logits of the next token that wants them; by those of the last it chooses.
+    pub(super) fn take_row(&mut self, logits: &[f32], scratch: &mut Scratch) {
+        if self.outcome.is_some() {
+            return;
+        }
+        self.wanted += 1;
+        let seen = &self.tokens[..self.wanted];
         // Neither neighbours in a step nor being set aside changes how many tokens the answer has.
-        let draw = (self.tokens.len() - self.prompt_len) as u64;
-        let id = match self.sampler.sample(scratch, logits, &self.tokens, draw) {
-            Ok(id) => id,
-            Err(error) => {
-                self.outcome = Some(Err(error));
-                return;
-            }
+        let draw = seen.len().saturating_sub(self.prompt_len) as u64;
+        let hooked = self.hook.as_mut().map_or(Ok(logits), |hook| hook.run(seen, logits));
+        let chosen = match hooked {
+            Ok(_) if seen.len() < self.tokens.len() => return,
+            Ok(hooked) => self.sampler.sample(scratch, hooked, seen, draw),
+            Err(error) => Err(error),
         };
+        match chosen {
+            Ok(id) => self.choose(id, logits, scratch),
+            Err(error) => self.outcome = Some(Err(error)),
+        }
+    }
+
+    /// Streams the token that was chosen by `logits`.
+    fn choose(&mut self, id: u32, logits: &[f32], scratch: &mut Scratch) {
         let chances = self.logprobs.map(|top| logprobs(scratch, logits, id, top));
         self.accept(id, chances);
     }
 
-    /// Whether the device may choose its next tokens: the best ones, and nothing is asked about the others.
-    pub(super) fn is_greedy(&self) -> bool {
-        self.logprobs.is_none() && self.sampler.is_argmax()
+    /// Whether the device may choose its tokens: nothing is asked about those that were not chosen.
+    pub(super) fn is_chosen_by_device(&self) -> bool {
+        self.logprobs.is_none()
+            && self.hook.is_none()
+            && self.hidden.is_none()
+            && self.sampler.is_for_device()
+    }
+
+    /// Whether its next token can be chosen before it is known which one came before.
+    pub(super) fn may_be_chased(&self) -> bool {
+        self.is_chosen_by_device() && !self.sampler.has_penalties()
+    }
+
+    /// Appends how its next token is chosen; `ahead` tokens of its answer are still being chosen.
+    pub(super) fn pack_choice(
+        &self,
+        ahead: usize,
+        scratch: &mut Scratch,
+        choices: &mut Choices,
+    ) -> Result<(), EngineError> {
+        let draw = (self.tokens.len() + ahead - self.prompt_len) as u64;
+        self.sampler.pack(scratch, &self.tokens, draw, choices)
     }
 
     /// Tokens it may still have.
@@ -186,6 +305,7 @@ impl<'t> Sequence<'t> {
             self.outcome = Some(Ok(FinishReason::Stop));
             return;
         }
+        self.wanted = self.tokens.len();
         self.tokens.push(id);
         let (text, stopped) = self.text.as_mut().map(|text| text.push(id)).unwrap_or_default();
         let (logprob, top_logprobs) = chances.map(|(own, top)| (Some(own), top)).unwrap_or_default();

@@ -1,6 +1,6 @@
 //! What every decoder has, in numbers, and what families read alike.
 
-use metallic_core::{Attention, Unary};
+use metallic_core::{Attention, StateId, Unary};
 
 use super::{Key, Meta, ModelError, Naming};
 
@@ -73,7 +73,17 @@ impl Config {
     pub fn attention(&self, layer: usize) -> Attention {
         let Config { heads, kv_heads, head_dim, .. } = *self;
         let scale = (head_dim as f32).sqrt().recip();
-        Attention { layer, heads, kv_heads, head_dim, scale, window: None, softcap: None }
+        Attention {
+            state: StateId(layer),
+            heads,
+            kv_heads,
+            head_dim,
+            value_dim: head_dim,
+            scale,
+            window: None,
+            softcap: None,
+            sinks: false,
+        }
     }
 }
 

@@ -4,7 +4,7 @@
 use metallic_core::{Attention, RopePairs, Shape, Unary, Var};
 
 use super::config::{MAX_WIDTH, activation, epsilon, plain_weights, tied};
-use super::{Config, Decoder, Family, Key, Meta, ModelError, Naming, RopeConfig};
+use super::{Config, Decoder, Family, Key, Meta, ModelError, Naming, Results, RopeConfig};
 use crate::nn::{Dims, Ffn, Linear, Norm, Rotary, SelfAttention};
 use crate::weights::WeightSource;
 
@@ -82,7 +82,9 @@ impl Llama {
                 k: linear(K, kv_heads * head_dim, hidden, qkv),
                 v: linear(V, kv_heads * head_dim, hidden, qkv),
                 o: linear(O, hidden, heads * head_dim, out),
+                head_norms: None,
                 rotary: Some(rotary),
+                sinks: None,
                 attention: Attention { window: self.windows[i], ..self.config.attention(i) },
             },
             ffn_norm: Norm::rms(w, FFN_NORM.weight(), hidden, self.norm_eps),
@@ -115,7 +117,7 @@ impl Decoder for Llama {
         &self.config
     }
 
-    fn logits<'g>(&self, w: &WeightSource<'_, 'g>) -> Var<'g> {
+    fn forward<'g>(&self, w: &WeightSource<'_, 'g>) -> Results<'g> {
         let Config { layers, hidden, vocab, head_dim, .. } = self.config;
         let rotary = Rotary::new(w, &self.rope, head_dim);
         let embed = w.weight(EMBED.weight(), Shape::matrix(vocab, hidden));
@@ -126,6 +128,6 @@ impl Decoder for Llama {
         for i in 0..layers {
             x = self.layer(w, i, rotary).forward(x);
         }
-        head.forward(norm.forward(x.select_rows(w.graph().output_rows())))
+        Results::new(x, |last| norm.forward(last), |last| head.forward(last))
     }
 }

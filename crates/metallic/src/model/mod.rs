@@ -11,7 +11,8 @@ mod rope;
 use std::path::{Path, PathBuf};
 
 use metallic_core::{
-    Backend, DType, Graph, GraphBuilder, KvLayout, Program, Schedule, Sizes, TypeError, Var, rewrite,
+    Backend, BackendError, CompileOptions, DType, Graph, GraphBuilder, Program, Schedule, Sizes, StateLayout,
+    Var, rewrite,
 };
 use metallic_formats::{Gguf, Metadata, SafeTensors, Tensor};
 use serde_json::{Map, Value};
@@ -40,9 +41,38 @@ pub trait Decoder {
     /// What the rest of the program needs to know of it.
     fn config(&self) -> &Config;
 
-    /// Logits `[outputs, vocab]` of the rows that were asked for.
-    fn logits<'g>(&self, w: &WeightSource<'_, 'g>) -> Var<'g>;
+    /// What it gives for the rows that were asked for.
+    fn forward<'g>(&self, w: &WeightSource<'_, 'g>) -> Results<'g>;
 }
+
+/// What a model gives for the rows that were asked for.
+#[derive(Clone, Copy)]
+pub struct Results<'g> {
+    /// `[outputs, vocab]`
+    pub logits: Var<'g>,
+    /// What the logits are made of: `[outputs, hidden]`.
+    pub hidden: Var<'g>,
+}
+
+impl<'g> Results<'g> {
+    /// Of the last layer's `x [tokens, hidden]`, by the norm after it and the head. The norm is there twice: steps want the one or
+    /// the other, and the head's becomes part of its product.
+    pub fn new(
+        x: Var<'g>,
+        norm: impl Fn(Var<'g>) -> Var<'g>,
+        head: impl FnOnce(Var<'g>) -> Var<'g>,
+    ) -> Results<'g> {
+        let last = x.select_rows(x.graph().output_rows());
+        Results { logits: head(norm(last)), hidden: norm(last) }
+    }
+}
+
+/// Outputs of a model's graph: logits, `[outputs, vocab]`.
+pub const LOGITS: usize = 0;
+/// Outputs of a model's graph: the token chosen from each row of logits.
+pub const CHOSEN: usize = 1;
+/// Outputs of a model's graph: hidden states, `[outputs, hidden]`.
+pub const HIDDEN: usize = 2;
 
 /// The families this engine runs.
 pub const FAMILIES: &[&Family] = &[&llama::FAMILY, &mistral::FAMILY, &qwen2::FAMILY];
@@ -157,9 +187,9 @@ impl Model {
             let (key, found) = ("layer count".to_owned(), config.layers.to_string());
             return Err(ModelError::Config { file, key, found, needed });
         }
-        let logits = decoder.logits(&ledger.source(&builder));
+        let Results { logits, hidden } = decoder.forward(&ledger.source(&builder));
         ledger.finish()?;
-        let graph = builder.finish(&[logits])?;
+        let graph = builder.finish(&[logits, logits.sample(), hidden])?;
         Ok(Model { path: path.to_owned(), source, config, graph })
     }
 
@@ -191,7 +221,7 @@ impl Model {
         self.source.tensors()
     }
 
-    /// The computation: output 0 is the logits `[outputs, vocab]`.
+    /// The computation; its outputs are [`LOGITS`], [`CHOSEN`] and [`HIDDEN`].
     pub fn graph(&self) -> &Graph {
         &self.graph
     }
@@ -212,8 +242,12 @@ impl Model {
         tokenizer.map(Some).map_err(|error| self.text_error(error))
     }
 
-    /// Its template for ordinary chat; `None` where it comes without one.
-    pub fn template(&self, tokenizer: &Tokenizer) -> Result<Option<ChatTemplate>, ModelError> {
+    /// Its template for chat, with tools or without; `None` where it comes without one.
+    pub fn template(
+        &self,
+        tokenizer: &Tokenizer,
+        with_tools: bool,
+    ) -> Result<Option<ChatTemplate>, ModelError> {
         let sources = match &self.source {
             Source::Gguf(gguf) => TemplateSources::from_gguf(&gguf.metadata),
             Source::Folder(_) => TemplateSources::from_hf(&self.path),
@@ -221,7 +255,7 @@ impl Model {
         let sources = sources.map_err(|error| self.text_error(error))?;
         let text = |id: Option<u32>| id.and_then(|id| tokenizer.token_text(id)).unwrap_or("");
         let template = sources
-            .choose(false)
+            .choose(with_tools)
             .map(|source| ChatTemplate::new(source, text(tokenizer.bos()), text(tokenizer.eos())));
         template.transpose().map_err(|error| self.text_error(error))
     }
@@ -236,29 +270,35 @@ impl Model {
         self.tensors().map(|t| t.shape.iter().map(|n| *n as u64).product::<u64>()).sum()
     }
 
-    /// The cache this model needs, stored as `dtype`.
-    pub fn kv_layout(&self, dtype: DType) -> Result<KvLayout, ModelError> {
-        let Config { layers, kv_heads, head_dim, .. } = self.config;
-        if !KvLayout::supports(dtype, head_dim) {
-            return Err(ModelError::KvType { dtype, head_dim });
+    /// What this model keeps between steps, with keys and values stored as `dtype`.
+    pub fn states(&self, dtype: DType) -> Result<StateLayout, ModelError> {
+        let plain = StateLayout::of(&self.graph, DType::F32).map_err(BackendError::from)?;
+        let dims = plain.kv_states().flat_map(|kv| [kv.key_dim, kv.value_dim]);
+        match dims.into_iter().find(|dim| !StateLayout::supports(dtype, *dim)) {
+            Some(head_dim) => Err(ModelError::KvType { dtype, head_dim }),
+            None => Ok(StateLayout::of(&self.graph, dtype).map_err(BackendError::from)?),
         }
-        Ok(KvLayout { layers, kv_heads, head_dim, dtype })
     }
 
-    /// Makes it ready to run on a device.
-    pub fn compile(&self, backend: &dyn Backend, kv: DType) -> Result<Box<dyn Program>, ModelError> {
-        Ok(backend.compile(&self.graph, self.kv_layout(kv)?)?)
+    /// Makes it ready to run on a device, with keys and values stored as a type, or with all options.
+    pub fn compile(
+        &self,
+        backend: &dyn Backend,
+        options: impl Into<CompileOptions>,
+    ) -> Result<Box<dyn Program>, ModelError> {
+        let options = options.into();
+        self.states(options.kv)?;
+        Ok(backend.compile(&self.graph, options)?)
     }
 
     /// What running it will take.
-    pub fn memory_estimate(&self) -> Result<MemoryEstimate, TypeError> {
-        let Config { layers, kv_heads, head_dim, .. } = self.config;
-        let kv = KvLayout { layers, kv_heads, head_dim, dtype: DType::F16 };
-        let fused = rewrite::fuse(&self.graph)?;
-        let arena = Schedule::of(&fused).arena_len(Sizes { tokens: 512, outputs: 1 }) * size_of::<f32>();
+    pub fn memory_estimate(&self) -> Result<MemoryEstimate, ModelError> {
+        let fused = rewrite::fuse(&self.graph).map_err(BackendError::from)?;
+        let arena = Schedule::of(&fused).arena_bytes(Sizes { tokens: 512, outputs: 1 });
+        let states = StateLayout::of(&self.graph, DType::F16).map_err(BackendError::from)?;
         Ok(MemoryEstimate {
             weights: self.weight_bytes(),
-            kv_per_1k_tokens: kv.token_bytes() as u64 * 1024,
+            kv_per_1k_tokens: states.token_bytes() as u64 * 1024,
             arena: arena as u64,
         })
     }

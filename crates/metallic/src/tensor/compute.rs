@@ -1,15 +1,20 @@
 //! Operations. Each one runs on the device and gives a new tensor, contiguous in a memory of its own.
 
-use metallic_core::tensor::TensorOp;
+use metallic_core::Op;
+use metallic_core::sample::{Choices, Edit};
 
-use super::{Binary, DType, Error, Rope, Sample, Sdpa, Tensor, TensorError, Unary, View};
+use super::{Binary, Choice, DType, Error, Rope, Sdpa, Tensor, TensorError, Unary, View};
 
 impl Tensor {
-    /// `f(self, other)` of each element; shapes are broadcast as in NumPy.
+    /// `f(self, other)` of each element; shapes are broadcast as in NumPy. Both are of one type, but that a single row for all
+    /// may be of any float type.
     pub fn binary(&self, f: Binary, other: &Tensor) -> Result<Tensor, Error> {
         let shape = broadcast("binary", self.shape(), &other.view, other.shape())?;
-        let (a, b) = (self.broadcast_to(&shape)?, other.broadcast_to(&shape)?);
-        Tensor::one(TensorOp::Binary(f), &[&a, &b])
+        let row = &shape[shape.len().saturating_sub(1)..];
+        // One row serves every row as it is.
+        let is_row = shape.len() > 1 && other.shape().ends_with(row) && [other.elements()] == *row;
+        let b = if is_row { other.reshape(row)? } else { other.broadcast_to(&shape)? };
+        self.broadcast_to(&shape)?.eval(&Op::Binary(f), &[&b])
     }
 
     /// `self + other`
@@ -34,17 +39,17 @@ impl Tensor {
 
     /// `f(self, value)` of each element.
     pub fn scalar(&self, op: Binary, value: f32) -> Result<Tensor, Error> {
-        Tensor::one(TensorOp::Scalar { op, value, reversed: false }, &[self])
+        self.eval(&Op::Scalar { op, value, reversed: false }, &[])
     }
 
     /// `f(value, self)` of each element.
     pub fn scalar_first(&self, value: f32, op: Binary) -> Result<Tensor, Error> {
-        Tensor::one(TensorOp::Scalar { op, value, reversed: true }, &[self])
+        self.eval(&Op::Scalar { op, value, reversed: true }, &[])
     }
 
     /// A function of each element.
     pub fn unary(&self, f: Unary) -> Result<Tensor, Error> {
-        Tensor::one(TensorOp::Unary(f), &[self])
+        self.eval(&Op::Unary(f), &[])
     }
 
     /// `x / (1 + exp(-x))`
@@ -74,27 +79,29 @@ impl Tensor {
 
     /// `cap * tanh(x / cap)`
     pub fn softcap(&self, cap: f32) -> Result<Tensor, Error> {
-        Tensor::one(TensorOp::Softcap(cap), &[self])
+        self.eval(&Op::Softcap(cap), &[])
     }
 
     /// `act(self) * up`, in one pass: SwiGLU with [`Unary::Silu`], GeGLU with [`Unary::Gelu`].
     pub fn gated(&self, act: Unary, up: &Tensor) -> Result<Tensor, Error> {
-        Tensor::one(TensorOp::Gated(act), &[self, up])
+        self.eval(&Op::Gated(act), &[up])
     }
 
     /// `x / sqrt(mean(x²) + eps) * w` over the last axis, which is as long as `w`.
     pub fn rms_norm(&self, w: &Tensor, eps: f32) -> Result<Tensor, Error> {
-        Tensor::one(TensorOp::RmsNorm { eps }, &[self, w])
+        self.eval(&Op::RmsNorm { eps, groups: 1 }, &[w])
     }
 
     /// `(x - mean(x)) / sqrt(variance(x) + eps) * w + b` over the last axis, which is as long as `w` and `b`.
     pub fn layer_norm(&self, w: &Tensor, b: &Tensor, eps: f32) -> Result<Tensor, Error> {
-        Tensor::one(TensorOp::LayerNorm { eps }, &[self, w, b])
+        self.eval(&Op::LayerNorm { eps }, &[w, b])
     }
 
     /// `sum = self + residual` and the [`Tensor::rms_norm`] of it: `(sum, normed)`.
     pub fn add_rms_norm(&self, residual: &Tensor, w: &Tensor, eps: f32) -> Result<(Tensor, Tensor), Error> {
-        Tensor::two(TensorOp::AddRmsNorm { eps }, &[self, residual, w])
+        let sum = self.add(residual)?;
+        let normed = sum.rms_norm(w, eps)?;
+        Ok((sum, normed))
     }
 
     /// `sum = self + residual` and the [`Tensor::layer_norm`] of it: `(sum, normed)`.
@@ -105,12 +112,14 @@ impl Tensor {
         b: &Tensor,
         eps: f32,
     ) -> Result<(Tensor, Tensor), Error> {
-        Tensor::two(TensorOp::AddLayerNorm { eps }, &[self, residual, w, b])
+        let sum = self.add(residual)?;
+        let normed = sum.layer_norm(w, b, eps)?;
+        Ok((sum, normed))
     }
 
     /// Softmax over the last axis. A row of nothing but `-inf` gives zeros.
     pub fn softmax(&self) -> Result<Tensor, Error> {
-        Tensor::one(TensorOp::Softmax, &[self])
+        self.eval(&Op::Softmax, &[])
     }
 
     /// `[.., m, k]` times `[.., k, n]`; outer axes are broadcast. The right side may be a quantised matrix `[n, k]`,
@@ -126,24 +135,40 @@ impl Tensor {
     /// # Ok::<(), metallic::tensor::Error>(())
     /// ```
     pub fn matmul(&self, other: &Tensor) -> Result<Tensor, Error> {
-        let (a, b) = (self.shape(), other.shape());
-        let ([a_outer @ .., m, k], [b_outer @ .., l, n]) = (a, b) else {
-            return Tensor::one(TensorOp::Matmul, &[self, other]);
+        let [a_outer @ .., m, k] = self.shape() else {
+            return Err(operand("matmul", "input 0", self, "a matrix [.., m, k]".to_owned()));
+        };
+        let (b_outer, n) = match other.shape() {
+            [outer @ .., l, n] if k == l => (outer, n),
+            _ => return Err(operand("matmul", "input 1", other, format!("a matrix [.., {k}, n]"))),
         };
         let outer = broadcast("matmul", a_outer, &other.view, b_outer)?;
-        let a = self.broadcast_to([&outer[..], &[*m, *k]].concat())?;
-        let b = other.broadcast_to([&outer[..], &[*l, *n]].concat())?;
-        Tensor::one(TensorOp::Matmul, &[&a, &b])
+        let shape = |rows: usize, cols: usize| [&outer[..], &[rows, cols]].concat();
+        // Counted before anything is copied.
+        let result = View::contiguous(self.dtype(), &shape(*m, *n))?;
+        // The matrix as it is multiplied: [.., n, k]. A transposed view of one is that again.
+        let w = other.t()?;
+        let y = if b_outer.iter().all(|len| *len == 1) {
+            self.eval(&Op::Linear, &[&w.reshape([*n, *k])?])
+        } else {
+            self.broadcast_to(shape(*m, *k))?.eval(&Op::Linear, &[&w.broadcast_to(shape(*n, *k))?])
+        };
+        y?.reshape(result.shape())
     }
 
     /// Rotary position embedding of `[tokens, heads, head_dim]`: pair `i` of each head of token `t` turns by
     /// `positions[t] * freqs[i]`. `positions` is `U32 [tokens]`, `freqs` is `F32` and has at most `head_dim / 2` of them.
     pub fn rope(&self, rope: Rope, positions: &Tensor, freqs: &Tensor) -> Result<Tensor, Error> {
-        Tensor::one(TensorOp::Rope(rope), &[self, positions, freqs])
+        let rows = match *self.shape() {
+            [tokens, heads, d] if d == rope.head_dim => self.flat([tokens, heads * d])?,
+            _ => return Err(operand("rope", "input 0", self, format!("[tokens, heads, {}]", rope.head_dim))),
+        };
+        rows.eval(&Op::Rope(rope), &[positions, freqs])?.reshape(self.shape())
     }
 
     /// Attention of these queries `[heads, m, d]` over keys and values `[kv_heads, n, d]`, or of a batch of them:
-    /// `[batch, heads, m, d]` over `[batch, kv_heads, n, d]`. `sinks` is `F32 [heads]`: see [`TensorOp::Sdpa`].
+    /// `[batch, heads, m, d]` over `[batch, kv_heads, n, d]`. `sinks` is `[heads]`, one more score of
+    /// each head, which takes its share of the softmax and gives no value.
     ///
     /// ```
     /// # use metallic::{Device, tensor::{DType, Mask, OpenDevice, Sdpa, Tensor}};
@@ -163,52 +188,61 @@ impl Tensor {
         sdpa: Sdpa,
         sinks: Option<&Tensor>,
     ) -> Result<Tensor, Error> {
-        let op = TensorOp::Sdpa(sdpa);
-        let &[batch, ..] = self.shape() else { return Tensor::one(op, &[self, keys, values]) };
-        if self.shape().len() < 4 {
-            let inputs: Vec<&Tensor> = [self, keys, values].into_iter().chain(sinks).collect();
-            return Tensor::one(op, &inputs);
-        }
-        for (operand, tensor) in [("keys", keys), ("values", values)] {
-            if tensor.shape().len() != 4 || tensor.shape()[0] != batch {
-                return Err(TensorError::Operand {
-                    op: op.name(),
-                    operand: operand.to_owned(),
-                    found: tensor.view.to_string(),
-                    needed: format!("[{batch}, kv_heads, n, d]"),
-                }
-                .into());
-            }
-        }
-        let all = Tensor::empty(&self.device, View::contiguous(self.dtype(), self.shape())?)?;
-        // Items without elements are alike, however many there are: one is checked.
-        let items = if all.view.is_empty() { batch.min(1) } else { batch };
-        for index in 0..items {
-            let item = [self, keys, values].map(|tensor| tensor.select(0, index));
-            let [q, k, v] = item;
-            let (q, k, v, out) = (q?, k?, v?, all.select(0, index)?);
-            let mut inputs = vec![q.operand(), k.operand(), v.operand()];
-            inputs.extend(sinks.map(Tensor::operand));
-            self.device.run(&op, &inputs, &[out.operand()])?;
-        }
-        Ok(all)
+        let op = Op::Sdpa(sdpa);
+        let &[batch, heads, m, d] = self.shape() else {
+            let more: Vec<&Tensor> = [keys, values].into_iter().chain(sinks).collect();
+            return self.eval(&op, &more);
+        };
+        // Items side by side are so many more heads: neighbours share keys and values as before.
+        let together = |name: &str, tensor: &Tensor| match tensor.shape() {
+            &[items, kv_heads, n, d] if items == batch => tensor.flat([batch * kv_heads, n, d]),
+            _ => Err(operand(op.name(), name, tensor, format!("[{batch}, kv_heads, n, {d}]"))),
+        };
+        let (k, v) = (together("keys", keys)?, together("values", values)?);
+        let sinks =
+            sinks.map(|sinks| sinks.broadcast_to([batch, heads])?.flat([batch * heads])).transpose()?;
+        let more: Vec<&Tensor> = [&k, &v].into_iter().chain(sinks.as_ref()).collect();
+        self.flat([batch * heads, m, d])?.eval(&op, &more)?.reshape(self.shape())
     }
 
     /// The index of the largest number of each row, `U32`; the last axis is gone. Of equals the lowest.
     pub fn argmax(&self) -> Result<Tensor, Error> {
-        Tensor::one(TensorOp::Argmax, &[self])
+        self.eval(&Op::Argmax, &[])
     }
 
     /// The `k` largest numbers of each row, largest first, and their indices: `(values, indices)`.
     pub fn top_k(&self, k: usize) -> Result<(Tensor, Tensor), Error> {
-        Tensor::two(TensorOp::TopK { k }, &[self])
+        let x = self.contiguous()?;
+        let indices = x.eval(&Op::TopK { k }, &[])?;
+        Ok((x.eval(&Op::Gather, &[&indices])?, indices))
     }
 
-    /// Draws a token from each row of these logits `[rows, n]`: `U32 [rows]`. `counts` is how often each token came
-    /// before, `U32 [rows, n]`, and is needed for penalties. Every device draws the same token: see [`Sample`].
-    pub fn sample(&self, sample: Sample, counts: Option<&Tensor>) -> Result<Tensor, Error> {
-        let inputs: Vec<&Tensor> = std::iter::once(self).chain(counts).collect();
-        Tensor::one(TensorOp::Sample(sample), &inputs)
+    /// Chooses a token from each row of these logits `[rows, n]`: `U32 [rows]`, [`u32::MAX`] for a row without a number. Row
+    /// `r` is draw `choice.draw + 2³² r`. `counts` is how often each token came before, `U32 [rows, n]`, and is needed for
+    /// penalties. Every device chooses the same tokens: see [`metallic_core::sample`].
+    pub fn sample(&self, choice: &Choice, counts: Option<&Tensor>) -> Result<Tensor, Error> {
+        let &[rows, cols] = self.shape() else {
+            return Err(operand("sample", "input 0", self, "[rows, n]".to_owned()));
+        };
+        let logits = self.to_dtype(DType::F32)?.contiguous()?;
+        let counts = match counts {
+            Some(counts) if counts.shape() == self.shape() => counts.to_vec::<u32>()?,
+            Some(counts) => {
+                return Err(operand("sample", "counts", counts, format!("U32 {:?}", self.shape())));
+            }
+            None => Vec::new(),
+        };
+        let mut choices = Choices::default();
+        for row in 0..rows {
+            let of_row = counts.get(row * cols..(row + 1) * cols).unwrap_or(&[]);
+            let seen = (0..).zip(of_row).filter(|(_, count)| **count > 0);
+            let edits: Vec<Edit> = seen.map(|(id, count)| Edit { id, count: *count, bias: 0.0 }).collect();
+            let draw = choice.draw.wrapping_add((row as u64) << 32);
+            choices.push(&Choice { draw, ..*choice }, &edits)?;
+        }
+        let words = choices.words();
+        let words = Tensor::from_slice(&self.device, words, [words.len()])?;
+        logits.eval(&Op::Sample, &[&words])
     }
 
     /// The same numbers as another float type, rounded to nearest. Quantised types can be read, not made.
@@ -224,12 +258,20 @@ impl Tensor {
         if self.view.is_contiguous() {
             return Ok(self.clone());
         }
-        Tensor::one(TensorOp::Copy, &[self])
+        self.copied(View::contiguous(
+            if self.dtype().is_quantized() { DType::F32 } else { self.dtype() },
+            self.shape(),
+        )?)
+    }
+
+    /// The same elements in the same order with other axes, by a copy where that needs one.
+    fn flat(&self, shape: impl AsRef<[usize]>) -> Result<Tensor, Error> {
+        self.reshape(&shape).or_else(|_| self.contiguous()?.reshape(&shape))
     }
 
     fn copied(&self, view: View) -> Result<Tensor, Error> {
         let out = Tensor::empty(&self.device, view)?;
-        self.device.run(&TensorOp::Copy, &[self.operand()], &[out.operand()])?;
+        self.device.copy(self.operand(), out.operand())?;
         Ok(out)
     }
 
@@ -246,8 +288,13 @@ impl Tensor {
     /// ```
     pub fn copy_from(&self, source: &Tensor) -> Result<(), Error> {
         let source = source.broadcast_to(self.shape())?;
-        self.device.run(&TensorOp::Copy, &[source.operand()], &[self.operand()])
+        self.device.copy(source.operand(), self.operand())
     }
+}
+
+fn operand(op: &'static str, operand: &str, tensor: &Tensor, needed: String) -> Error {
+    let (operand, found) = (operand.to_owned(), tensor.view.to_string());
+    TensorError::Operand { op, operand, found, needed }.into()
 }
 
 /// The shape two shapes are broadcast to: axes are matched from the last, and one of length 1 takes the other's length.

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use metallic_core::BackendError;
 use metallic_core::quant::quantize;
 use metallic_core::sample::philox;
-use metallic_core::tensor::{TensorMemory, TensorOp};
+use metallic_core::tensor::TensorMemory;
 
 use super::{DType, Element, Error, OpenDevice, Tensor, TensorError, View};
 
@@ -14,33 +14,29 @@ use super::{DType, Element, Error, OpenDevice, Tensor, TensorError, View};
 const PIECE: usize = 1 << 16;
 
 impl Tensor {
-    /// Zeros, of any type but the quantised ones.
+    /// Zeros, of any type.
     pub fn zeros(device: &OpenDevice, dtype: DType, shape: impl AsRef<[usize]>) -> Result<Tensor, Error> {
-        if !matches!(dtype, DType::U32 | DType::I32) {
-            return Tensor::full(device, dtype, shape, 0.0);
-        }
         let tensor = Tensor::empty(device, View::contiguous(dtype, shape.as_ref())?)?;
+        // No bits are a zero in every type.
         tensor.write_elements(|elements, bytes| {
-            bytes.resize(elements.len() * dtype.block_bytes(), 0);
+            bytes.resize(elements.len() / dtype.block_len() * dtype.block_bytes(), 0);
             Ok(())
         })
     }
 
-    /// Ones, of a float type.
+    /// Ones, of a type of numbers that can be made.
     pub fn ones(device: &OpenDevice, dtype: DType, shape: impl AsRef<[usize]>) -> Result<Tensor, Error> {
         Tensor::full(device, dtype, shape, 1.0)
     }
 
-    /// One number in every place, of a float type.
+    /// One number in every place, of a type of numbers that can be made: floats, and quantised ones but for the K types.
     pub fn full(
         device: &OpenDevice,
         dtype: DType,
         shape: impl AsRef<[usize]>,
         value: f32,
     ) -> Result<Tensor, Error> {
-        let tensor = Tensor::empty(device, View::contiguous(dtype, shape.as_ref())?)?;
-        device.run(&TensorOp::Fill(value), &[], &[tensor.operand()])?;
-        Ok(tensor)
+        Tensor::generate(device, dtype, shape.as_ref(), |_| value)
     }
 
     /// Zeros of this tensor's type, shape and device.

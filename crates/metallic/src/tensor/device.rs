@@ -3,8 +3,8 @@
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use metallic_core::tensor::{Operand, TensorDevice, TensorMemory, TensorOp};
-use metallic_core::{Backend, BackendError, DeviceInfo, RunStats};
+use metallic_core::tensor::{Evaluated, Operand, TensorDevice, TensorMemory};
+use metallic_core::{Backend, BackendError, DeviceInfo, Op, RunStats};
 
 use super::Error;
 use crate::Device;
@@ -17,7 +17,7 @@ use crate::Device;
 ///
 /// let device = OpenDevice::open(Device::Auto)?;
 /// let ones = Tensor::ones(&device, DType::F32, [2, 2])?;
-/// assert_eq!(ones.to_vec::<f32>()?, [1.0; 4]);
+/// assert_eq!((&ones + &ones).tensor()?.to_vec::<f32>()?, [2.0; 4]);
 /// assert!(device.stats().dispatches > 0); // The device did the work.
 /// # Ok::<(), metallic::tensor::Error>(())
 /// ```
@@ -68,15 +68,21 @@ impl OpenDevice {
     }
 
     /// Carries out one operation.
-    pub(super) fn run(
-        &self,
-        op: &TensorOp,
-        inputs: &[Operand<'_>],
-        outputs: &[Operand<'_>],
-    ) -> Result<(), Error> {
-        let stats = self.0.tensors.run(op, inputs, outputs)?;
-        self.0.stats.lock().unwrap_or_else(PoisonError::into_inner).add(&stats);
+    pub(super) fn eval(&self, op: &Op, inputs: &[Operand<'_>]) -> Result<Arc<dyn TensorMemory>, Error> {
+        let Evaluated { memory, stats, .. } = self.0.tensors.eval(op, inputs)?;
+        self.count(&stats);
+        Ok(memory)
+    }
+
+    /// Copies the elements of a view to those of another.
+    pub(super) fn copy(&self, from: Operand<'_>, to: Operand<'_>) -> Result<(), Error> {
+        let stats = self.0.tensors.copy(from, to)?;
+        self.count(&stats);
         Ok(())
+    }
+
+    fn count(&self, stats: &RunStats) {
+        self.0.stats.lock().unwrap_or_else(PoisonError::into_inner).add(stats);
     }
 }
 

@@ -1,7 +1,8 @@
 //! What can go wrong with tensors.
 
+use metallic_core::sample::ChoiceError;
 use metallic_core::tensor::TensorError;
-use metallic_core::{BackendError, DType};
+use metallic_core::{BackendError, DType, TypeError};
 
 /// Why a tensor could not be made, viewed, computed or read.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
@@ -10,6 +11,12 @@ pub enum Error {
     /// Shapes, types or numbers that do not fit.
     #[error(transparent)]
     Invalid(#[from] TensorError),
+    /// An operation on tensors it cannot take.
+    #[error(transparent)]
+    Type(#[from] TypeError),
+    /// A way to choose tokens that makes no sense.
+    #[error(transparent)]
+    Choice(#[from] ChoiceError),
     /// The device failed.
     #[error(transparent)]
     Device(BackendError),
@@ -29,6 +36,7 @@ impl From<BackendError> for Error {
     fn from(error: BackendError) -> Error {
         match error {
             BackendError::Tensor(error) => Error::Invalid(error),
+            BackendError::Type(error) => Error::Type(error),
             error => Error::Device(error),
         }
     }

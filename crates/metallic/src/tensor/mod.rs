@@ -36,13 +36,15 @@ mod views;
 use std::fmt;
 use std::sync::Arc;
 
-use metallic_core::tensor::{Operand, TensorMemory, TensorOp};
+use metallic_core::tensor::{Operand, TensorMemory};
+use metallic_core::{Op, Sizes, TensorType, infer};
 
 pub use device::OpenDevice;
 pub use element::Element;
 pub use error::Error;
-pub use metallic_core::tensor::{Mask, Sample, Sdpa, TensorError, View};
-pub use metallic_core::{Binary, DType, Rope, RopePairs, Unary};
+pub use metallic_core::sample::Choice;
+pub use metallic_core::tensor::{TensorError, View};
+pub use metallic_core::{Binary, DType, Mask, Rope, RopePairs, Sdpa, Unary};
 pub use operators::{Computed, Term};
 
 /// A tensor on a device. Cloning shares the memory; only [`Tensor::copy_from`] writes to what others may see.
@@ -94,40 +96,21 @@ impl Tensor {
         Ok(Tensor { device: device.clone(), memory, view })
     }
 
-    /// Carries out an operation on the first input's device; one tensor for each result.
-    fn run(op: TensorOp, inputs: &[&Tensor]) -> Result<Vec<Tensor>, Error> {
-        let views: Vec<&View> = inputs.iter().map(|input| &input.view).collect();
-        let results = metallic_core::tensor::outputs(&op, &views)?;
-        let Some(first) = inputs.first() else { return Ok(Vec::new()) };
-        let mut outputs = Vec::with_capacity(results.len());
-        for view in results {
-            outputs.push(Tensor::empty(&first.device, view)?);
+    /// Carries out an operation on this and further operands, each made contiguous where it is not.
+    fn eval(&self, op: &Op, more: &[&Tensor]) -> Result<Tensor, Error> {
+        let inputs = || std::iter::once(self).chain(more.iter().copied());
+        let types: Vec<TensorType> = inputs().map(|input| input.view.ty()).collect();
+        let ty = infer(op, &types)?;
+        let shape: Vec<usize> = ty.shape.dims().iter().map(|dim| Sizes::default().of(*dim)).collect();
+        let view = View::contiguous(ty.dtype, &shape)?;
+        // A view may repeat elements without end: nothing is copied where nothing is made of it.
+        if view.is_empty() {
+            return Tensor::empty(&self.device, view);
         }
-        let operands: Vec<Operand<'_>> = inputs.iter().map(|input| input.operand()).collect();
-        let places: Vec<Operand<'_>> = outputs.iter().map(Tensor::operand).collect();
-        first.device.run(&op, &operands, &places)?;
-        Ok(outputs)
-    }
-
-    /// Carries out an operation with one result.
-    fn one(op: TensorOp, inputs: &[&Tensor]) -> Result<Tensor, Error> {
-        let mut outputs = Tensor::run(op, inputs)?;
-        let found = outputs.len();
-        outputs.pop().ok_or(Error::Invalid(TensorError::Arity {
-            op: op.name(),
-            what: "outputs",
-            needed: "1",
-            found,
-        }))
-    }
-
-    /// Carries out an operation with two results.
-    fn two(op: TensorOp, inputs: &[&Tensor]) -> Result<(Tensor, Tensor), Error> {
-        let outputs = Tensor::run(op, inputs)?;
-        let found = outputs.len();
-        <[Tensor; 2]>::try_from(outputs).map(|[a, b]| (a, b)).map_err(|_| {
-            Error::Invalid(TensorError::Arity { op: op.name(), what: "outputs", needed: "2", found })
-        })
+        let inputs = inputs().map(Tensor::contiguous).collect::<Result<Vec<_>, _>>()?;
+        let operands: Vec<Operand<'_>> = inputs.iter().map(Tensor::operand).collect();
+        let memory = self.device.eval(op, &operands)?;
+        Ok(Tensor { device: self.device.clone(), memory, view })
     }
 }
 

@@ -7,6 +7,9 @@ use metallic::Device;
 #[path = "../../examples/attention.rs"]
 mod attention;
 #[allow(dead_code)]
+#[path = "../../examples/constrain.rs"]
+mod constrain;
+#[allow(dead_code)]
 #[path = "../../examples/device_info.rs"]
 mod device_info;
 #[allow(dead_code)]
@@ -18,6 +21,12 @@ mod load_and_generate;
 #[allow(dead_code)]
 #[path = "../../examples/matmul.rs"]
 mod matmul;
+#[allow(dead_code)]
+#[path = "../../examples/stream.rs"]
+mod stream;
+#[allow(dead_code)]
+#[path = "../../examples/tools.rs"]
+mod tools;
 
 /// What an example prints with these arguments.
 macro_rules! printed {
@@ -112,6 +121,33 @@ fn load_and_generate_continues_a_text() {
         let loaded = format!("loaded onto `{device}`");
         assert_says(&text, &[&loaded, "Once upon a time, there was a little girl named Lily."]);
     }
+}
+
+#[test]
+fn constrain_tells_a_story_without_a_letter() {
+    let model = metallic_testkit::data::own().join("stories260K/stories260K-f32.gguf");
+    for device in devices() {
+        let text = printed!(constrain, model.display(), "e", "--device", device).unwrap();
+        let story = text.lines().find_map(|line| line.strip_prefix("without `e`: ")).unwrap();
+        assert!(story.len() > 30 && !story.contains(['e', 'E']), "{text}");
+        assert_says(&text, &["likely next: \",\" 96."]);
+    }
+    let error = printed!(constrain,).unwrap_err().to_string();
+    assert!(error.contains("usage: constrain MODEL"), "{error}");
+}
+
+#[test]
+fn stream_awaits_two_answers_on_one_thread() {
+    let model = metallic_testkit::data::own().join("stories260K/stories260K-f32.gguf");
+    let text = printed!(stream, model.display(), "--device", "cpu").unwrap();
+    assert_says(&text, &["Once upon a time, there was a little girl named Lily.", "The dog "]);
+}
+
+#[test]
+fn tools_shows_what_the_model_reads() {
+    let folder = crate::llm::folder_with_templates("example");
+    let text = printed!(tools, folder.display(), "--device", "cpu").unwrap();
+    assert_says(&text, &["tools: weather", "user: Do I need an umbrella in Oslo?", "thinks: no"]);
 }
 
 #[test]

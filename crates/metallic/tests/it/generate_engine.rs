@@ -4,7 +4,7 @@ use crate::generate_support::*;
 use metallic::generate::{
     Engine, EngineConfig, EngineError, Event, FinishReason, Generation, Request, Sampling,
 };
-use metallic_core::{BLOCK_TOKENS, BackendError};
+use metallic_core::{BLOCK_TOKENS, BackendError, KvState, State};
 
 fn submit(engine: &Engine, request: Request) -> Generation {
     engine.submit(request).expect("a valid request")
@@ -23,7 +23,7 @@ fn one_request_gives_the_tokens_of_the_model() {
 
 #[test]
 fn many_requests_in_one_step_give_what_each_gives_alone() {
-    let (engine, handle) = engine(EngineConfig { max_sequences: 8, ..config(512) });
+    let (engine, handle) = engine(config(512).max_sequences(8));
     let gate = handle.hold_steps();
     let prompts: Vec<_> = (0..12).map(|kind| prompt(kind, 3 + 29 * kind as usize)).collect();
     let answers: Vec<_> = prompts.iter().map(|p| submit(&engine, greedy_request(p.clone(), 50))).collect();
@@ -40,7 +40,7 @@ fn prefill_in_pieces_of_any_size_gives_the_same_tokens() {
     let prompt = prompt(5, 150);
     let expected = expected_greedy(&prompt, 10);
     for step_tokens in [1, 7, 32, 33, 64, 150, 512] {
-        let (engine, handle) = engine(EngineConfig { step_tokens, max_sequences: 1, ..config(64) });
+        let (engine, handle) = engine(config(64).step_tokens(step_tokens).max_sequences(1));
         let done = submit(&engine, greedy_request(prompt.clone(), 10)).complete().expect("an answer");
         assert_eq!(done.tokens, expected, "steps of {step_tokens}");
         assert_eq!(handle.log().steps, 150_usize.div_ceil(step_tokens) + 9);
@@ -49,27 +49,87 @@ fn prefill_in_pieces_of_any_size_gives_the_same_tokens() {
 }
 
 #[test]
-fn looking_several_steps_ahead_changes_no_token() {
-    for ahead in [2, 5, 64] {
-        let (engine, handle) = engine(config(64));
-        handle.log().ahead = ahead;
-        for (len, n) in [(1, 1), (31, 40), (33, 7)] {
-            let prompt = prompt(4, len);
-            let done = submit(&engine, greedy_request(prompt.clone(), n)).complete().expect("an answer");
-            assert_eq!(done.tokens, expected_greedy(&prompt, n), "{ahead} ahead, {len} + {n}");
-        }
-        let pair = [prompt(8, 5), prompt(9, 40)];
-        let answers = pair.clone().map(|p| submit(&engine, greedy_request(p, 30)));
-        for (prompt, answer) in pair.iter().zip(answers) {
-            assert_eq!(answer.complete().expect("an answer").tokens, expected_greedy(prompt, 30));
-        }
+fn handing_steps_over_early_changes_no_token() {
+    let (engine, handle) = engine(config(64));
+    handle.log().depth = 2;
+    for (len, n) in [(1, 1), (31, 40), (33, 7)] {
+        let prompt = prompt(4, len);
+        let done = submit(&engine, greedy_request(prompt.clone(), n)).complete().expect("an answer");
+        assert_eq!(done.tokens, expected_greedy(&prompt, n), "{len} + {n}");
+        assert!(n == 1 || handle.log().fed_steps >= n - 2, "{} of {n} went early", handle.log().fed_steps);
+    }
+    let pair = [prompt(8, 5), prompt(9, 40)];
+    let answers = pair.clone().map(|p| submit(&engine, greedy_request(p, 30)));
+    for (prompt, answer) in pair.iter().zip(answers) {
+        assert_eq!(answer.complete().expect("an answer").tokens, expected_greedy(prompt, 30));
     }
 }
 
 #[test]
+fn a_seed_gives_the_same_tokens_whoever_chooses() {
+    let plain = || Sampling::default().seed(7).temperature(0.9);
+    let settings = [
+        plain().top_k(0).top_p(1.0).min_p(0.0),
+        plain().top_k(5),
+        plain().top_p(0.6),
+        plain().min_p(0.2),
+        plain().typical(0.7),
+        plain().repetition_penalty(1.4).presence_penalty(0.3).frequency_penalty(0.2),
+        plain().logit_bias([(3, 2.0), (5, f32::NEG_INFINITY)]),
+    ];
+    for sampling in settings {
+        let answers = [1, 2].map(|depth| {
+            let (engine, handle) = engine(config(64));
+            handle.log().depth = depth;
+            let request = greedy_request(prompt(2, 9), 25).sampling(sampling.clone());
+            let others = (0..3).map(|i| submit(&engine, greedy_request(prompt(i, 20), 5 * i as usize + 1)));
+            let others: Vec<_> = others.take(depth).collect();
+            let tokens = submit(&engine, request).complete().expect("an answer").tokens;
+            for other in others {
+                other.complete().expect("an answer");
+            }
+            tokens
+        });
+        assert_eq!(answers[0], answers[1], "{sampling:?}");
+    }
+}
+
+#[test]
+fn blocks_that_no_window_reaches_are_given_back() {
+    let kv = KvState { kv_heads: 1, key_dim: 4, value_dim: 4, window: Some(40) };
+    let states = layout_of(State::Kv(kv));
+    // A window of 40 lies in three blocks at most; without letting go the answer would need 11.
+    let bytes = 4 * states.block_bytes();
+    let config = EngineConfig::new(4096, VOCAB, states).kv_budget_bytes(bytes).prefix_cache(false);
+    let (engine, handle) = engine(config);
+    handle.log().window = Some(40);
+    let gate = handle.hold_steps();
+    let answer = submit(&engine, greedy_request(prompt(1, 100), 20));
+    gate.allow(5);
+    drop(gate);
+    assert_eq!(answer.complete().expect("an answer").tokens.len(), 20);
+    let stats = engine.stats().expect("stats");
+    assert_eq!((stats.held_blocks, stats.reserved_blocks <= 4), (0, true), "{stats:?}");
+}
+
+#[test]
+fn a_recurrent_state_is_not_looked_for_in_blocks() {
+    let config = EngineConfig::new(4096, VOCAB, layout_of(State::Recurrent(8)));
+    let (engine, handle) = engine(config.max_sequences(2));
+    let prompts = [prompt(1, 70), prompt(1, 70), prompt(2, 30)];
+    let answers = prompts.clone().map(|p| submit(&engine, greedy_request(p, 4)));
+    for (answer, prompt) in answers.into_iter().zip(&prompts) {
+        let done = answer.complete().expect("an answer");
+        assert_eq!((done.tokens, done.stats.cached_tokens), (expected_greedy(prompt, 4), 0));
+    }
+    assert!(handle.log().slots.iter().all(|slot| *slot < 2), "{:?}", handle.log().slots);
+    assert_eq!(handle.log().slots.len(), 2, "each sequence that runs has its own");
+}
+
+#[test]
 fn tokens_past_an_end_are_dropped_and_their_cache_is_not_reused() {
-    let (engine, handle) = engine(EngineConfig { end_tokens: vec![11], ..config(64) });
-    handle.log().ahead = 16;
+    let (engine, handle) = engine(config(64).end_tokens(vec![11]));
+    handle.log().depth = 2;
     handle.log().end_with = Some((20, 11));
     let first = prompt(3, 10);
     let done = submit(&engine, greedy_request(first.clone(), 50)).complete().expect("an answer");
@@ -81,9 +141,9 @@ fn tokens_past_an_end_are_dropped_and_their_cache_is_not_reused() {
 }
 
 #[test]
-fn a_crowd_that_fills_the_cache_stops_looking_ahead() {
-    let (engine, handle) = engine(EngineConfig { max_sequences: 4, ..config(7) });
-    handle.log().ahead = 40;
+fn a_crowd_that_fills_the_cache_waits_for_its_tokens() {
+    let (engine, handle) = engine(config(7).max_sequences(4));
+    handle.log().depth = 2;
     let prompts: Vec<_> = (0..4).map(|kind| prompt(kind, 20)).collect();
     let answers: Vec<_> = prompts.iter().map(|p| submit(&engine, greedy_request(p.clone(), 60))).collect();
     for (prompt, answer) in prompts.iter().zip(answers) {
@@ -93,7 +153,7 @@ fn a_crowd_that_fills_the_cache_stops_looking_ahead() {
 
 #[test]
 fn decoding_goes_on_while_a_long_prompt_is_computed() {
-    let (engine, handle) = engine(EngineConfig { step_tokens: 16, max_sequences: 4, ..config(256) });
+    let (engine, handle) = engine(config(256).step_tokens(16).max_sequences(4));
     let gate = handle.hold_steps();
     let short = submit(&engine, greedy_request(prompt(1, 4), 30));
     let long = submit(&engine, greedy_request(prompt(2, 400), 3));
@@ -108,7 +168,7 @@ fn decoding_goes_on_while_a_long_prompt_is_computed() {
 fn preemption_under_a_tiny_budget_changes_no_token() {
     for prefix_cache in [true, false] {
         // Each request alone needs 5 blocks at its end; there are 7 for five of them.
-        let (engine, handle) = engine(EngineConfig { prefix_cache, ..config(7) });
+        let (engine, handle) = engine(config(7).prefix_cache(prefix_cache));
         let gate = handle.hold_steps();
         let prompts: Vec<_> = (0..5).map(|kind| prompt(kind, 20)).collect();
         let answers: Vec<_> =
@@ -129,10 +189,8 @@ fn preemption_under_a_tiny_budget_changes_no_token() {
 
 #[test]
 fn seeded_sampling_survives_preemption_and_company() {
-    let ask = |kind| Request {
-        max_tokens: Some(100),
-        sampling: Sampling { seed: Some(u64::from(kind)), ..Sampling::default() },
-        ..Request::new(prompt(kind, 20))
+    let ask = |kind| {
+        Request::new(prompt(kind, 20)).max_tokens(100).sampling(Sampling::default().seed(u64::from(kind)))
     };
     let (alone, _) = engine(config(64));
     let expected: Vec<_> =
@@ -195,7 +253,7 @@ fn kept_prefixes_make_way_for_new_requests() {
 
 #[test]
 fn equal_prompts_side_by_side_share_their_blocks() {
-    let (engine, handle) = engine(EngineConfig { step_tokens: 64, ..config(64) });
+    let (engine, handle) = engine(config(64).step_tokens(64));
     let gate = handle.hold_steps();
     let answers: Vec<_> = (0..4).map(|_| submit(&engine, greedy_request(prompt(1, 128), 30))).collect();
     drop(gate);
@@ -208,7 +266,7 @@ fn equal_prompts_side_by_side_share_their_blocks() {
 
 #[test]
 fn cancelling_frees_all_blocks_and_is_told() {
-    let (engine, handle) = engine(EngineConfig { prefix_cache: false, ..config(64) });
+    let (engine, handle) = engine(config(64).prefix_cache(false));
     let gate = handle.hold_steps();
     let mut answer = submit(&engine, greedy_request(prompt(1, 100), 1000));
     gate.allow(1);
@@ -225,7 +283,7 @@ fn cancelling_frees_all_blocks_and_is_told() {
 
 #[test]
 fn dropping_an_answer_cancels_it_whether_it_runs_or_waits() {
-    let (engine, handle) = engine(EngineConfig { max_sequences: 1, ..config(64) });
+    let (engine, handle) = engine(config(64).max_sequences(1));
     let gate = handle.hold_steps();
     let running = submit(&engine, greedy_request(prompt(1, 100), 1000));
     let waiting = submit(&engine, greedy_request(prompt(2, 100), 1000));
@@ -241,7 +299,7 @@ fn dropping_an_answer_cancels_it_whether_it_runs_or_waits() {
 #[test]
 fn dropping_the_engine_ends_what_is_under_way() {
     // So long an answer takes the program many seconds.
-    let (engine, _) = engine(EngineConfig { max_sequences: 1, context_length: 200_000, ..config(4000) });
+    let (engine, _) = engine(config(4000).max_sequences(1).context_length(200_000));
     let mut running = submit(&engine, greedy_request(prompt(1, 10), 100_000));
     let waiting = submit(&engine, greedy_request(prompt(2, 10), 100_000));
     assert!(running.next().is_some());
@@ -303,7 +361,7 @@ fn a_crowd_on_a_device_with_less_memory_than_the_budget_is_served() {
 
 #[test]
 fn a_panic_reaches_every_caller_as_an_error() {
-    let (engine, handle) = engine(EngineConfig { max_sequences: 1, ..config(64) });
+    let (engine, handle) = engine(config(64).max_sequences(1));
     handle.log().panic_on = Some(2);
     let gate = handle.hold_steps();
     let running = submit(&engine, greedy_request(prompt(1, 10), 10));
@@ -322,18 +380,18 @@ fn a_panic_reaches_every_caller_as_an_error() {
 
 #[test]
 fn logits_that_are_all_nan_are_an_error_that_says_so() {
-    nan_is_an_error(1);
-    nan_is_an_error(8);
+    nan_is_an_error(1, Some(VOCAB));
+    nan_is_an_error(2, None);
 }
 
-fn nan_is_an_error(ahead: usize) {
+fn nan_is_an_error(depth: usize, nan: Option<usize>) {
     let (engine, handle) = engine(config(64));
     let second = expected_greedy(&prompt(1, 10), 2)[1];
-    handle.log().ahead = ahead;
+    handle.log().depth = depth;
     handle.log().nan_after = Some(second);
     let error = submit(&engine, greedy_request(prompt(1, 10), 10)).complete().expect_err("no candidate");
-    assert_eq!(error, EngineError::NoCandidate { vocab: VOCAB, nan: VOCAB });
-    assert!(error.to_string().contains("NaN"));
+    assert_eq!(error, EngineError::NoCandidate { vocab: VOCAB, nan });
+    assert!(error.to_string().contains("none of the 97 logits"), "{error}");
 }
 
 #[test]
@@ -341,31 +399,28 @@ fn requests_that_cannot_be_served_are_refused_at_once_with_the_reason() {
     let (engine, _) = engine(config(4));
     let base = || greedy_request(prompt(1, 10), 10);
     let refused = |request| engine.submit(request).expect_err("refused");
-    assert_eq!(refused(Request { prompt: Vec::new(), ..base() }), EngineError::EmptyPrompt);
+    assert_eq!(refused(base().prompt(Vec::new())), EngineError::EmptyPrompt);
     assert_eq!(
-        refused(Request { prompt: prompt(1, 4096), ..base() }),
+        refused(base().prompt(prompt(1, 4096))),
         EngineError::PromptTooLong { tokens: 4096, context: 4096 }
     );
     assert_eq!(
-        refused(Request { prompt: vec![1, 97], ..base() }),
+        refused(base().prompt(vec![1, 97])),
         EngineError::TokenOutOfRange { index: 1, id: 97, vocab: 97 }
     );
     let too_big = EngineError::KvBudget {
         tokens: 129,
-        needed_bytes: 5 * LAYOUT.block_bytes(),
-        budget_bytes: 4 * LAYOUT.block_bytes(),
+        needed_bytes: 5 * layout().block_bytes(),
+        budget_bytes: 4 * layout().block_bytes(),
     };
     assert_eq!(refused(greedy_request(prompt(1, 100), 30)), too_big);
-    assert_eq!(refused(Request { max_tokens: None, ..greedy_request(prompt(1, 129), 1) }), too_big);
-    assert_eq!(refused(Request { stop: vec!["x".to_owned()], ..base() }), EngineError::NoTokenizer);
+    assert_eq!(refused(greedy_request(prompt(1, 129), 1).max_tokens(None)), too_big);
+    assert_eq!(refused(base().stop(vec!["x".to_owned()])), EngineError::NoTokenizer);
     let parameters: Vec<(&str, Request)> = vec![
-        ("max_tokens", Request { max_tokens: Some(0), ..base() }),
-        ("logprobs", Request { logprobs: Some(98), ..base() }),
-        ("stop", Request { stop: vec![String::new()], ..base() }),
-        (
-            "temperature",
-            Request { sampling: Sampling { temperature: -1.0, ..Sampling::default() }, ..base() },
-        ),
+        ("max_tokens", base().max_tokens(0)),
+        ("logprobs", base().logprobs(98)),
+        ("stop", base().stop(vec![String::new()])),
+        ("temperature", base().sampling(Sampling::default().temperature(-1.0))),
     ];
     for (expected, request) in parameters {
         match refused(request) {
@@ -381,16 +436,16 @@ fn a_request_that_just_fits_the_budget_is_served_to_its_end() {
     let (engine, _) = engine(config(4));
     let done = submit(&engine, greedy_request(prompt(1, 100), 29)).complete().expect("an answer");
     assert_eq!(done.tokens, expected_greedy(&prompt(1, 100), 29));
-    let open = Request { max_tokens: None, ..greedy_request(prompt(1, 128), 1) };
+    let open = greedy_request(prompt(1, 128), 1).max_tokens(None);
     let done = submit(&engine, open).complete().expect("an answer");
     assert_eq!((done.tokens.len(), done.reason), (1, FinishReason::Length));
 }
 
 #[test]
 fn the_answer_ends_where_the_context_ends() {
-    let (engine, _) = engine(EngineConfig { context_length: 50, ..config(64) });
+    let (engine, _) = engine(config(64).context_length(50));
     for max_tokens in [None, Some(1000)] {
-        let request = Request { max_tokens, ..greedy_request(prompt(1, 40), 1) };
+        let request = greedy_request(prompt(1, 40), 1).max_tokens(max_tokens);
         let done = submit(&engine, request).complete().expect("an answer");
         assert_eq!((done.tokens.len(), done.reason), (10, FinishReason::Length));
     }
@@ -399,11 +454,11 @@ fn the_answer_ends_where_the_context_ends() {
 #[test]
 fn configurations_that_cannot_work_are_refused() {
     let cases = [
-        EngineConfig { kv_budget_bytes: LAYOUT.block_bytes() - 1, ..config(1) },
-        EngineConfig { step_tokens: 3, max_sequences: 4, ..config(1) },
-        EngineConfig { max_sequences: 0, ..config(1) },
-        EngineConfig { vocab_size: 0, ..config(1) },
-        EngineConfig { context_length: 1, ..config(1) },
+        config(1).kv_budget_bytes(layout().block_bytes() - 1),
+        config(1).step_tokens(3).max_sequences(4),
+        config(1).max_sequences(0),
+        config(1).vocab_size(0),
+        config(1).context_length(1),
     ];
     for config in cases {
         assert!(Engine::new(fake().0, config.clone()).is_err(), "{config:?}");
@@ -412,27 +467,27 @@ fn configurations_that_cannot_work_are_refused() {
 
 #[test]
 fn a_program_of_another_vocabulary_is_noticed() {
-    let (engine, _) = engine(EngineConfig { vocab_size: 96, ..config(4) });
+    let (engine, _) = engine(config(4).vocab_size(96));
     let error = submit(&engine, greedy_request(vec![1, 2], 4)).complete().expect_err("97 logits");
     assert_eq!(error, EngineError::Output { found: 97, needed: 96 });
 }
 
 #[test]
 fn end_tokens_end_the_answer_unless_they_are_ignored() {
-    let (engine, handle) = engine(EngineConfig { end_tokens: vec![42], ..config(64) });
+    let (engine, handle) = engine(config(64).end_tokens(vec![42]));
     handle.log().end_with = Some((15, 42));
     let done = submit(&engine, greedy_request(prompt(1, 10), 20)).complete().expect("an answer");
     assert_eq!((done.tokens.len(), done.reason), (5, FinishReason::Stop));
-    let on = Request { ignore_eos: true, ..greedy_request(prompt(1, 10), 20) };
-    let done = submit(&engine, on.clone()).complete().expect("an answer");
+    let on = || greedy_request(prompt(1, 10), 20).ignore_eos(true);
+    let done = submit(&engine, on()).complete().expect("an answer");
     assert_eq!((done.tokens.len(), done.reason), (20, FinishReason::Length));
-    let stopped = Request { stop_tokens: vec![42], ..on };
+    let stopped = on().stop_tokens([42]);
     assert_eq!(submit(&engine, stopped).complete().expect("an answer").tokens.len(), 5);
 }
 
 #[test]
 fn the_stats_of_a_request_add_up() {
-    let (engine, _) = engine(EngineConfig { step_tokens: 64, ..config(64) });
+    let (engine, _) = engine(config(64).step_tokens(64));
     let done = submit(&engine, greedy_request(prompt(1, 100), 11)).complete().expect("an answer");
     let stats = done.stats;
     assert_eq!((stats.prompt_tokens, stats.generated_tokens), (100, 11));
@@ -448,7 +503,7 @@ fn the_stats_of_a_request_add_up() {
 fn logprobs_are_the_models_own_and_come_with_the_best_tokens() {
     let (engine, _) = engine(config(64));
     let prompt = prompt(1, 10);
-    let request = Request { logprobs: Some(3), ..greedy_request(prompt.clone(), 1) };
+    let request = greedy_request(prompt.clone(), 1).logprobs(3);
     let Some(Ok(Event::Token(token))) = submit(&engine, request).next() else { panic!("a token") };
     let logits = expected_logits(&prompt);
     let total: f64 = logits.iter().map(|x| f64::from(*x).exp()).sum();

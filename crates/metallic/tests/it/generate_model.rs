@@ -7,7 +7,7 @@ use std::sync::mpsc::{Receiver, channel};
 use metallic::generate::{Engine, EngineConfig, FinishReason, Generation, Request, Sampling, greedy, logits};
 use metallic::model::Model;
 use metallic::text::Tokenizer;
-use metallic_core::{BackendError, DType, KvLayout, Program, ProgramMemory, RunStats, Step};
+use metallic_core::{BackendError, DType, Program, ProgramMemory, RunStats, Step};
 use metallic_cpu::{Cpu, CpuOptions};
 
 fn folder() -> Option<PathBuf> {
@@ -29,20 +29,18 @@ struct Loaded {
 
 fn load(folder: &std::path::Path) -> Loaded {
     let model = Model::open(&folder.join("stories260K-f32.gguf")).expect("a model");
-    let cpu = Cpu::new(CpuOptions { threads: 2, ..CpuOptions::default() }).expect("a CPU");
+    let cpu = Cpu::new(CpuOptions::default().threads(2)).expect("a CPU");
     let program = model.compile(&cpu, DType::F32).expect("a program");
-    let layout: KvLayout = model.kv_layout(DType::F32).expect("a layout");
+    let layout = model.states(DType::F32).expect("a layout");
     let tokenizer = model.tokenizer().expect("a readable tokenizer").expect("a tokenizer");
-    let config = EngineConfig {
-        end_tokens: tokenizer.end_of_generation().collect(),
-        ..EngineConfig::new(model.config().context, model.config().vocab, layout)
-    };
+    let config = EngineConfig::new(model.config().context, model.config().vocab, layout)
+        .end_tokens(tokenizer.end_of_generation().collect());
     Loaded { program, tokenizer, config }
 }
 
 fn ask(tokenizer: &Tokenizer, text: &str, n: usize) -> Request {
     let prompt = tokenizer.encode(text, true, false).expect("tokens");
-    Request { max_tokens: Some(n), sampling: Sampling::greedy(), ..Request::new(prompt) }
+    Request::new(prompt).max_tokens(n).sampling(Sampling::greedy())
 }
 
 #[test]
@@ -61,7 +59,7 @@ fn a_real_model_tells_its_story_token_by_token() {
     assert!(expected.trim_end().starts_with(told.trim_end()), "{told}\nshould begin\n{expected}");
     assert!(story.stats.dispatches > 0 && story.stats.bytes_read > 0);
 
-    let stop = Request { stop: vec!["She loved".to_owned()], ..ask(&tokenizer, "Once upon a time", 150) };
+    let stop = ask(&tokenizer, "Once upon a time", 150).stop(vec!["She loved".to_owned()]);
     let cut = engine.submit(stop).and_then(Generation::complete).expect("a story");
     assert_eq!(cut.reason, FinishReason::Stop);
     assert_eq!(cut.text, ", there was a little girl named Lily. ");
@@ -79,11 +77,27 @@ impl Program for Waiting {
         self.0.reserved_blocks()
     }
 
-    fn run(&mut self, step: &Step<'_>) -> Result<RunStats, BackendError> {
+    fn reserve_slots(&mut self, slots: usize) -> Result<(), BackendError> {
+        self.0.reserve_slots(slots)
+    }
+
+    fn copy_slot(&mut self, from: u32, to: u32) -> Result<(), BackendError> {
+        self.0.copy_slot(from, to)
+    }
+
+    fn submit(&mut self, step: &Step<'_>) -> Result<(), BackendError> {
         if let Some(word) = self.1.take() {
             word.recv().expect("a word");
         }
-        self.0.run(step)
+        self.0.submit(step)
+    }
+
+    fn finish(&mut self) -> Result<RunStats, BackendError> {
+        self.0.finish()
+    }
+
+    fn ids(&self, index: usize) -> &[u32] {
+        self.0.ids(index)
     }
 
     fn output(&self, index: usize) -> &[f32] {
@@ -101,12 +115,12 @@ fn a_crowd_on_a_small_cache_gets_the_answers_each_gets_alone() {
     let Loaded { mut program, tokenizer, config } = load(&folder);
     let texts = ["Once upon a time", "Lily and Tom went", "The big dog", "One day, a bird", "In the park"];
     let requests = texts.map(|text| ask(&tokenizer, text, 80));
-    let alone = requests.clone().map(|r| greedy(program.as_mut(), &r.prompt, 80).expect("an answer"));
-    let kv_budget_bytes = 7 * config.kv_layout.block_bytes();
-    let small = EngineConfig { kv_budget_bytes, step_tokens: 9, max_sequences: 5, ..config };
+    let alone = requests.each_ref().map(|r| greedy(program.as_mut(), &r.prompt, 80).expect("an answer"));
+    let kv_budget_bytes = 7 * config.states.block_bytes();
+    let small = config.kv_budget_bytes(kv_budget_bytes).step_tokens(9).max_sequences(5);
     let (word, receiver) = channel();
     let engine = Engine::new(Box::new(Waiting(program, Some(receiver))), small).expect("an engine");
-    let answers = requests.map(|r| engine.submit(Request { ignore_eos: true, ..r }).expect("it fits"));
+    let answers = requests.map(|r| engine.submit(r.ignore_eos(true)).expect("it fits"));
     word.send(()).expect("an engine that waits");
     for (answer, alone) in answers.into_iter().zip(alone) {
         assert_eq!(answer.complete().expect("an answer").tokens, alone);

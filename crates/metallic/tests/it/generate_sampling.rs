@@ -13,7 +13,7 @@ fn first(sampling: &Sampling, logits: &[f32], history: &[u32]) -> Result<u32, En
 
 /// Tokens that can be drawn from a row of a few, by many draws that are nearly uniform.
 fn kept(sampling: Sampling, logits: &[f32]) -> BTreeSet<u32> {
-    let sampler = Sampler::new(Sampling { temperature: 1e6, seed: Some(1), ..sampling }, 0);
+    let sampler = Sampler::new(sampling.temperature(1e6).seed(1), 0);
     let mut scratch = Scratch::default();
     (0..400).map(|draw| sampler.sample(&mut scratch, logits, &[], draw).expect("a token")).collect()
 }
@@ -52,14 +52,14 @@ proptest! {
         let mut order: Vec<u32> = (0..logits.len() as u32).collect();
         order.sort_by(|&a, &b| logits[b as usize].total_cmp(&logits[a as usize]).then(a.cmp(&b)));
         let expected: BTreeSet<u32> = order.into_iter().take(k).collect();
-        prop_assert_eq!(kept(Sampling { top_k: k, ..Sampling::plain() }, &logits), expected);
+        prop_assert_eq!(kept(Sampling::plain().top_k(k), &logits), expected);
     }
 
     #[test]
     fn top_p_keeps_the_shortest_beginning_that_holds_p(logits in rows(), p in 0.01f32..0.999) {
         let (expected, margin) = reference_mass(&logits, f64::from(p), |i| -f64::from(logits[i]));
         prop_assume!(margin > 1e-5);
-        prop_assert_eq!(kept(Sampling { top_p: p, ..Sampling::plain() }, &logits), expected);
+        prop_assert_eq!(kept(Sampling::plain().top_p(p), &logits), expected);
     }
 
     #[test]
@@ -75,7 +75,7 @@ proptest! {
         sorted.sort_by(f64::total_cmp);
         // Rounding may swap tokens that are alike but for the last digits, unless they are the same.
         prop_assume!(margin > 1e-5 && sorted.windows(2).all(|w| w[1] - w[0] > 1e-5));
-        prop_assert_eq!(kept(Sampling { typical: p, ..Sampling::plain() }, &logits), expected);
+        prop_assert_eq!(kept(Sampling::plain().typical(p), &logits), expected);
     }
 
     #[test]
@@ -84,7 +84,7 @@ proptest! {
         let bar = f64::from(p) * chances.iter().copied().fold(0.0, f64::max);
         prop_assume!(chances.iter().all(|c| (c / bar - 1.0).abs() > 1e-5));
         let expected = (0..).zip(&chances).filter(|(_, c)| **c >= bar).map(|(id, _)| id).collect();
-        prop_assert_eq!(kept(Sampling { min_p: p, ..Sampling::plain() }, &logits), expected);
+        prop_assert_eq!(kept(Sampling::plain().min_p(p), &logits), expected);
     }
 
     #[test]
@@ -94,13 +94,11 @@ proptest! {
         window in 0usize..50,
         (repetition, presence, frequency) in (0.5f32..2.0, -2.0f32..2.0, -2.0f32..2.0),
     ) {
-        let sampling = Sampling {
-            repetition_penalty: repetition,
-            presence_penalty: presence,
-            frequency_penalty: frequency,
-            penalty_window: window,
-            ..Sampling::greedy()
-        };
+        let sampling = Sampling::greedy()
+            .repetition_penalty(repetition)
+            .presence_penalty(presence)
+            .frequency_penalty(frequency)
+            .penalty_window(window);
         let recent = &history[history.len().saturating_sub(window)..];
         let expected: Vec<f32> = (0..).zip(&logits).map(|(id, &x)| {
             let count = recent.iter().filter(|seen| **seen == id).count();
@@ -119,9 +117,7 @@ proptest! {
         (typical, top_p, min_p) in (0.01f32..=1.0, 0.01f32..=1.0, 0.0f32..=1.0),
         repetition_penalty in 0.1f32..3.0,
     ) {
-        let sampling = Sampling {
-            temperature: t, top_k: k, typical, top_p, min_p, repetition_penalty, seed: Some(seed), ..Sampling::default()
-        };
+        let sampling = Sampling::default().temperature(t).top_k(k).typical(typical).top_p(top_p).min_p(min_p).repetition_penalty(repetition_penalty).seed(seed);
         let possible = logits.iter().any(|x| *x > f32::NEG_INFINITY);
         match first(&sampling, &logits, &[0]) {
             Ok(id) => prop_assert!(logits[id as usize] > f32::NEG_INFINITY),
@@ -143,7 +139,7 @@ fn greedy_takes_the_lowest_id_of_equals_and_no_nan() {
     let greedy = |logits: &[f32]| first(&Sampling::greedy(), logits, &[]);
     assert_eq!(greedy(&[1.0, 3.0, f32::NAN, 3.0]), Ok(1));
     let none = greedy(&[f32::NEG_INFINITY, f32::NAN]);
-    assert_eq!(none, Err(EngineError::NoCandidate { vocab: 2, nan: 1 }));
+    assert_eq!(none, Err(EngineError::NoCandidate { vocab: 2, nan: Some(1) }));
     assert_eq!(greedy(&[-0.0, 0.0]), Ok(0));
 }
 
@@ -152,18 +148,18 @@ fn greedy_respects_bias_and_penalties() {
     let logits = [1.0, 3.0, 2.9];
     let sample = |sampling: Sampling, history: &[u32]| first(&sampling, &logits, history);
     assert_eq!(sample(Sampling::greedy(), &[1]), Ok(1));
-    let penalised = Sampling { presence_penalty: 0.5, ..Sampling::greedy() };
+    let penalised = Sampling::greedy().presence_penalty(0.5);
     assert_eq!(sample(penalised.clone(), &[1]), Ok(2));
     assert_eq!(sample(penalised, &[0]), Ok(1));
-    let biased = Sampling { logit_bias: [(0, 5.0)].into(), ..Sampling::greedy() };
+    let biased = Sampling::greedy().logit_bias([(0, 5.0)]);
     assert_eq!(sample(biased, &[]), Ok(0));
-    let banned = Sampling { logit_bias: [(1, f32::NEG_INFINITY)].into(), ..Sampling::greedy() };
+    let banned = Sampling::greedy().logit_bias([(1, f32::NEG_INFINITY)]);
     assert_eq!(sample(banned.clone(), &[]), Ok(2));
     // No reward makes a banned token possible.
-    let rewarded = Sampling { frequency_penalty: -3e38, penalty_window: 64, ..banned };
+    let rewarded = banned.frequency_penalty(-3e38).penalty_window(64);
     assert_eq!(sample(rewarded, &[1, 1, 1]), Ok(2));
     // A bias comes before the penalties.
-    let both = Sampling { logit_bias: [(2, -4.0)].into(), repetition_penalty: 8.0, ..Sampling::greedy() };
+    let both = Sampling::greedy().logit_bias([(2, -4.0)]).repetition_penalty(8.0);
     assert_eq!(sample(both, &[1, 2]), Ok(0));
 }
 
@@ -172,7 +168,7 @@ fn draws_follow_the_distribution() {
     let logits: Vec<f32> = [0.5f32, 0.25, 0.125, 0.1, 0.025].iter().map(|p| p.ln()).collect();
     for (t, seed) in [(1.0, 1), (0.5, 2), (2.0, 3)] {
         let expected = probabilities(&logits.iter().map(|x| x / t).collect::<Vec<_>>());
-        let sampling = Sampling { temperature: t, seed: Some(seed), ..Sampling::plain() };
+        let sampling = Sampling::plain().temperature(t).seed(seed);
         let (sampler, mut scratch) = (Sampler::new(sampling, 0), Scratch::default());
         let mut counts = [0u32; 5];
         let n = 20_000u32;
@@ -193,11 +189,11 @@ fn a_seed_gives_the_same_tokens_on_every_platform() {
         let (sampler, mut scratch) = (Sampler::new(sampling, 0), Scratch::default());
         (0..8).map(|draw| sampler.sample(&mut scratch, &logits, &[], draw).expect("a token")).collect()
     };
-    let seeded = Sampling { seed: Some(42), ..Sampling::plain() };
+    let seeded = Sampling::plain().seed(42);
     assert_eq!(draw(seeded.clone()), draw(seeded.clone()));
-    assert_ne!(draw(seeded.clone()), draw(Sampling { seed: Some(43), ..Sampling::plain() }));
+    assert_ne!(draw(seeded.clone()), draw(Sampling::plain().seed(43)));
     assert_eq!(draw(seeded), SEED_42);
-    assert_eq!(draw(Sampling { seed: Some(42), ..Sampling::default() }), SEED_42_DEFAULT);
+    assert_eq!(draw(Sampling::default().seed(42)), SEED_42_DEFAULT);
 }
 
 /// By a separate implementation (Python, exact fractions rounded to 32 bits) of the documented stages.
@@ -208,19 +204,19 @@ const SEED_42_DEFAULT: [u32; 8] = [62, 642, 346, 815, 951, 210, 420, 210];
 fn every_parameter_outside_its_range_is_named() {
     let base = Sampling::default;
     let cases = [
-        ("temperature", Sampling { temperature: -0.1, ..base() }),
-        ("temperature", Sampling { temperature: f32::NAN, ..base() }),
-        ("temperature", Sampling { temperature: f32::INFINITY, ..base() }),
-        ("top_p", Sampling { top_p: 0.0, ..base() }),
-        ("top_p", Sampling { top_p: 1.1, ..base() }),
-        ("typical", Sampling { typical: 0.0, ..base() }),
-        ("min_p", Sampling { min_p: -0.1, ..base() }),
-        ("min_p", Sampling { min_p: 1.5, ..base() }),
-        ("repetition_penalty", Sampling { repetition_penalty: 0.0, ..base() }),
-        ("presence_penalty", Sampling { presence_penalty: f32::NAN, ..base() }),
-        ("frequency_penalty", Sampling { frequency_penalty: f32::INFINITY, ..base() }),
-        ("logit_bias", Sampling { logit_bias: [(100, 1.0)].into(), ..base() }),
-        ("logit_bias", Sampling { logit_bias: [(1, f32::NAN)].into(), ..base() }),
+        ("temperature", base().temperature(-0.1)),
+        ("temperature", base().temperature(f32::NAN)),
+        ("temperature", base().temperature(f32::INFINITY)),
+        ("top_p", base().top_p(0.0)),
+        ("top_p", base().top_p(1.1)),
+        ("typical", base().typical(0.0)),
+        ("min_p", base().min_p(-0.1)),
+        ("min_p", base().min_p(1.5)),
+        ("repetition_penalty", base().repetition_penalty(0.0)),
+        ("presence_penalty", base().presence_penalty(f32::NAN)),
+        ("frequency_penalty", base().frequency_penalty(f32::INFINITY)),
+        ("logit_bias", base().logit_bias([(100, 1.0)])),
+        ("logit_bias", base().logit_bias([(1, f32::NAN)])),
     ];
     for (expected, sampling) in cases {
         match sampling.validate(100) {
@@ -236,7 +232,7 @@ fn every_parameter_outside_its_range_is_named() {
 #[test]
 fn sampling_reads_from_json_with_defaults_and_refuses_unknown_fields() {
     let read = |json| serde_json::from_str::<Sampling>(json);
-    let expected = Sampling { temperature: 0.5, logit_bias: [(7, -1.0)].into(), ..Sampling::default() };
+    let expected = Sampling::default().temperature(0.5).logit_bias([(7, -1.0)]);
     assert_eq!(read(r#"{"temperature": 0.5, "logit_bias": {"7": -1.0}}"#).expect("valid"), expected);
     assert!(read(r#"{"temprature": 0.5}"#).is_err());
 }

@@ -1,7 +1,7 @@
 //! Random traffic on random small engines: whatever happens to a request's neighbours, its tokens are the model's.
 
 use crate::generate_support::*;
-use metallic::generate::{EngineConfig, FinishReason, Generation};
+use metallic::generate::{FinishReason, Generation};
 use proptest::prelude::*;
 
 /// One request: which of a few beginnings it shares, how much of it, its own tail, its length, and what happens to it.
@@ -45,7 +45,7 @@ proptest! {
         prefix_cache in any::<bool>(),
         failing in prop::collection::vec(1usize..60, 0..2),
     ) {
-        let config = EngineConfig { step_tokens, max_sequences, prefix_cache, ..config(blocks) };
+        let config = config(blocks).step_tokens(step_tokens).max_sequences(max_sequences).prefix_cache(prefix_cache);
         let (engine, handle) = engine(config);
         handle.log().fail_on.clone_from(&failing);
         for round in rounds {

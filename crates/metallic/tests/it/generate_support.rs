@@ -1,14 +1,25 @@
 //! A program whose logits depend on the whole history, which it knows only from what was written to its paged cache:
 //! a wrong block, position or length changes every token after it.
 
+use std::collections::{BTreeSet, VecDeque};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 use metallic::generate::{Decode, Detokenize, Engine, EngineConfig, Request, Sampling};
-use metallic_core::{BLOCK_TOKENS, BackendError, DType, KvLayout, Program, ProgramMemory, RunStats, Step};
+use metallic_core::{
+    BLOCK_TOKENS, BackendError, DType, KvState, Program, ProgramMemory, RunStats, State, StateLayout, Step,
+    StepLimits, sample,
+};
 
 pub(crate) const VOCAB: usize = 97;
 
-pub(crate) const LAYOUT: KvLayout = KvLayout { layers: 1, kv_heads: 1, head_dim: 4, dtype: DType::F32 };
+/// One layer of one head.
+pub(crate) fn layout() -> StateLayout {
+    layout_of(State::Kv(KvState { kv_heads: 1, key_dim: 4, value_dim: 4, window: None }))
+}
+
+pub(crate) fn layout_of(state: State) -> StateLayout {
+    StateLayout::new(DType::F32, vec![Some(state)])
+}
 
 /// What went on inside the program, and what should go wrong in it.
 #[derive(Debug, Default)]
@@ -26,8 +37,14 @@ pub(crate) struct Log {
     pub(crate) poison: Option<u32>,
     /// A token after which all logits are NaN.
     pub(crate) nan_after: Option<u32>,
-    /// Steps it wants to be given at once; 0 counts as 1.
-    pub(crate) ahead: usize,
+    /// Steps it takes at once, choosing tokens itself; 0 counts as 1.
+    pub(crate) depth: usize,
+    /// How far back it looks.
+    pub(crate) window: Option<usize>,
+    /// Recurrent states that steps named.
+    pub(crate) slots: BTreeSet<u32>,
+    /// Steps that took tokens the one before them had yet to give.
+    pub(crate) fed_steps: usize,
     /// Makes this id always the best one after so many tokens.
     pub(crate) end_with: Option<(usize, u32)>,
     runs: usize,
@@ -37,6 +54,9 @@ pub(crate) struct Fake {
     /// Token and position by block and place, `None` where nothing was written.
     cache: Vec<Option<(u32, u32)>>,
     output: Vec<f32>,
+    /// What the steps under way will give: logits, chosen tokens, cost.
+    under_way: VecDeque<(Vec<f32>, Vec<u32>, RunStats)>,
+    chosen: Vec<u32>,
     log: Arc<Mutex<Log>>,
     gate: Arc<Gate>,
     room: usize,
@@ -106,6 +126,8 @@ pub(crate) fn fake_with_room(room: usize) -> (Box<dyn Program>, Handle) {
     let fake = Fake {
         cache: Vec::new(),
         output: Vec::new(),
+        under_way: VecDeque::new(),
+        chosen: Vec::new(),
         log: Arc::clone(&handle.log),
         gate: Arc::clone(&handle.gate),
         room,
@@ -130,9 +152,25 @@ impl Program for Fake {
         self.cache.len() / BLOCK_TOKENS
     }
 
-    fn run(&mut self, step: &Step<'_>) -> Result<RunStats, BackendError> {
+    fn reserve_slots(&mut self, _: usize) -> Result<(), BackendError> {
+        Ok(())
+    }
+
+    fn copy_slot(&mut self, _: u32, _: u32) -> Result<(), BackendError> {
+        Ok(())
+    }
+
+    fn submit(&mut self, step: &Step<'_>) -> Result<(), BackendError> {
         self.gate.pass();
-        step.validate(VOCAB, self.reserved_blocks())?;
+        let before = self.under_way.back().map_or(&[][..], |(_, chosen, _)| chosen);
+        let (blocks, fed_rows) = (self.reserved_blocks(), before.len());
+        step.validate(&StepLimits { vocab: VOCAB, blocks, slots: None, fed_rows })?;
+        let mut tokens = step.tokens.to_vec();
+        for fed in step.fed {
+            tokens[fed.token as usize] = before[fed.row as usize].min(VOCAB as u32 - 1);
+        }
+        assert!(self.under_way.len() < self.depth(), "more steps than were asked for");
+        let step = &Step { tokens: &tokens, ..step.clone() };
         let mut log = self.log.lock().unwrap_or_else(PoisonError::into_inner);
         log.runs += 1;
         assert!(log.panic_on != Some(log.runs), "the fake was told to panic");
@@ -143,29 +181,53 @@ impl Program for Fake {
             return Err(failed("poison"));
         }
         log.steps += 1;
+        log.fed_steps += usize::from(!step.fed.is_empty());
         log.tokens += step.tokens.len();
         log.rows += step.outputs.len();
         log.widest_step = log.widest_step.max(step.sequences.len());
         log.longest_step = log.longest_step.max(step.tokens.len());
         let mut rows = vec![Vec::new(); step.tokens.len()];
         for span in step.sequences {
+            log.slots.insert(span.slot);
             let place = |p: usize| span.blocks[p / BLOCK_TOKENS] as usize * BLOCK_TOKENS + p % BLOCK_TOKENS;
             for (p, i) in (span.past..).zip(span.tokens.clone()) {
                 self.cache[place(p)] = Some((step.tokens[i], step.positions[i]));
             }
             for (p, i) in (span.past..).zip(span.tokens.clone()) {
-                let history: Vec<_> = (0..=p).map(|q| self.cache[place(q)]).collect();
+                let first = log.window.map_or(0, |window| (p + 1).saturating_sub(window));
+                let history: Vec<_> = (first..=p).map(|q| self.cache[place(q)]).collect();
                 rows[i] =
                     if step.outputs.contains(&(i as u32)) { logits_of(&history, &log) } else { Vec::new() };
             }
         }
-        self.output = step.outputs.iter().flat_map(|&row| rows[row as usize].clone()).collect();
+        let output: Vec<f32> = step.outputs.iter().flat_map(|&row| rows[row as usize].clone()).collect();
+        let mut chosen = Vec::new();
+        if !step.choices.is_empty() {
+            let mut scratch = sample::Scratch::default();
+            for (row, logits) in output.chunks(VOCAB).enumerate() {
+                let id = sample::choose(step.choices, row, logits, &mut scratch).expect("sound choices");
+                chosen.push(id.unwrap_or(sample::NO_CANDIDATE));
+            }
+        }
         let bytes_read = step.tokens.len() as u64;
-        Ok(RunStats { dispatches: 3, bytes_read, ..RunStats::default() })
+        let stats = RunStats { dispatches: 3, bytes_read, ..RunStats::default() };
+        self.under_way.push_back((output, chosen, stats));
+        Ok(())
     }
 
-    fn steps_ahead(&self) -> usize {
-        self.log.lock().unwrap_or_else(PoisonError::into_inner).ahead.max(1)
+    fn finish(&mut self) -> Result<RunStats, BackendError> {
+        let (output, chosen, stats) =
+            self.under_way.pop_front().ok_or_else(|| failed("nothing under way"))?;
+        (self.output, self.chosen) = (output, chosen);
+        Ok(stats)
+    }
+
+    fn depth(&self) -> usize {
+        self.log.lock().unwrap_or_else(PoisonError::into_inner).depth.max(1)
+    }
+
+    fn ids(&self, index: usize) -> &[u32] {
+        if index == 1 { &self.chosen } else { &[] }
     }
 
     fn output(&self, index: usize) -> &[f32] {
@@ -173,7 +235,7 @@ impl Program for Fake {
     }
 
     fn memory(&self) -> ProgramMemory {
-        ProgramMemory { kv: self.reserved_blocks() * LAYOUT.block_bytes(), ..ProgramMemory::default() }
+        ProgramMemory { kv: self.reserved_blocks() * layout().block_bytes(), ..ProgramMemory::default() }
     }
 }
 
@@ -224,12 +286,12 @@ pub(crate) fn prompt(kind: u32, len: usize) -> Vec<u32> {
 }
 
 pub(crate) fn greedy_request(prompt: Vec<u32>, n: usize) -> Request {
-    Request { max_tokens: Some(n), sampling: Sampling::greedy(), ..Request::new(prompt) }
+    Request::new(prompt).max_tokens(n).sampling(Sampling::greedy())
 }
 
 /// A context of 4096 tokens and a cache of `blocks` blocks.
 pub(crate) fn config(blocks: usize) -> EngineConfig {
-    EngineConfig { kv_budget_bytes: blocks * LAYOUT.block_bytes(), ..EngineConfig::new(4096, VOCAB, LAYOUT) }
+    EngineConfig::new(4096, VOCAB, layout()).kv_budget_bytes(blocks * layout().block_bytes())
 }
 
 pub(crate) fn engine(config: EngineConfig) -> (Engine, Handle) {

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use crate::generate_support::*;
-use metallic::generate::{Engine, Event, FinishReason, Generation, Request};
+use metallic::generate::{Engine, Event, FinishReason, Generation};
 
 fn text_engine() -> Engine {
     Engine::with_text(fake().0, config(64), Arc::new(Letters)).expect("a valid configuration")
@@ -36,7 +36,7 @@ fn a_stop_string_across_tokens_ends_the_answer_exactly_before_it() {
     for (start, len) in [(0, 1), (0, 3), (7, 2), (11, 5), (20, 8)] {
         let stop = &text[start..start + len];
         let cut = text.find(stop).expect("it is in there");
-        let request = Request { stop: vec![stop.to_owned()], ..greedy_request(prompt.clone(), 30) };
+        let request = greedy_request(prompt.clone(), 30).stop(vec![stop.to_owned()]);
         let mut found = String::new();
         let mut tokens = 0;
         for event in engine.submit(request).expect("valid") {
@@ -63,7 +63,7 @@ fn text_that_only_began_a_stop_string_comes_out_at_the_end() {
     let (engine, prompt) = (text_engine(), plain_prompt(12));
     let text = letters(&prompt, 12);
     let stop = format!("{}!", &text[9..]);
-    let request = Request { stop: vec![stop], ..greedy_request(prompt, 12) };
+    let request = greedy_request(prompt, 12).stop(vec![stop]);
     let events: Vec<_> = engine.submit(request).expect("valid").map(|e| e.expect("no error")).collect();
     let Some(Event::Finished(finished)) = events.last() else { panic!("an end") };
     assert_eq!((finished.reason, finished.text.as_str()), (FinishReason::Length, &text[9..]));

@@ -8,7 +8,7 @@ use metallic_cpu::{Cpu, CpuOptions};
 use metallic_testkit::golden;
 
 fn cpu(threads: usize) -> Cpu {
-    Cpu::new(CpuOptions { threads, ..CpuOptions::default() }).unwrap()
+    Cpu::new(CpuOptions::default().threads(threads)).unwrap()
 }
 
 fn compile(path: &Path, kv: DType) -> Box<dyn Program> {

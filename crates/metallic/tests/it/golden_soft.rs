@@ -5,14 +5,17 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use metallic::model::Model;
-use metallic_core::{BLOCK_TOKENS, DType, NodeId, Program, RunStats, SequenceSpan, Step, rewrite};
+use metallic::model::{CHOSEN, LOGITS, Model};
+use metallic_core::sample::{Choice, Choices};
+use metallic_core::{
+    BLOCK_TOKENS, DType, Fed, NodeId, Op, Program, RunStats, SequenceSpan, Step, Wanted, rewrite,
+};
 use metallic_gpu::fault::Faulty;
 use metallic_gpu::{GpuBackend, GpuOptions, Providers, Soft, SoftOptions};
 use metallic_testkit::{golden, needed};
 
 fn soft(threads: usize) -> Option<Arc<Soft>> {
-    needed(Soft::new(SoftOptions { threads, ..SoftOptions::default() })).map(Arc::new)
+    needed(Soft::new(SoftOptions::default().threads(threads))).map(Arc::new)
 }
 
 fn backend() -> Option<GpuBackend> {
@@ -70,8 +73,15 @@ fn families() -> [Model; 2] {
 }
 
 fn decode(program: &mut dyn Program, past: usize, blocks: &[u32]) -> RunStats {
-    let sequences = [SequenceSpan { tokens: 0..1, past, blocks }];
-    let step = Step { tokens: &[7], positions: &[past as u32], sequences: &sequences, outputs: &[0] };
+    let sequences = [SequenceSpan { tokens: 0..1, past, blocks, slot: 0 }];
+    let step = Step {
+        tokens: &[7],
+        positions: &[past as u32],
+        sequences: &sequences,
+        outputs: &[0],
+        wanted: Wanted::only(0),
+        ..Step::default()
+    };
     program.run(&step).unwrap()
 }
 
@@ -87,7 +97,8 @@ fn a_decode_step_is_one_submission_of_few_dispatches_and_allocates_nothing() {
             // Embedding and head stand outside the layers.
             assert_eq!(stats.dispatches, 5 * layers + 2, "{name}");
             assert_eq!(stats.submissions, 1);
-            assert!(past == 0 || stats.allocations == 0, "{name}: an allocation after {past} tokens");
+            // Steps take turns at two sets of tables.
+            assert!(past < 2 || stats.allocations == 0, "{name}: an allocation after {past} tokens");
             assert!(stats.bytes_read > 0 && stats.bytes_written > 0 && stats.arena_bytes > 0);
         }
     }
@@ -107,6 +118,37 @@ fn a_context_split_over_threadgroups_costs_one_dispatch_a_layer_more() {
     }
 }
 
+/// Greedy tokens that the device chooses, each step submitted while the one before is under way.
+fn chosen_ahead(program: &mut dyn Program, prompt: &[u32], steps: usize) -> (Vec<u32>, RunStats) {
+    let mut choices = Choices::default();
+    choices.push(&Choice::greedy(), &[]).unwrap();
+    let choices = choices.words().to_vec();
+    let blocks: Vec<u32> = (0..(prompt.len() + steps).div_ceil(BLOCK_TOKENS) as u32).rev().collect();
+    program.reserve_blocks(blocks.len()).unwrap();
+    let (mut chosen, mut sum) = (Vec::new(), RunStats::default());
+    for index in 0..steps {
+        let (past, tokens) = if index == 0 { (0, prompt) } else { (prompt.len() + index - 1, &[0][..]) };
+        let positions: Vec<u32> = (past..past + tokens.len()).map(|p| p as u32).collect();
+        let step = Step {
+            tokens,
+            fed: if index == 0 { &[] } else { &[Fed { token: 0, row: 0 }] },
+            positions: &positions,
+            sequences: &[SequenceSpan { tokens: 0..tokens.len(), past, blocks: &blocks, slot: 0 }],
+            outputs: &[tokens.len() as u32 - 1],
+            choices: &choices,
+            wanted: Wanted::only(CHOSEN),
+        };
+        program.submit(&step).unwrap();
+        if index > 0 {
+            sum.add(&program.finish().unwrap());
+            chosen.extend_from_slice(program.ids(CHOSEN));
+        }
+    }
+    sum.add(&program.finish().unwrap());
+    chosen.extend_from_slice(program.ids(CHOSEN));
+    (chosen, sum)
+}
+
 #[test]
 fn steps_that_go_together_choose_the_tokens_of_steps_one_by_one() {
     let Some(backend) = backend() else { return };
@@ -114,21 +156,10 @@ fn steps_that_go_together_choose_the_tokens_of_steps_one_by_one() {
     let prompt = &expected.prompts[1].token_ids;
     let mut program = compile(&backend, &path, DType::F16);
     let alone = golden::greedy(program.as_mut(), prompt, 9).unwrap();
-    let (blocks, past) = ([1, 0, 2], prompt.len());
-    program.reserve_blocks(3).unwrap();
-    let positions: Vec<u32> = (0..past as u32).collect();
-    let sequences = [SequenceSpan { tokens: 0..past, past: 0, blocks: &blocks }];
-    let step =
-        Step { tokens: prompt, positions: &positions, sequences: &sequences, outputs: &[past as u32 - 1] };
-    program.run(&step).unwrap();
-    assert_eq!(golden::argmax(program.output(0)), alone[0]);
-    let sequences = [SequenceSpan { tokens: 0..1, past, blocks: &blocks }];
-    let (tokens, positions) = ([alone[0]], [past as u32]);
-    let step = Step { tokens: &tokens, positions: &positions, sequences: &sequences, outputs: &[0] };
-    let mut chosen = Vec::new();
-    let stats = program.run_ahead(&step, 8, &mut chosen).unwrap();
-    assert_eq!(chosen, alone[1..]);
-    assert_eq!(stats.submissions, 1);
+    let (chosen, stats) = chosen_ahead(program.as_mut(), prompt, 9);
+    assert_eq!(chosen, alone);
+    assert_eq!(stats.submissions, 9);
+    assert!(!stats.overlap.is_zero() && program.output(LOGITS).is_empty(), "only ids come back");
 }
 
 #[test]
@@ -141,8 +172,15 @@ fn every_operation_of_the_forward_pass_runs_on_the_device_that_was_asked_for() {
     program.reserve_blocks(1).unwrap();
     // Two tokens, one result: nothing can be left out.
     let blocks = [0];
-    let sequences = [SequenceSpan { tokens: 0..2, past: 0, blocks: &blocks }];
-    let step = Step { tokens: &[3, 5], positions: &[0, 1], sequences: &sequences, outputs: &[1] };
+    let sequences = [SequenceSpan { tokens: 0..2, past: 0, blocks: &blocks, slot: 0 }];
+    let step = Step {
+        tokens: &[3, 5],
+        positions: &[0, 1],
+        sequences: &sequences,
+        outputs: &[1],
+        wanted: Wanted::only(0),
+        ..Step::default()
+    };
     let stats = program.run(&step).unwrap();
     let expected = operations(&model);
     assert_eq!(watched.labels(), expected);
@@ -152,23 +190,32 @@ fn every_operation_of_the_forward_pass_runs_on_the_device_that_was_asked_for() {
 /// The operations of a model as a GPU runs them, in order.
 fn operations(model: &Model) -> Vec<&'static str> {
     let fused = rewrite::fuse(model.graph()).unwrap();
-    let ops = (0..fused.nodes().len()).map(|index| fused.node(NodeId(index)).op);
-    ops.filter(|op| !op.is_source()).map(|op| op.name()).collect()
+    let needed = fused.needed();
+    let ops = (0..fused.nodes().len()).map(|index| (fused.node(NodeId(index)).op, needed[index]));
+    let logits = Step { wanted: Wanted::only(LOGITS), ..Step::default() };
+    ops.filter(|(op, needed)| logits.computes(op, *needed)).map(|(op, _): (Op, _)| op.name()).collect()
 }
 
 /// A prompt of one sequence, with the result of its last token.
 fn prefill(program: &mut dyn Program, tokens: usize, blocks: &[u32]) -> RunStats {
     let ids: Vec<u32> = (0..tokens as u32).map(|i| i * 7 % 50).collect();
     let positions: Vec<u32> = (0..tokens as u32).collect();
-    let sequences = [SequenceSpan { tokens: 0..tokens, past: 0, blocks }];
+    let sequences = [SequenceSpan { tokens: 0..tokens, past: 0, blocks, slot: 0 }];
     let outputs = [tokens as u32 - 1];
-    let step = Step { tokens: &ids, positions: &positions, sequences: &sequences, outputs: &outputs };
+    let step = Step {
+        tokens: &ids,
+        positions: &positions,
+        sequences: &sequences,
+        outputs: &outputs,
+        wanted: Wanted::only(0),
+        ..Step::default()
+    };
     program.run(&step).unwrap()
 }
 
 #[test]
 fn a_profile_has_the_time_of_each_operation_and_the_numbers_of_a_run_without_one() {
-    let profile = GpuOptions { profile: true, steps_ahead: 4, ..GpuOptions::default() };
+    let profile = GpuOptions::default().profile(true);
     let (Some(plain), Some(profiled)) = (backend(), backend_with(profile)) else { return };
     let model = Model::open(&golden::gguf("llama256.Q4_0").0).unwrap();
     let expected = operations(&model);
@@ -197,16 +244,7 @@ fn a_profile_has_the_time_of_each_operation_and_the_numbers_of_a_run_without_one
         assert!(sum <= with.time && (tokens == 2 || 2 * sum >= with.time), "{sum:?} of {:?}", with.time);
     }
     // Steps are not chained, so that each operation stays alone.
-    assert_eq!((plain.steps_ahead(), profiled.steps_ahead()), (1, 1));
-    let sequences = [SequenceSpan { tokens: 0..1, past: 2, blocks: &[2] }];
-    let step = Step { tokens: &[7], positions: &[2], sequences: &sequences, outputs: &[0] };
-    let [mut with, mut without] = [vec![], vec![]];
-    let stats = profiled.run_ahead(&step, 3, &mut with).unwrap();
-    plain.run_ahead(&step, 3, &mut without).unwrap();
-    assert_eq!(with, without);
-    // Where all results are wanted there is nothing to select.
-    let selections = expected.iter().filter(|op| **op == "select_rows").count();
-    assert_eq!(stats.submissions, 3 * (expected.len() - selections) as u64);
+    assert_eq!((plain.depth(), profiled.depth()), (2, 1));
 }
 
 /// Steps of every kind: prompts, several sequences at once, results of some tokens or of all, a long context.
@@ -218,20 +256,25 @@ fn all_kinds(program: &mut dyn Program, blocks: &[u32]) -> RunStats {
         let ids = vec![7; tokens];
         let positions = vec![5; tokens];
         let sequences: Vec<_> = (0..tokens)
-            .map(|t| SequenceSpan { tokens: t..t + 1, past: 5, blocks: &blocks[t % 40..] })
+            .map(|t| SequenceSpan { tokens: t..t + 1, past: 5, blocks: &blocks[t % 40..], slot: 0 })
             .collect();
         let outputs: Vec<u32> = (0..tokens as u32).collect();
-        let step = Step { tokens: &ids, positions: &positions, sequences: &sequences, outputs: &outputs };
+        let step = Step {
+            tokens: &ids,
+            positions: &positions,
+            sequences: &sequences,
+            outputs: &outputs,
+            wanted: Wanted::only(0),
+            ..Step::default()
+        };
         sum.add(&program.run(&step).unwrap());
         // A prompt of which every result is wanted.
-        let sequences = [SequenceSpan { tokens: 0..tokens, past: 0, blocks }];
+        let sequences = [SequenceSpan { tokens: 0..tokens, past: 0, blocks, slot: 0 }];
         let step = Step { sequences: &sequences, ..step };
         sum.add(&program.run(&step).unwrap());
     }
     sum.add(&decode(program, blocks.len() * BLOCK_TOKENS - 1, blocks));
-    let sequences = [SequenceSpan { tokens: 0..1, past: 3, blocks }];
-    let step = Step { tokens: &[7], positions: &[3], sequences: &sequences, outputs: &[0] };
-    sum.add(&program.run_ahead(&step, 2, &mut Vec::new()).unwrap());
+    sum.add(&chosen_ahead(program, &[7, 5], 3).1);
     sum
 }
 
@@ -246,11 +289,11 @@ fn a_program_is_made_with_every_kernel_its_steps_will_need() {
             for flag in flags {
                 providers.set_by_flag(flag).unwrap();
             }
-            let options = GpuOptions { providers, fuse, steps_ahead: 2, ..GpuOptions::default() };
+            let options = GpuOptions::default().providers(providers).fuse(fuse);
             let backend = GpuBackend::new(soft, options);
             for model in families() {
                 let name = &model.config().architecture;
-                if model.kv_layout(kv).is_err() {
+                if model.states(kv).is_err() {
                     continue; // Heads that are no whole number of blocks.
                 }
                 let mut program = model.compile(&backend, kv).unwrap();
@@ -259,7 +302,7 @@ fn a_program_is_made_with_every_kernel_its_steps_will_need() {
                 let stats = all_kinds(program.as_mut(), &blocks);
                 let after = backend.cache_metrics();
                 assert_eq!(stats.cache_misses, 0, "{name}, {flags:?}, fuse {fuse}, {kv}");
-                assert_eq!(stats.cache_hits, stats.dispatches, "{name}");
+                assert!(stats.cache_hits > 0, "{name}");
                 assert_eq!(after.pipelines.hits - before.pipelines.hits, stats.cache_hits, "{name}");
                 assert_eq!(after.pipelines.misses, after.pipelines.entries as u64, "{name}");
             }
@@ -270,7 +313,7 @@ fn a_program_is_made_with_every_kernel_its_steps_will_need() {
 #[test]
 fn kernels_in_use_stay_where_a_cache_has_no_room_for_them() {
     let Some(plenty) = backend() else { return };
-    let few = backend_with(GpuOptions { kernels: 2, ..GpuOptions::default() }).unwrap();
+    let few = backend_with(GpuOptions::default().kernels(2)).unwrap();
     let models = families();
     let compile = |backend: &GpuBackend| {
         models.each_ref().map(|model| {
@@ -285,7 +328,8 @@ fn kernels_in_use_stay_where_a_cache_has_no_room_for_them() {
             decode(expected.as_mut(), past, &[1]);
             let stats = decode(found.as_mut(), past, &[1]);
             assert_eq!(found.output(0), expected.output(0));
-            assert!(stats.cache_misses > 0, "the other program has taken their place");
+            // Plans hold what they run; the first had to make it.
+            assert_eq!(stats.cache_misses > 0, past == 0, "{stats:?}");
         }
     }
     let metrics = few.cache_metrics().pipelines;

@@ -8,7 +8,7 @@ use metallic::generate::{Engine, EngineConfig, EngineError, Generation, Request,
 use metallic::model::{Model, ModelError};
 use metallic_core::{BackendError, DType};
 use metallic_gpu::fault::{Counts, Fault, Faulty};
-use metallic_gpu::{GpuBackend, GpuOptions, OpKind, Providers, Soft, SoftOptions, Why};
+use metallic_gpu::{GpuBackend, GpuOptions, OpKind, Provider, Providers, Soft, SoftOptions, Why};
 use metallic_testkit::{data, needed};
 
 /// A model on a device that fails when told to.
@@ -21,7 +21,7 @@ struct Rig {
 
 /// `None`, said aloud, where there is no clang.
 fn rig() -> Option<Rig> {
-    let soft = needed(Soft::new(SoftOptions { threads: 2, ..SoftOptions::default() }))?;
+    let soft = needed(Soft::new(SoftOptions::default().threads(2)))?;
     let folder = data::own().join("stories260K");
     let greedy = fs::read_to_string(folder.join("greedy.json")).unwrap();
     let greedy: serde_json::Value = serde_json::from_str(&greedy).unwrap();
@@ -42,16 +42,12 @@ impl Rig {
     fn engine(&self, backend: &GpuBackend) -> Result<Engine, ModelError> {
         let program = self.model.compile(backend, DType::F16)?;
         let config = self.model.config();
-        let config = EngineConfig::new(config.context, config.vocab, self.model.kv_layout(DType::F16)?);
+        let config = EngineConfig::new(config.context, config.vocab, self.model.states(DType::F16)?);
         Ok(Engine::new(program, config).unwrap())
     }
 
     fn request(&self) -> Request {
-        Request {
-            max_tokens: Some(self.story.1.len()),
-            sampling: Sampling::greedy(),
-            ..Request::new(self.story.0.clone())
-        }
+        Request::new(self.story.0.clone()).max_tokens(self.story.1.len()).sampling(Sampling::greedy())
     }
 
     fn ask(&self, engine: &Engine) -> Result<Vec<u32>, EngineError> {
@@ -101,6 +97,11 @@ fn a_submission_that_fails_ends_its_request_and_not_the_engine() {
         // In the prompt, and in the middle of the answer.
         for after in [1, 5] {
             rig.gpu.fail(fault, after);
+            if (fault, after) == (Fault::Submit, 5) {
+                // What was handed over early and refused is handed over again in its turn.
+                rig.answers(&engine);
+                continue;
+            }
             let error = rig.ask(&engine).unwrap_err();
             match (fault, &error) {
                 (Fault::Wait, EngineError::Backend(BackendError::Timeout { device: "soft", .. })) => {}
@@ -155,25 +156,6 @@ fn a_device_that_hangs_is_a_timeout_for_each_request_until_it_goes_on() {
     }
     rig.gpu.heal();
     rig.answers(&engine);
-    drop((engine, backend));
-    rig.holds_nothing();
-}
-
-#[test]
-fn steps_that_go_together_and_fail_are_taken_one_by_one() {
-    let Some(rig) = rig() else { return };
-    let backend = rig.backend(GpuOptions { steps_ahead: 4, ..GpuOptions::default() });
-    let engine = rig.engine(&backend).unwrap();
-    rig.answers(&engine);
-    let held = memory(&rig.gpu);
-    for fault in [Fault::Submit, Fault::Execute, Fault::Wait] {
-        // The prompt is the first submission, four steps together are the second.
-        rig.gpu.fail(fault, 2);
-        rig.answers(&engine);
-        // Intermediates that late work keeps are replaced by what a step of one token needs.
-        let (buffers, bytes, submissions) = memory(&rig.gpu);
-        assert!(buffers == held.0 && bytes <= held.1 && submissions == 0, "{fault:?}");
-    }
     drop((engine, backend));
     rig.holds_nothing();
 }
@@ -250,14 +232,20 @@ fn a_provider_that_does_not_compile_is_replaced_and_the_answer_stays_the_same() 
     let Some(rig) = rig() else { return };
     let providers = Providers::new();
     rig.gpu.refuse("attention");
-    let backend = rig.backend(GpuOptions { providers: providers.clone(), ..GpuOptions::default() });
+    let backend = rig.backend(GpuOptions::default().providers(providers.clone()));
     let engine = rig.engine(&backend).unwrap();
     rig.answers(&engine);
     let quarantined = providers.quarantined();
-    assert!(quarantined.iter().any(|q| q.op == OpKind::Sdpa && q.provider == "flash"), "{quarantined:?}");
-    let fell_back = |why: &Why| matches!(why, Why::Fallback { from: "flash", .. });
+    assert!(
+        quarantined.iter().any(|q| q.op == OpKind::Sdpa && q.provider == Provider::SdpaFlash),
+        "{quarantined:?}"
+    );
+    let fell_back = |why: &Why| matches!(why, Why::Fallback { from: Provider::SdpaFlash, .. });
     let selections = providers.selections();
-    assert!(selections.iter().any(|s| s.provider == "plain" && fell_back(&s.why)), "{selections:?}");
+    assert!(
+        selections.iter().any(|s| s.provider == Provider::SdpaPlain && fell_back(&s.why)),
+        "{selections:?}"
+    );
 }
 
 #[test]
@@ -266,7 +254,7 @@ fn a_provider_asked_for_by_name_that_does_not_compile_is_the_error() {
     let providers = Providers::new();
     providers.set_by_flag("sdpa=plain").unwrap();
     rig.gpu.refuse("attention_plain");
-    let backend = rig.backend(GpuOptions { providers: providers.clone(), ..GpuOptions::default() });
+    let backend = rig.backend(GpuOptions::default().providers(providers.clone()));
     let error = rig.engine(&backend).err().unwrap().to_string();
     assert!(error.contains("`plain`, which was asked for"), "{error}");
     assert!(providers.quarantined().is_empty());
@@ -277,7 +265,7 @@ fn a_provider_asked_for_by_name_that_does_not_compile_is_the_error() {
 #[test]
 fn a_budget_too_small_for_the_model_is_refused_with_what_it_was_for() {
     let Some(rig) = rig() else { return };
-    let backend = rig.backend(GpuOptions { budget: Some(100_000), ..GpuOptions::default() });
+    let backend = rig.backend(GpuOptions::default().budget(100_000));
     let error = rig.engine(&backend).err().unwrap();
     assert!(
         matches!(&error, ModelError::Backend(BackendError::OutOfMemory { device: "soft", .. })),

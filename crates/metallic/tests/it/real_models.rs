@@ -33,7 +33,7 @@ fn exact(model: &Model, tokens: &[u32]) -> Vec<f32> {
 fn agrees_with_oracle(model: &Path, oracle: &str) {
     let text = std::fs::read_to_string(data::shared().unwrap().join("models/oracle").join(oracle)).unwrap();
     let oracle: Value = serde_json::from_str(&text).unwrap();
-    let llm = Llm::load_with(model, &LoadOptions { threads: 2, ..LoadOptions::default() }).unwrap();
+    let llm = Llm::load_with(model, &LoadOptions::default().threads(2)).unwrap();
     for case in oracle["tokenize"].as_array().unwrap() {
         let text = case["text"].as_str().unwrap();
         assert_eq!(llm.tokenizer().encode(text, false, true).unwrap(), ids(&case["ids"]), "{text:?}");
@@ -44,7 +44,7 @@ fn agrees_with_oracle(model: &Path, oracle: &str) {
     drop(llm);
 
     let model = Model::open(model).unwrap();
-    let cpu = Cpu::new(CpuOptions { threads: 2, ..CpuOptions::default() }).unwrap();
+    let cpu = Cpu::new(CpuOptions::default().threads(2)).unwrap();
     let mut program = model.compile(&cpu, DType::F16).unwrap();
     let mut compared = 0;
     for case in oracle["greedy"].as_array().unwrap() {
@@ -91,7 +91,7 @@ fn smollm2_answers_a_question() {
         return data::not_run("smollm2_answers_a_question", SMOLLM2);
     };
     let llm = Llm::load(model).unwrap();
-    let options = Options { max_tokens: Some(16), sampling: Sampling::greedy(), ..Options::default() };
+    let options = Options::default().max_tokens(16).sampling(Sampling::greedy());
     let answer = llm.chat(&[Message::user("Why is the sky blue?")], options).unwrap().complete().unwrap();
     let sensible = ["light", "scatter"].iter().any(|word| answer.text.contains(word));
     assert!(sensible, "{}", answer.text);

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use metallic::model::Model;
-use metallic_core::{BLOCK_TOKENS, DType, Op, Program, SequenceSpan, Step, WeightUse};
+use metallic_core::{BLOCK_TOKENS, DType, Op, Program, SequenceSpan, Step, Wanted, WeightUse};
 use metallic_cpu::{Cpu, CpuOptions};
 use metallic_gpu::{GpuBackend, GpuOptions, Soft, SoftOptions};
 use metallic_testkit::{data, golden, needed};
@@ -16,11 +16,11 @@ const QWEN: &str = "qwen2.5-coder-0.5b-instruct-q4_k_m.gguf";
 /// Tokens and logits of the CPU in 32 bits: its default rounds activations to 8 bits, which decides for itself where two
 /// tokens are close.
 fn agrees_on_soft(path: &Path, prompts: &[&str], steps: usize, kv: DType) {
-    let Some(soft) = needed(Soft::new(SoftOptions { threads: 2, ..SoftOptions::default() })) else { return };
+    let Some(soft) = needed(Soft::new(SoftOptions::default().threads(2))) else { return };
     let soft = GpuBackend::new(Arc::new(soft), GpuOptions::default());
     let model = Model::open(path).unwrap();
     let tokenizer = model.tokenizer().unwrap().unwrap();
-    let cpu = Cpu::new(CpuOptions { threads: 2, exact: true, ..CpuOptions::default() }).unwrap();
+    let cpu = Cpu::new(CpuOptions::default().threads(2).exact(true)).unwrap();
     let mut exact = model.compile(&cpu, kv).unwrap();
     let mut program = model.compile(&soft, kv).unwrap();
     for prompt in prompts {
@@ -50,9 +50,16 @@ fn greedy_at_its_cost(
     let blocks: Vec<u32> = (0..len.div_ceil(BLOCK_TOKENS) as u32).rev().collect();
     for past in prompt.len()..len - 1 {
         // What the tests' own sequence would do.
-        let sequences = [SequenceSpan { tokens: 0..1, past, blocks: &blocks }];
+        let sequences = [SequenceSpan { tokens: 0..1, past, blocks: &blocks, slot: 0 }];
         let (tokens, positions) = ([found[found.len() - 1]], [past as u32]);
-        let step = Step { tokens: &tokens, positions: &positions, sequences: &sequences, outputs: &[0] };
+        let step = Step {
+            tokens: &tokens,
+            positions: &positions,
+            sequences: &sequences,
+            outputs: &[0],
+            wanted: Wanted::only(0),
+            ..Step::default()
+        };
         let stats = program.run(&step).unwrap();
         rows.push(program.output(0).to_vec());
         found.push(golden::argmax(program.output(0)));
@@ -61,7 +68,7 @@ fn greedy_at_its_cost(
         assert_eq!(stats.submissions, 1);
         assert!(found.len() == 2 || stats.allocations == 0, "allocated after {past} tokens");
         // The embedding serves as the head too where a model has no other; then its bytes are the head's.
-        let needed = matrix_bytes(model) + (model.kv_layout(kv).unwrap().token_bytes() * (past + 1)) as u64;
+        let needed = matrix_bytes(model) + (model.states(kv).unwrap().token_bytes() * (past + 1)) as u64;
         let share = stats.bytes_read as f64 / needed as f64;
         assert!((1.0..=1.05).contains(&share), "a step reads {share:.3} times its weights and cache");
     }

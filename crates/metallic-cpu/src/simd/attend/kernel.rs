@@ -346,7 +346,7 @@ unsafe fn attend_as<L: Lanes, E: Element>(
     next: KvBlock<'_>,
 ) {
     let shape = tile.shape;
-    let (group, row, head_dim) = (shape.group, shape.row(), shape.head_dim);
+    let (group, value_dim) = (shape.group, shape.value_dim);
     // Tokens that see something of the block are neighbours.
     let sees = |token: &usize| shape.seen(*token, block).0 < shape.seen(*token, block).1;
     let Some(first) = (0..shape.tokens).find(sees) else { return };
@@ -354,8 +354,8 @@ unsafe fn attend_as<L: Lanes, E: Element>(
 
     let scores = Scores::<E> {
         q: tile.q.as_ptr(),
-        row,
-        head_dim,
+        row: shape.q_row(),
+        head_dim: shape.head_dim,
         keys: kv.keys.as_ptr(),
         out: tile.weights.as_mut_ptr(),
         ahead: distance(kv.keys, next.keys),
@@ -373,11 +373,11 @@ unsafe fn attend_as<L: Lanes, E: Element>(
     }
 
     // Columns after the last whole vector, filled up with zeros: [32, 16]
-    let whole = head_dim / 16 * 16;
-    let rest = head_dim - whole;
+    let whole = value_dim / 16 * 16;
+    let rest = value_dim - whole;
     let mut tail = [[0u8; 64]; BLOCK_TOKENS];
     if rest > 0 {
-        for (tail, values) in tail.iter_mut().zip(kv.values.chunks_exact(head_dim * E::SIZE)) {
+        for (tail, values) in tail.iter_mut().zip(kv.values.chunks_exact(value_dim * E::SIZE)) {
             tail[..rest * E::SIZE].copy_from_slice(&values[whole * E::SIZE..]);
         }
     }
@@ -392,10 +392,10 @@ unsafe fn attend_as<L: Lanes, E: Element>(
             weights: tile.weights.as_ptr(),
             seen,
             values: kv.values.as_ptr(),
-            line: if E::SCALED { GROUP } else { head_dim * E::SIZE },
+            line: if E::SCALED { GROUP } else { value_dim * E::SIZE },
             columns: whole,
             sums: tile.sums.as_mut_ptr(),
-            row,
+            row: shape.sum_row(),
             shrinks: tile.shrinks.as_ptr(),
             ahead: distance(kv.values, next.values),
             element: PhantomData,

@@ -19,7 +19,7 @@ use kernel::attend_body;
 pub struct KvBlock<'a> {
     /// [`KvType::block_bytes`] of them.
     pub keys: &'a [u8],
-    /// As many.
+    /// As many for heads of values.
     pub values: &'a [u8],
 }
 
@@ -28,8 +28,10 @@ pub struct KvBlock<'a> {
 pub struct TileShape {
     /// How the cache keeps keys and values.
     pub kind: KvType,
-    /// Elements of a head.
+    /// Elements of a query's and a key's head.
     pub head_dim: usize,
+    /// Elements of a value's head.
+    pub value_dim: usize,
     /// Neighbouring tokens.
     pub tokens: usize,
     /// Query heads of a token that read this key/value head.
@@ -48,9 +50,14 @@ impl TileShape {
         self.tokens * self.group
     }
 
-    /// Elements of a query or a result in memory: whole vectors.
-    pub fn row(&self) -> usize {
+    /// Elements of a query in memory: whole vectors.
+    fn q_row(&self) -> usize {
         self.head_dim.next_multiple_of(16)
+    }
+
+    /// Elements of a result in memory: whole vectors.
+    fn sum_row(&self) -> usize {
+        self.value_dim.next_multiple_of(16)
     }
 
     /// The first position a token of the tile sees.
@@ -67,7 +74,7 @@ impl TileShape {
 
     /// f32s a [`Tile`] needs.
     pub fn memory(&self) -> usize {
-        self.queries() * (2 * self.row() + BLOCK_TOKENS + 3)
+        self.queries() * (self.q_row() + self.sum_row() + BLOCK_TOKENS + 3)
     }
 }
 
@@ -76,9 +83,9 @@ impl TileShape {
 #[derive(Debug)]
 pub struct Tile<'a> {
     shape: TileShape,
-    /// `[queries, row]`
+    /// `[queries, q_row]`
     q: &'a mut [f32],
-    /// `[queries, row]`
+    /// `[queries, sum_row]`
     sums: &'a mut [f32],
     /// Scores, then weights, of one block: `[queries, 32]`
     weights: &'a mut [f32],
@@ -96,12 +103,13 @@ impl<'a> Tile<'a> {
     /// Where the memory is of another size.
     pub fn new(shape: TileShape, memory: &'a mut [f32]) -> Tile<'a> {
         // Far beyond any model, and small enough that no size below wraps.
-        let sane = shape.head_dim <= 1 << 16 && shape.tokens <= 1 << 16 && shape.group <= 1 << 16;
+        let sizes = [shape.head_dim, shape.value_dim, shape.tokens, shape.group];
+        let sane = sizes.iter().all(|size| *size <= 1 << 16);
         assert!(sane, "a tile of {shape:?}");
         assert_eq!(memory.len(), shape.memory(), "memory of {shape:?}");
-        let (n, row) = (shape.queries(), shape.row());
-        let (q, rest) = memory.split_at_mut(n * row);
-        let (sums, rest) = rest.split_at_mut(n * row);
+        let n = shape.queries();
+        let (q, rest) = memory.split_at_mut(n * shape.q_row());
+        let (sums, rest) = rest.split_at_mut(n * shape.sum_row());
         let (weights, rest) = rest.split_at_mut(n * BLOCK_TOKENS);
         let (tops, rest) = rest.split_at_mut(n);
         let (totals, shrinks) = rest.split_at_mut(n);
@@ -116,7 +124,7 @@ impl<'a> Tile<'a> {
     /// Where `query` is beyond the tile or `q` no head.
     pub fn set(&mut self, query: usize, q: &[f32], scale: f32) {
         assert_eq!(q.len(), self.shape.head_dim, "elements of a query");
-        let row = &mut self.q[query * self.shape.row()..][..self.shape.row()];
+        let row = &mut self.q[query * self.shape.q_row()..][..self.shape.q_row()];
         for (to, from) in row.iter_mut().zip(q) {
             *to = from * scale;
         }
@@ -131,7 +139,7 @@ impl<'a> Tile<'a> {
 
     /// What a query has seen.
     pub fn seen(&self, query: usize) -> Seen<&[f32]> {
-        let sums = &self.sums[query * self.shape.row()..][..self.shape.head_dim];
+        let sums = &self.sums[query * self.shape.sum_row()..][..self.shape.value_dim];
         Seen { top: self.tops[query], total: self.totals[query], sums }
     }
 
@@ -140,11 +148,12 @@ impl<'a> Tile<'a> {
     /// # Panics
     /// Where `kv` is no block of this shape.
     pub fn attend(&mut self, isa: Isa, block: usize, (kv, next): (KvBlock<'_>, KvBlock<'_>)) {
-        let TileShape { kind, head_dim, .. } = self.shape;
-        let needed = kind.block_bytes(head_dim);
-        let whole = kind != KvType::Q8_0 || head_dim.is_multiple_of(GROUP);
+        let TileShape { kind, head_dim, value_dim, .. } = self.shape;
+        let fits = |bytes: &[u8], dim: usize| {
+            (kind != KvType::Q8_0 || dim.is_multiple_of(GROUP)) && bytes.len() == kind.block_bytes(dim)
+        };
         assert!(
-            whole && kv.keys.len() == needed && kv.values.len() == needed,
+            fits(kv.keys, head_dim) && fits(kv.values, value_dim),
             "keys of {} and values of {} bytes for {:?}",
             kv.keys.len(),
             kv.values.len(),
@@ -162,7 +171,7 @@ pub struct Seen<S> {
     pub top: f32,
     /// The sum of the weights.
     pub total: f32,
-    /// The weighted sum of values: `[head_dim]`.
+    /// The weighted sum of values: `[value_dim]`.
     pub sums: S,
 }
 
@@ -188,6 +197,18 @@ impl Seen<&mut [f32]> {
         self.top = top;
         super::scale(isa, factors[0], self.sums);
         super::axpy(isa, factors[1], later.sums, self.sums);
+    }
+
+    /// Adds a score without a value.
+    pub fn add_sink(&mut self, isa: Isa, score: f32) {
+        if score == f32::NEG_INFINITY {
+            return;
+        }
+        let top = if score > self.top { score } else { self.top };
+        let factors = [self.top, score].map(|top_of| (top_of - top).exp());
+        self.total = self.total * factors[0] + factors[1];
+        self.top = top;
+        super::scale(isa, factors[0], self.sums);
     }
 
     /// Divides by the sum of the weights; nothing seen gives zeros.

@@ -137,6 +137,7 @@ fn tiles_of_every_type_and_head_match_f64_and_their_queries_alone() {
                     let shape = TileShape {
                         kind,
                         head_dim,
+                        value_dim: head_dim,
                         tokens: 5,
                         group,
                         position: 62,
@@ -159,8 +160,16 @@ fn tiles_across_block_borders_with_windows_and_caps_match_f64() {
                 for tokens in [1, 2, 11] {
                     for window in [None, Some(1), Some(5), Some(32), Some(33), Some(40)] {
                         for softcap in [None, Some(0.9)] {
-                            let shape =
-                                TileShape { kind, head_dim: 32, tokens, group: 2, position, window, softcap };
+                            let shape = TileShape {
+                                kind,
+                                head_dim: 32,
+                                value_dim: 32,
+                                tokens,
+                                group: 2,
+                                position,
+                                window,
+                                softcap,
+                            };
                             check(isa, shape, &kept);
                         }
                     }
@@ -176,6 +185,7 @@ fn what_was_seen_of_two_parts_adds_up_and_nothing_adds_nothing() {
         let shape = TileShape {
             kind: KvType::F16,
             head_dim: 40,
+            value_dim: 40,
             tokens: 1,
             group: 1,
             position: 90,
@@ -214,6 +224,7 @@ fn a_nan_reaches_those_that_see_it_and_nobody_else() {
                 let shape = TileShape {
                     kind,
                     head_dim: 32,
+                    value_dim: 32,
                     tokens: 5,
                     group: 2,
                     position: 64,
@@ -238,6 +249,7 @@ fn scores_too_small_for_a_number_give_zeros_and_large_ones_the_greatest() {
         let shape = TileShape {
             kind: KvType::F32,
             head_dim: 16,
+            value_dim: 16,
             tokens: 1,
             group: 1,
             position: 39,
@@ -289,6 +301,7 @@ fn a_block_of_another_size_is_refused() {
     let shape = TileShape {
         kind: KvType::F32,
         head_dim: 16,
+        value_dim: 16,
         tokens: 1,
         group: 1,
         position: 0,

@@ -1,16 +1,25 @@
 //! Steps over a paged cache for the tests of attention, and what must come out of them.
 
 use metallic_core::quant::{dequantize, quantize};
-use metallic_core::{Attention, BLOCK_TOKENS, DType};
+use metallic_core::{Attention, BLOCK_TOKENS, DType, StateId};
 
 use super::AttentionSpec;
 use crate::kernels::harness::{Data, as_f32s, f32s, run, u32s};
 use crate::kernels::{Slot, Stages, StepTable, TILE_TOKENS};
-use crate::step::StepFacts;
+use crate::step::{StepCounts, StepShape};
 
 /// Plain attention of 6 query heads over 2 key/value heads of 64.
-pub(crate) const GROUPED: Attention =
-    Attention { layer: 0, heads: 6, kv_heads: 2, head_dim: 64, scale: 0.125, window: None, softcap: None };
+pub(crate) const GROUPED: Attention = Attention {
+    state: StateId(0),
+    heads: 6,
+    kv_heads: 2,
+    head_dim: 64,
+    value_dim: 64,
+    scale: 0.125,
+    window: None,
+    softcap: None,
+    sinks: false,
+};
 
 /// A step: sequences of `(past, tokens)` over a cache whose blocks are in no order.
 #[derive(Clone, Debug)]
@@ -26,7 +35,9 @@ pub(crate) struct Scene {
 }
 
 impl Scene {
+    /// Values are of the keys' size.
     pub(crate) fn new(attention: Attention, kv: DType, sequences: &[(usize, usize)]) -> Scene {
+        let attention = Attention { value_dim: attention.head_dim, ..attention };
         Scene { attention, kv, sequences: sequences.to_vec(), blind: false, sinks: None, strength: 1.0 }
     }
 
@@ -38,18 +49,24 @@ impl Scene {
         let lengths = || self.sequences.iter().map(|(past, tokens)| past + tokens);
         AttentionSpec {
             attention: self.attention,
-            facts: StepFacts {
+            shape: StepShape {
                 tokens: self.tokens(),
                 outputs: 1,
                 tiles: self.tables().tiles.len() / 4,
-                visible_max: lengths().max().unwrap_or(0),
-                seen: self.sequences.iter().flat_map(|(past, tokens)| past + 1..past + tokens + 1).sum(),
-                tiles_see: self.tables().tiles.chunks(4).map(|t| (t[3] + t[1] - 1) as usize).sum(),
-                longest: self.sequences.iter().map(|s| s.1).max().unwrap_or(0),
-                all_outputs: false,
+                visible: lengths().max().unwrap_or(0),
+                ..StepShape::default()
             },
             kv: self.kv,
             sinks: self.sinks.as_ref().map(|_| Slot::Input(2)),
+        }
+    }
+
+    pub(crate) fn counts(&self) -> StepCounts {
+        StepCounts {
+            tokens: self.tokens(),
+            tiles: self.tables().tiles.len() / 4,
+            seen: self.sequences.iter().flat_map(|(past, tokens)| past + 1..past + tokens + 1).sum(),
+            tiles_see: self.tables().tiles.chunks(4).map(|t| (t[3] + t[1] - 1) as usize).sum(),
         }
     }
 
@@ -87,10 +104,10 @@ impl Scene {
         (0..n).map(|i| noise(i, 1) * 2.0 * self.strength).collect()
     }
 
-    /// The cache: poison where nobody wrote, and what the written rows read as, by `(sequence, index, head)`.
-    fn cache(&self, seed: usize) -> (Vec<u8>, Vec<f32>) {
+    /// The cache of rows of `dim`: poison where nobody wrote, and what the written rows read as, by `(sequence, index, head)`.
+    fn cache(&self, dim: usize, seed: usize) -> (Vec<u8>, Vec<f32>) {
         let (a, tables) = (&self.attention, self.tables());
-        let row_bytes = a.head_dim / self.kv.block_len() * self.kv.block_bytes();
+        let row_bytes = dim / self.kv.block_len() * self.kv.block_bytes();
         let mut bytes = vec![0xFF; tables.total * a.kv_heads * BLOCK_TOKENS * row_bytes];
         let mut numbers = Vec::new();
         let mut table = 0;
@@ -98,12 +115,12 @@ impl Scene {
             for index in 0..past + count {
                 let block = tables.blocks[table + index / BLOCK_TOKENS] as usize;
                 for head in 0..a.kv_heads {
-                    let salt = ((sequence * 10007 + index) * a.kv_heads + head) * a.head_dim;
-                    let row: Vec<f32> = (0..a.head_dim).map(|i| noise(salt + i, seed)).collect();
+                    let salt = ((sequence * 10007 + index) * a.kv_heads + head) * dim;
+                    let row: Vec<f32> = (0..dim).map(|i| noise(salt + i, seed)).collect();
                     let at = ((block * a.kv_heads + head) * BLOCK_TOKENS + index % BLOCK_TOKENS) * row_bytes;
                     let stored = &mut bytes[at..at + row_bytes];
                     quantize(self.kv, &row, stored).unwrap();
-                    let mut back = vec![0.0; a.head_dim];
+                    let mut back = vec![0.0; dim];
                     dequantize(self.kv, stored, &mut back).unwrap();
                     numbers.extend(back);
                 }
@@ -116,9 +133,9 @@ impl Scene {
     /// The formula, in f64.
     pub(crate) fn expected(&self) -> Vec<f32> {
         let (a, q) = (&self.attention, self.queries());
-        let (keys, values) = (self.cache(2).1, self.cache(3).1);
-        let d = a.head_dim;
-        let mut out = vec![0.0; usize::from(self.blind) * a.heads * d];
+        let (d, dv) = (a.head_dim, a.value_dim);
+        let (keys, values) = (self.cache(d, 2).1, self.cache(dv, 3).1);
+        let mut out = vec![0.0; usize::from(self.blind) * a.heads * dv];
         let (mut base, mut token) = (0, usize::from(self.blind));
         for (past, count) in &self.sequences {
             for i in 0..*count {
@@ -126,18 +143,18 @@ impl Scene {
                 let begin = a.window.map_or(0, |w| end.saturating_sub(w));
                 for head in 0..a.heads {
                     let query = &q[(token * a.heads + head) * d..][..d];
-                    let at = |index: usize| ((base + index) * a.kv_heads + head / (a.heads / a.kv_heads)) * d;
+                    let at = |index: usize| (base + index) * a.kv_heads + head / (a.heads / a.kv_heads);
                     let scores: Vec<f64> = (begin..end)
-                        .map(|j| dot(query, &keys[at(j)..][..d]) * f64::from(a.scale))
+                        .map(|j| dot(query, &keys[at(j) * d..][..d]) * f64::from(a.scale))
                         .map(|s| a.softcap.map_or(s, |c| f64::from(c) * (s / f64::from(c)).tanh()))
                         .collect();
                     let sink = self.sinks.as_ref().map(|s| f64::from(s[head]));
                     let top = scores.iter().copied().chain(sink).fold(f64::NEG_INFINITY, f64::max);
                     let sum: f64 = scores.iter().copied().chain(sink).map(|s| (s - top).exp()).sum();
-                    let mut row = vec![0f64; d];
+                    let mut row = vec![0f64; dv];
                     for (j, s) in (begin..end).zip(&scores) {
                         let weight = (s - top).exp() / sum;
-                        for (row, v) in row.iter_mut().zip(&values[at(j)..][..d]) {
+                        for (row, v) in row.iter_mut().zip(&values[at(j) * dv..][..dv]) {
                             *row += weight * f64::from(*v);
                         }
                     }
@@ -153,7 +170,8 @@ impl Scene {
     /// What the stages make of it; `None` without clang.
     pub(crate) fn run(&self, stages: &Stages) -> Option<Vec<f32>> {
         let tables = self.tables();
-        let (q, keys, values) = (self.queries(), self.cache(2).0, self.cache(3).0);
+        let Attention { heads, head_dim, value_dim, .. } = self.attention;
+        let (q, keys, values) = (self.queries(), self.cache(head_dim, 2).0, self.cache(value_dim, 3).0);
         let mut scratch: Vec<Data> = stages.scratch.iter().map(|bytes| Data::Room(*bytes)).collect();
         let mut out = Vec::new();
         for stage in &stages.stages {
@@ -168,9 +186,10 @@ impl Scene {
                     Slot::Step(StepTable::Rows) => u32s(&tables.rows),
                     Slot::Step(StepTable::Tiles) => u32s(&tables.tiles),
                     Slot::Step(_) => u32s(&tables.blocks),
-                    Slot::Output => Data::Room(q.len() * 4),
+                    Slot::Output => Data::Room(self.tokens() * heads * value_dim * 4),
                     Slot::Scratch(i) => scratch[*i].clone(),
                     Slot::Unused => Data::Unused,
+                    other => panic!("attention has no {other:?}"),
                 })
                 .collect();
             let found = run(&stage.launch, &args)?;

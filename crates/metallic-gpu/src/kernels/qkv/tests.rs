@@ -1,8 +1,11 @@
-use metallic_core::{BLOCK_TOKENS, KvLayout, Rope, RopePairs};
+use metallic_core::{BLOCK_TOKENS, Rope, RopePairs};
 
+use super::super::Moved;
 use super::super::harness::{Data, Memory, bytes_of, f32s, run_stages, u32s};
 use super::super::project::Part;
 use super::super::quant::tests::{Numbers, weights};
+use super::super::rope::KvRows;
+use super::super::rope::tests::kv_rows;
 use super::*;
 use crate::threadgroup::tests::LIMITS;
 
@@ -15,7 +18,7 @@ struct Case {
     cols: usize,
     types: [DType; 3],
     heads: usize,
-    kv: KvLayout,
+    kv: KvRows,
     rope: Rope,
     pairs: usize,
     norm: bool,
@@ -28,7 +31,7 @@ fn case(tokens: usize, (heads, kv_heads, head_dim): (usize, usize, usize), kv: D
         cols: 75,
         types: [DType::F32; 3],
         heads,
-        kv: KvLayout { layers: 1, kv_heads, head_dim, dtype: kv },
+        kv: kv_rows(kv, kv_heads, head_dim, tokens as u32),
         rope: Rope { head_dim, pairs: RopePairs::Halves, magnitude: 1.0 },
         pairs: head_dim / 2,
         norm: true,
@@ -62,8 +65,9 @@ fn make(case: &Case) -> (Projection, Memory) {
     memory.push((Slot::Step(StepTable::Rows), u32s(&rows.collect::<Vec<_>>())));
     memory.push((Slot::Step(StepTable::Blocks), u32s(&[3, 1, 0])));
     let positions: Vec<u32> = (0..last).map(|t| 1000 + t).chain([0]).collect();
-    memory.push((Slot::Step(StepTable::Positions), u32s(&positions)));
-    let cache = BLOCKS * BLOCK_TOKENS * case.kv.kv_heads * case.kv.row_bytes();
+    memory.push((POSITIONS, u32s(&positions)));
+    let row = case.kv.dtype.bytes_for(case.kv.head_dim).unwrap();
+    let cache = BLOCKS * BLOCK_TOKENS * case.kv.kv_heads * row;
     memory.push((Slot::Keys, Data::Room(cache)));
     memory.push((Slot::Values, Data::Room(cache)));
     memory.push((Slot::Output, Data::Room(case.tokens * case.heads * case.kv.head_dim * 4)));
@@ -80,15 +84,16 @@ fn make(case: &Case) -> (Projection, Memory) {
     (projection, memory)
 }
 
+const POSITIONS: Slot = Slot::Input(98);
 const FREQS: Slot = Slot::Input(99);
 
 fn way(case: &Case) -> RopeKv<'_> {
     RopeKv {
         rope: &case.rope,
-        kv: &case.kv,
+        kv: KvRows { tokens: case.tokens as u32, ..case.kv },
         heads: case.heads as u32,
-        tokens: case.tokens as u32,
         pairs: case.pairs as u32,
+        positions: POSITIONS,
         freqs: FREQS,
         norm: None,
     }
@@ -186,8 +191,9 @@ fn the_writes_counted_are_those_of_the_step_and_not_the_cache() {
     let case = case(5, (3, 2, 64), DType::F16);
     let (projection, _) = make(&case);
     let stages = vectors(&projection, &way(&case), &LIMITS).unwrap();
-    let touched: Vec<Option<usize>> = stages.stages[0].slots().iter().map(|(_, bytes)| *bytes).collect();
-    assert_eq!(touched[11..], [Some(20), None, Some(5 * 2 * 128), Some(5 * 2 * 128)]);
+    let touched: Vec<Moved> = stages.stages[0].slots().iter().map(|(_, moved)| *moved).collect();
+    let stored = Moved::Bytes(5 * 2 * 128);
+    assert_eq!(touched[11..], [Moved::Bytes(20), Moved::Once, stored, stored]);
 }
 
 #[test]

@@ -1,7 +1,9 @@
 use metallic_core::quant::{dequantize, quantize};
-use metallic_core::{BLOCK_TOKENS, DType, KvLayout, Rope, RopePairs};
+use metallic_core::{BLOCK_TOKENS, DType, Rope, RopePairs};
 
+use super::super::Moved;
 use super::super::harness::{Data, as_f32s, f32s, run, u32s};
+use super::super::typed::tests::{FLOATS, data, floats, room, rounded};
 use super::*;
 use crate::threadgroup::tests::LIMITS;
 
@@ -41,7 +43,7 @@ fn every_position_to_the_end_of_a_long_context_is_turned_exactly() {
     let positions = [0u32, 1, 2, 1000, 4095, 32768, 131_071, 131_072, 1_000_003];
     let tokens = positions.len();
     let x = numbers(tokens * 64, 0.0);
-    let stages = rope(&PLAIN, (tokens as u32, 64), 32, &LIMITS).unwrap();
+    let stages = rope(DType::F32, &PLAIN, (tokens as u32, 64), 32, &LIMITS).unwrap();
     let args = [f32s(&x), u32s(&positions), f32s(&freqs), Data::Room(x.len() * 4)];
     let Some(found) = run(&stages.stages[0].launch, &args) else { return };
     let mut expected = x;
@@ -59,7 +61,7 @@ fn frequencies_of_any_size_and_sign_are_taken() {
     let rope_spec = Rope { head_dim: 20, pairs: RopePairs::Interleaved, magnitude: 1.0 };
     let positions = [7u32, 65_537];
     let x = numbers(40, 0.3);
-    let stages = rope(&rope_spec, (2, 20), 10, &LIMITS).unwrap();
+    let stages = rope(DType::F32, &rope_spec, (2, 20), 10, &LIMITS).unwrap();
     let args = [f32s(&x), u32s(&positions), f32s(&freqs), Data::Room(160)];
     let Some(found) = run(&stages.stages[0].launch, &args) else { return };
     let mut expected = x;
@@ -78,7 +80,7 @@ fn pairs_in_both_layouts_and_partial_rotations_agree_with_the_formula() {
             let freqs: Vec<f32> = (0..rotated / 2).map(|i| 0.9f32.powi(i as i32)).collect();
             let positions = [3u32, 0, 77];
             let x = numbers(3 * 72, 1.0);
-            let stages = rope(&spec, (3, 72), rotated as u32 / 2, &LIMITS).unwrap();
+            let stages = rope(DType::F32, &spec, (3, 72), rotated as u32 / 2, &LIMITS).unwrap();
             let args = [f32s(&x), u32s(&positions), f32s(&freqs), Data::Room(x.len() * 4)];
             let Some(found) = run(&stages.stages[0].launch, &args) else { return };
             let mut expected = x;
@@ -92,61 +94,56 @@ fn pairs_in_both_layouts_and_partial_rotations_agree_with_the_formula() {
 }
 
 #[test]
-fn strided_halves_and_bfloats_are_rotated_and_rounded_once() {
-    for dtype in [DType::F16, DType::BF16] {
-        let spec = Rope { head_dim: 8, ..PLAIN };
-        // Two tokens of three heads, which lie 11 elements apart in rows of 40; every second frequency; columns of the
-        // result 7 apart.
-        let x_view = View::strided(dtype, 0, &[2, 3, 8], &[40, 11, 1]).unwrap();
-        let positions = View::contiguous(DType::U32, &[2]).unwrap();
-        let freqs_view = View::strided(DType::F32, 0, &[4], &[2]).unwrap();
-        let out_view = View::strided(dtype, 0, &[2, 3, 8], &[3, 1, 7]).unwrap();
-        let mut bytes = vec![0; 160];
-        quantize(dtype, &numbers(80, 2.0), &mut bytes).unwrap();
-        let mut x = vec![0f32; 80];
-        dequantize(dtype, &bytes, &mut x).unwrap();
-        let freqs = [1.0, 0.5, 0.25, 0.125];
-        let spread = [1.0, 9.0, 0.5, 9.0, 0.25, 9.0, 0.125];
-        let launch = rope_view(&spec, [&x_view, &positions, &freqs_view, &out_view], &LIMITS).unwrap();
-        let args = [Data::Bytes(bytes), u32s(&[5, 9]), f32s(&spread), Data::Room(110)];
-        let Some(found) = run(&launch, &args) else { return };
-        let mut expected = Vec::new();
-        for (token, position) in [5, 9].into_iter().enumerate() {
-            for head in 0..3 {
-                let mut row = x[token * 40 + head * 11..][..8].to_vec();
-                rotate(&spec, &mut row, position, &freqs);
-                expected.extend(row);
-            }
+fn rows_of_every_type_are_rotated_and_rounded_once() {
+    let (spec, freqs, positions) = (Rope { head_dim: 10, ..PLAIN }, [1.0, 0.5, 0.25, 0.125], [5, 9]);
+    for dtype in FLOATS {
+        let x = numbers(60, 2.0);
+        let stages = rope(dtype, &spec, (2, 30), 4, &LIMITS).unwrap();
+        let args = [data(dtype, &x), u32s(&positions), f32s(&freqs), room(dtype, 60)];
+        let Some(found) = run(&stages.stages[0].launch, &args) else { return };
+        let mut expected = rounded(dtype, &x);
+        for (row, position) in expected.chunks_mut(30).zip(positions) {
+            rotate(&spec, row, position, &freqs);
         }
-        let mut all = vec![0f32; 55];
-        dequantize(dtype, &found[3], &mut all).unwrap();
-        let out: Vec<f32> = out_view.offsets().map(|at| all[at]).collect();
-        let tolerance = if dtype == DType::F16 { 2e-3 } else { 2e-2 };
-        assert!(worst(&out, &expected) < tolerance, "{dtype}");
+        let tolerance = match dtype {
+            DType::F32 => 1e-6,
+            DType::F16 => 2e-3,
+            _ => 2e-2,
+        };
+        assert!(worst(&floats(dtype, &found[3]), &expected) < tolerance, "{dtype}");
     }
+}
+
+pub(crate) fn kv_rows(dtype: DType, kv_heads: usize, head_dim: usize, tokens: u32) -> KvRows {
+    KvRows { dtype, kv_heads, head_dim, value_dim: head_dim, tokens }
 }
 
 /// A cache of 6 blocks and two sequences in it: tokens at indices 31, 32 and 97, and one at index 0.
 struct Cache {
-    kv: KvLayout,
+    kv: KvRows,
     rows: Vec<u32>,
     blocks: Vec<u32>,
 }
 
 impl Cache {
     fn new(dtype: DType, kv_heads: usize, head_dim: usize) -> Cache {
-        let kv = KvLayout { layers: 1, kv_heads, head_dim, dtype };
+        let kv = kv_rows(dtype, kv_heads, head_dim, 4);
         Cache { kv, rows: vec![0, 32, 0, 33, 0, 98, 4, 1], blocks: vec![3, 1, 5, 4, 0] }
     }
 
-    fn bytes(&self) -> usize {
-        6 * BLOCK_TOKENS * self.kv.kv_heads * self.kv.row_bytes()
+    /// Bytes of a row of so many elements.
+    fn row_bytes(&self, dim: usize) -> usize {
+        dim / self.kv.dtype.block_len() * self.kv.dtype.block_bytes()
     }
 
-    /// What the cache holds after these rows were stored; the rest keeps the harness's pattern.
-    fn expected(&self, rows: &[f32]) -> Vec<u8> {
-        let mut bytes = vec![0xCD; self.bytes()];
-        let (d, row_bytes) = (self.kv.head_dim, self.kv.row_bytes());
+    fn bytes(&self, dim: usize) -> usize {
+        6 * BLOCK_TOKENS * self.kv.kv_heads * self.row_bytes(dim)
+    }
+
+    /// What the cache holds after rows of heads of `d` were stored; the rest keeps the harness's pattern.
+    fn expected(&self, rows: &[f32], d: usize) -> Vec<u8> {
+        let mut bytes = vec![0xCD; self.bytes(d)];
+        let row_bytes = self.row_bytes(d);
         for (token, row) in rows.chunks(self.kv.kv_heads * d).enumerate() {
             let (table, index) = (self.rows[2 * token] as usize, self.rows[2 * token + 1] as usize - 1);
             let block = self.blocks[table + index / BLOCK_TOKENS] as usize;
@@ -159,7 +156,7 @@ impl Cache {
     }
 
     fn numbers(&self, bytes: &[u8]) -> Vec<f32> {
-        let mut out = vec![0.0; bytes.len() / self.kv.row_bytes() * self.kv.head_dim];
+        let mut out = vec![0.0; bytes.len() / self.kv.dtype.block_bytes() * self.kv.dtype.block_len()];
         dequantize(self.kv.dtype, bytes, &mut out).unwrap();
         out
     }
@@ -169,27 +166,31 @@ const KV_TYPES: [DType; 4] = [DType::F32, DType::F16, DType::BF16, DType::Q8_0];
 
 #[test]
 fn keys_and_values_are_stored_to_the_bit_as_the_reference_rounds_them() {
-    for (dtype, kv_heads, head_dim) in KV_TYPES.map(|t| (t, 2, 64)).into_iter().chain([
-        (DType::F32, 3, 26),
-        (DType::F16, 1, 80),
-        (DType::BF16, 2, 16),
+    for (dtype, kv_heads, [head_dim, value_dim]) in KV_TYPES.map(|t| (t, 2, [64; 2])).into_iter().chain([
+        (DType::F32, 3, [26; 2]),
+        (DType::F16, 1, [80; 2]),
+        (DType::BF16, 2, [16; 2]),
+        (DType::F16, 2, [30, 47]),
+        (DType::Q8_0, 2, [96, 32]),
     ]) {
-        let cache = Cache::new(dtype, kv_heads, head_dim);
+        let mut cache = Cache::new(dtype, kv_heads, head_dim);
+        cache.kv.value_dim = value_dim;
         let n = 4 * kv_heads * head_dim;
         let mut k = numbers(n, 0.1);
         // Halves between two levels of a block of 8 bits.
         k[..32.min(n)].fill(0.5);
         k[..6].copy_from_slice(&[127.0, 1.5, 2.5, -0.5, -1.5, -2.5]);
         // Zeros, values of one size, tiny and huge ones.
+        let n = 4 * kv_heads * value_dim;
         let mut v: Vec<f32> = numbers(n, 0.7).iter().map(|x| x * 1e-3).collect();
         v[..32.min(n)].fill(0.0);
         v[n - 8..].copy_from_slice(&[6e4, -1e-7, 0.5, 1.5, 2.5, -2.5, 1e-30, -0.0]);
-        let stages = kv_write(&cache.kv, 4, &LIMITS).unwrap();
-        let room = Data::Room(cache.bytes());
-        let args = [f32s(&k), f32s(&v), u32s(&cache.rows), u32s(&cache.blocks), room.clone(), room];
+        let stages = kv_write(&cache.kv, &LIMITS).unwrap();
+        let [keys, values] = [head_dim, value_dim].map(|dim| Data::Room(cache.bytes(dim)));
+        let args = [f32s(&k), f32s(&v), u32s(&cache.rows), u32s(&cache.blocks), keys, values];
         let Some(found) = run(&stages.stages[0].launch, &args) else { return };
-        assert!(found[4] == cache.expected(&k), "{dtype} keys");
-        assert!(found[5] == cache.expected(&v), "{dtype} values");
+        assert!(found[4] == cache.expected(&k, head_dim), "{dtype} keys");
+        assert!(found[5] == cache.expected(&v, value_dim), "{dtype} values");
     }
 }
 
@@ -236,16 +237,16 @@ fn fused_case(
     let head_norm = norm.map(|eps| HeadNorm { eps, q: Slot::Input(3), k: Slot::Input(4) });
     let way = RopeKv {
         rope: &spec,
-        kv: &cache.kv,
+        kv: cache.kv,
         heads: heads as u32,
-        tokens: 4,
         pairs: pairs as u32,
+        positions: Slot::Input(1),
         freqs: Slot::Input(2),
         norm: head_norm,
     };
     let stage = rope_kv_write(&way, Slot::Input(0), &LIMITS).unwrap();
     let weight = |i: usize| if norm.is_some() { f32s(&weights[i]) } else { Data::Unused };
-    let room = Data::Room(cache.bytes());
+    let room = Data::Room(cache.bytes(d));
     let args = [
         f32s(&qkv),
         u32s(&positions),
@@ -278,14 +279,14 @@ fn fused_case(
     }
     let off = worst(&as_f32s(&found[7]), &q);
     assert!(off < 3e-6, "{dtype}, {layout:?} {pairs}, norm {norm:?}: queries off by {off}");
-    assert!(found[9] == cache.expected(&v), "{dtype} values");
+    assert!(found[9] == cache.expected(&v, d), "{dtype} values");
     // A rotated key may lie a rounding of f32 away from the formula's, and so a level of the cache's type.
     let tolerance = match dtype {
         DType::F32 => 3e-6,
         DType::F16 => 5e-3,
         _ => 0.07,
     };
-    let (stored, expected) = (cache.numbers(&found[8]), cache.numbers(&cache.expected(&k)));
+    let (stored, expected) = (cache.numbers(&found[8]), cache.numbers(&cache.expected(&k, d)));
     let touched: Vec<(f32, f32)> =
         stored.iter().copied().zip(expected).filter(|(a, b)| !(a.is_nan() && b.is_nan())).collect();
     let (a, b): (Vec<f32>, Vec<f32>) = touched.into_iter().unzip();
@@ -295,22 +296,18 @@ fn fused_case(
 
 #[test]
 fn shapes_that_no_kernel_takes_are_refused_by_name() {
-    let kv = KvLayout { layers: 1, kv_heads: 2, head_dim: 48, dtype: DType::Q8_0 };
-    let error = kv_write(&kv, 1, &LIMITS).unwrap_err().to_string();
+    let error = kv_write(&kv_rows(DType::Q8_0, 2, 48, 1), &LIMITS).unwrap_err().to_string();
     assert!(error.contains("Q8_0") && error.contains("48"), "{error}");
-    let error = rope(&PLAIN, (1, 64), 33, &LIMITS).unwrap_err().to_string();
+    let error = rope(DType::F32, &PLAIN, (1, 64), 33, &LIMITS).unwrap_err().to_string();
     assert!(error.contains("33 frequencies"), "{error}");
-    let error = rope(&PLAIN, (1, 100), 8, &LIMITS).unwrap_err().to_string();
-    assert!(error.contains("100"), "{error}");
-    let words = View::contiguous(DType::U32, &[1, 1, 64]).unwrap();
-    let error = rope_view(&PLAIN, [&words, &words, &words, &words], &LIMITS).unwrap_err().to_string();
+    let error = rope(DType::U32, &PLAIN, (1, 64), 8, &LIMITS).unwrap_err().to_string();
     assert!(error.contains("U32"), "{error}");
 }
 
 #[test]
 fn a_write_counts_the_rows_it_stores_and_not_the_cache() {
-    let kv = KvLayout { layers: 1, kv_heads: 3, head_dim: 64, dtype: DType::Q8_0 };
-    let stages = kv_write(&kv, 5, &LIMITS).unwrap();
-    let touched: Vec<Option<usize>> = stages.stages[0].slots().iter().map(|(_, bytes)| *bytes).collect();
-    assert_eq!(touched, [None, None, None, Some(20), Some(5 * 3 * 68), Some(5 * 3 * 68)]);
+    let kv = KvRows { value_dim: 32, ..kv_rows(DType::Q8_0, 3, 64, 5) };
+    let stages = kv_write(&kv, &LIMITS).unwrap();
+    let touched: Vec<Moved> = stages.stages[0].slots()[3..].iter().map(|(_, moved)| *moved).collect();
+    assert_eq!(touched, [20, 5 * 3 * 68, 5 * 3 * 34].map(Moved::Bytes));
 }

@@ -10,6 +10,7 @@ use crate::generate::EngineError;
 /// How the next token is chosen. The stages run in the order of [`crate::generate::sample`].
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
+#[non_exhaustive]
 pub struct Sampling {
     /// Flattens (above 1) or sharpens (below 1) the distribution; 0 takes the best token. Below a millionth it is that.
     pub temperature: f32,
@@ -34,6 +35,20 @@ pub struct Sampling {
     /// Same seed, same tokens. Without one the engine picks one and reports it.
     pub seed: Option<u64>,
 }
+
+metallic_core::setters!(Sampling {
+    temperature: f32,
+    top_k: usize,
+    typical: f32,
+    top_p: f32,
+    min_p: f32,
+    repetition_penalty: f32,
+    presence_penalty: f32,
+    frequency_penalty: f32,
+    penalty_window: usize,
+    logit_bias: impl Into<BTreeMap<u32, f32>>,
+    seed: impl Into<Option<u64>>,
+});
 
 impl Default for Sampling {
     fn default() -> Self {

@@ -53,10 +53,14 @@ impl Sampler {
         self.seed
     }
 
-    /// Whether it takes the best token by the logits as they are.
-    pub fn is_argmax(&self) -> bool {
-        let sampling = &self.sampling;
-        sampling.temperature == 0.0 && sampling.logit_bias.is_empty() && !sampling.has_penalties()
+    /// Whether every stage is one that devices have: the host alone keeps typical tokens.
+    pub fn is_for_device(&self) -> bool {
+        self.sampling.temperature == 0.0 || self.sampling.typical >= 1.0
+    }
+
+    /// Whether what is chosen depends on the tokens before it.
+    pub fn has_penalties(&self) -> bool {
+        self.sampling.has_penalties()
     }
 
     /// Chooses the token that follows `history` (prompt and answer so far), given a row of logits. `draw` counts the tokens of
@@ -68,12 +72,24 @@ impl Sampler {
         history: &[u32],
         draw: u64,
     ) -> Result<u32, EngineError> {
-        self.gather_edits(history, scratch);
-        let Scratch { rows, choices, edits, .. } = scratch;
+        let mut choices = std::mem::take(&mut scratch.choices);
         choices.clear();
-        choices.push(&self.sampling.choice(self.seed, draw), edits)?;
-        let chosen = sample::choose(choices.words(), 0, logits, rows)?;
+        self.pack(scratch, history, draw, &mut choices)?;
+        let chosen = sample::choose(choices.words(), 0, logits, &mut scratch.rows)?;
+        scratch.choices = choices;
         chosen.ok_or_else(|| EngineError::no_candidate(logits))
+    }
+
+    /// Appends how the token that follows `history` is chosen.
+    pub fn pack(
+        &self,
+        scratch: &mut Scratch,
+        history: &[u32],
+        draw: u64,
+        choices: &mut Choices,
+    ) -> Result<(), EngineError> {
+        self.gather_edits(history, scratch);
+        Ok(choices.push(&self.sampling.choice(self.seed, draw), &scratch.edits)?)
     }
 
     /// The tokens with a bias and, where there are penalties, those of the window, in ascending order.

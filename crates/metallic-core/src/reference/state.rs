@@ -1,0 +1,193 @@
+//! What is kept between steps, as plain numbers that were rounded to the storage type.
+
+use super::ops;
+use super::value::Value;
+use crate::{
+    Attention, BLOCK_TOKENS, BackendError, KvState, Recurrence, SequenceSpan, State, StateId, StateLayout,
+    Step,
+};
+
+pub(super) struct Kept {
+    layout: StateLayout,
+    /// By state. Keys and values: blocks × tokens of a block × (keys, values of all heads). Recurrent: slots × numbers.
+    states: Vec<Vec<f32>>,
+    blocks: usize,
+    slots: usize,
+}
+
+impl Kept {
+    pub(super) fn new(layout: StateLayout) -> Kept {
+        let states = vec![Vec::new(); layout.states().len()];
+        Kept { layout, states, blocks: 0, slots: 0 }
+    }
+
+    pub(super) fn blocks(&self) -> usize {
+        self.blocks
+    }
+
+    pub(super) fn slots(&self) -> Option<usize> {
+        self.layout.is_recurrent().then_some(self.slots)
+    }
+
+    pub(super) fn bytes(&self) -> usize {
+        self.blocks * self.layout.block_bytes() + self.slots * self.layout.sequence_bytes()
+    }
+
+    pub(super) fn reserve(&mut self, blocks: usize, slots: usize) {
+        self.blocks = self.blocks.max(blocks);
+        self.slots = self.slots.max(slots);
+        for (numbers, state) in self.states.iter_mut().zip(self.layout.states()) {
+            let len = match state {
+                Some(State::Kv(kv)) => self.blocks * BLOCK_TOKENS * token_len(kv),
+                Some(State::Recurrent(elements)) => self.slots * elements,
+                None => 0,
+            };
+            // Unwritten cache is poison: reading it must show.
+            numbers.resize(len, f32::NAN);
+        }
+    }
+
+    pub(super) fn copy_slot(&mut self, from: u32, to: u32) {
+        for (numbers, state) in self.states.iter_mut().zip(self.layout.states()) {
+            if let Some(State::Recurrent(elements)) = state {
+                let start = from as usize * elements;
+                numbers.copy_within(start..start + elements, to as usize * elements);
+            }
+        }
+    }
+
+    fn kv(&self, id: StateId) -> KvState {
+        const NONE: KvState = KvState { kv_heads: 0, key_dim: 0, value_dim: 0, window: None };
+        self.layout.kv(id).copied().unwrap_or(NONE)
+    }
+
+    pub(super) fn write(
+        &mut self,
+        id: StateId,
+        step: &Step<'_>,
+        keys: &[f32],
+        values: &[f32],
+    ) -> Result<(), BackendError> {
+        let kv = self.kv(id);
+        let (k_cols, v_cols) = (kv.kv_heads * kv.key_dim, kv.kv_heads * kv.value_dim);
+        let dtype = self.layout.dtype();
+        for span in step.sequences {
+            for (i, token) in span.tokens.clone().enumerate() {
+                let at = token_at(&kv, span, span.past + i);
+                let k = Value::Floats(keys[token * k_cols..][..k_cols].to_vec()).rounded(dtype)?;
+                let v = Value::Floats(values[token * v_cols..][..v_cols].to_vec()).rounded(dtype)?;
+                self.states[id.0][at..at + k_cols].copy_from_slice(k.floats());
+                self.states[id.0][at + k_cols..at + k_cols + v_cols].copy_from_slice(v.floats());
+            }
+        }
+        Ok(())
+    }
+
+    pub(super) fn attention(
+        &self,
+        a: &Attention,
+        q: &[f32],
+        sinks: Option<&[f32]>,
+        step: &Step<'_>,
+    ) -> Vec<f32> {
+        let kv = self.kv(a.state);
+        let numbers = &self.states[a.state.0];
+        let group = a.heads / a.kv_heads;
+        let mut out = Vec::new();
+        for span in step.sequences {
+            for (i, token) in span.tokens.clone().enumerate() {
+                let last = span.past + i;
+                let first = a.window.map_or(0, |w| (last + 1).saturating_sub(w));
+                for head in 0..a.heads {
+                    let shared = head / group;
+                    let key =
+                        |j: usize| &numbers[token_at(&kv, span, j) + shared * kv.key_dim..][..kv.key_dim];
+                    let values_at = kv.kv_heads * kv.key_dim + shared * kv.value_dim;
+                    let value = |j: usize| &numbers[token_at(&kv, span, j) + values_at..][..kv.value_dim];
+                    let sink = sinks.map(|sinks| sinks[head]);
+                    let scores = ops::Scores { scale: a.scale, softcap: a.softcap, sink };
+                    let q = &q[(token * a.heads + head) * a.head_dim..][..a.head_dim];
+                    out.extend(scores.attend(
+                        q,
+                        (first..=last).map(key),
+                        (first..=last).map(value),
+                        kv.value_dim,
+                    ));
+                }
+            }
+        }
+        out
+    }
+
+    /// The numbers of a sequence; zeros where it has no past.
+    fn of_sequence(&mut self, id: StateId, elements: usize, span: &SequenceSpan<'_>) -> &mut [f32] {
+        let numbers = &mut self.states[id.0][span.slot as usize * elements..][..elements];
+        if span.past == 0 {
+            numbers.fill(0.0);
+        }
+        numbers
+    }
+
+    pub(super) fn short_conv(&mut self, id: StateId, x: &[f32], w: &[f32], step: &Step<'_>) -> Vec<f32> {
+        let d = x.len() / step.tokens.len();
+        let width = w.len() / d;
+        let mut out = Vec::with_capacity(x.len());
+        for span in step.sequences {
+            let kept = self.of_sequence(id, d * (width - 1), span);
+            let mut rows = kept.to_vec();
+            rows.extend_from_slice(&x[span.tokens.start * d..span.tokens.end * d]);
+            for t in 0..span.tokens.len() {
+                let at = |i: usize| {
+                    (0..width)
+                        .map(|j| f64::from(w[i * width + j]) * f64::from(rows[(t + j) * d + i]))
+                        .sum::<f64>()
+                };
+                out.extend((0..d).map(|i| at(i) as f32));
+            }
+            kept.copy_from_slice(&rows[span.tokens.len() * d..]);
+        }
+        out
+    }
+
+    /// `inputs`: queries, keys, values, decay and β.
+    pub(super) fn recurrence(&mut self, r: &Recurrence, inputs: [&[f32]; 5], step: &Step<'_>) -> Vec<f32> {
+        let [q, k, v, decay, beta] = inputs;
+        let (dk, dv) = (r.key_dim, r.value_dim);
+        let mut out = Vec::with_capacity(v.len());
+        for span in step.sequences {
+            let kept = self.of_sequence(r.state, r.elements(), span);
+            for token in span.tokens.clone() {
+                for (head, s) in kept.chunks_mut(dk * dv).enumerate() {
+                    let at = token * r.heads + head;
+                    let (q, k, v) = (&q[at * dk..][..dk], &k[at * dk..][..dk], &v[at * dv..][..dv]);
+                    for s in &mut *s {
+                        *s *= decay[at];
+                    }
+                    let read = |s: &[f32], x: &[f32], j: usize| {
+                        (0..dk).map(|i| f64::from(s[i * dv + j]) * f64::from(x[i])).sum::<f64>()
+                    };
+                    let lacks =
+                        |j: usize| if r.delta { f64::from(v[j]) - read(s, k, j) } else { f64::from(v[j]) };
+                    let u: Vec<f64> = (0..dv).map(|j| f64::from(beta[at]) * lacks(j)).collect();
+                    for (i, row) in s.chunks_mut(dv).enumerate() {
+                        row.iter_mut()
+                            .zip(&u)
+                            .for_each(|(s, u)| *s = (f64::from(*s) + f64::from(k[i]) * u) as f32);
+                    }
+                    out.extend((0..dv).map(|j| read(s, q, j) as f32));
+                }
+            }
+        }
+        out
+    }
+}
+
+/// Numbers of one token.
+fn token_len(kv: &KvState) -> usize {
+    kv.kv_heads * (kv.key_dim + kv.value_dim)
+}
+
+fn token_at(kv: &KvState, span: &SequenceSpan<'_>, position: usize) -> usize {
+    let slot = span.blocks[position / BLOCK_TOKENS] as usize * BLOCK_TOKENS + position % BLOCK_TOKENS;
+    slot * token_len(kv)
+}

@@ -1,0 +1,333 @@
+//! What is kept between steps: keys and values in blocks, and recurrent states.
+
+use metallic_core::{
+    BLOCK_TOKENS, BackendError, KvState, Recurrence, SequenceSpan, State, StateId, StateLayout, Step,
+};
+
+use crate::exec::{Args, grow};
+use crate::simd::{KvBlock, KvType, axpy, scale, store_key, store_value};
+use crate::{Processor, failed, no_room};
+
+/// Blocks are made room for this many at a time.
+const SLAB_BLOCKS: usize = 16;
+
+/// Tokens of a step from which on threads store its blocks together.
+const FORK_TOKENS: usize = 64;
+
+/// Everything a graph keeps.
+pub(crate) struct Kept {
+    layout: StateLayout,
+    kind: KvType,
+    /// By state; empty for others than keys and values.
+    caches: Vec<KvSlabs>,
+    /// By state: slots × numbers; empty for keys and values.
+    numbers: Vec<Vec<f32>>,
+    blocks: usize,
+    slots: usize,
+    /// Results of a recurrence by head, before they are put in rows.
+    results: Vec<f32>,
+}
+
+/// The keys and values of a layer; a head's keys of a block lie together, and so do its values.
+struct KvSlabs {
+    shape: KvState,
+    /// Bytes of one head's keys, and values, in a block.
+    key_bytes: usize,
+    value_bytes: usize,
+    /// Blocks × kv heads × (keys, values), each as `simd` lays them out.
+    slabs: Vec<Vec<u8>>,
+}
+
+impl KvSlabs {
+    fn new(state: Option<&State>, kind: KvType) -> KvSlabs {
+        let shape = match state {
+            Some(State::Kv(kv)) => *kv,
+            Some(State::Recurrent(_)) | None => {
+                KvState { kv_heads: 0, key_dim: 0, value_dim: 0, window: None }
+            }
+        };
+        let [key_bytes, value_bytes] = [shape.key_dim, shape.value_dim].map(|dim| kind.block_bytes(dim));
+        KvSlabs { shape, key_bytes, value_bytes, slabs: Vec::new() }
+    }
+
+    fn head_bytes(&self) -> usize {
+        self.key_bytes + self.value_bytes
+    }
+
+    fn block_bytes(&self) -> usize {
+        self.shape.kv_heads * self.head_bytes()
+    }
+
+    /// Where a block begins in its slab.
+    fn place(&self, block: u32) -> usize {
+        block as usize % SLAB_BLOCKS * self.block_bytes()
+    }
+}
+
+/// A row for each token: that of token `t` begins at `t * stride + at`.
+pub(crate) struct Rows<'a> {
+    pub(crate) data: &'a [f32],
+    pub(crate) stride: usize,
+    pub(crate) at: usize,
+}
+
+impl Rows<'_> {
+    /// One head of a token.
+    fn head(&self, token: usize, head: usize, dim: usize) -> &[f32] {
+        &self.data[token * self.stride + self.at + head * dim..][..dim]
+    }
+}
+
+/// Keys `[tokens, kv_heads * key_dim]` and values `[tokens, kv_heads * value_dim]` of a step.
+pub(crate) struct KvRows<'a> {
+    pub(crate) keys: Rows<'a>,
+    pub(crate) values: Rows<'a>,
+}
+
+/// What a recurrent operation has besides its state.
+#[derive(Clone, Copy)]
+pub(crate) struct Call<'a> {
+    pub(crate) p: Processor<'a>,
+    pub(crate) step: &'a Step<'a>,
+    pub(crate) args: &'a Args<'a>,
+}
+
+impl Kept {
+    pub(crate) fn new(layout: StateLayout) -> Kept {
+        // Of another type there are no keys and values: the layout has refused them.
+        let kind = KvType::of(layout.dtype()).unwrap_or(KvType::F32);
+        let caches = layout.states().iter().map(|state| KvSlabs::new(state.as_ref(), kind)).collect();
+        let numbers = vec![Vec::new(); layout.states().len()];
+        Kept { layout, kind, caches, numbers, blocks: 0, slots: 0, results: Vec::new() }
+    }
+
+    pub(crate) fn kind(&self) -> KvType {
+        self.kind
+    }
+
+    pub(crate) fn blocks(&self) -> usize {
+        self.blocks
+    }
+
+    /// Recurrent states reserved; `None` where there are none to keep.
+    pub(crate) fn slots(&self) -> Option<usize> {
+        self.layout.is_recurrent().then_some(self.slots)
+    }
+
+    pub(crate) fn bytes(&self) -> usize {
+        self.blocks * self.layout.block_bytes() + self.slots * self.layout.sequence_bytes()
+    }
+
+    /// Bytes of a token's keys and values in one layer.
+    pub(crate) fn token_bytes(&self, id: StateId) -> u64 {
+        self.layout.kv(id).map_or(0, |kv| self.layout.layer_token_bytes(kv)) as u64
+    }
+
+    pub(crate) fn reserve_blocks(&mut self, blocks: usize) -> Result<(), BackendError> {
+        let slabs = blocks.div_ceil(SLAB_BLOCKS);
+        for cache in &mut self.caches {
+            let len = SLAB_BLOCKS * cache.block_bytes();
+            while cache.slabs.len() < slabs {
+                let mut slab = Vec::new();
+                slab.try_reserve_exact(len).map_err(|_| no_room("keys and values", len))?;
+                slab.resize(len, 0);
+                cache.slabs.push(slab);
+            }
+        }
+        self.blocks = self.blocks.max(slabs * SLAB_BLOCKS);
+        Ok(())
+    }
+
+    pub(crate) fn reserve_slots(&mut self, slots: usize) -> Result<(), BackendError> {
+        for (numbers, state) in self.numbers.iter_mut().zip(self.layout.states()) {
+            if let Some(State::Recurrent(elements)) = state {
+                grow(numbers, slots.saturating_mul(*elements))?;
+            }
+        }
+        self.slots = self.slots.max(slots);
+        Ok(())
+    }
+
+    pub(crate) fn copy_slot(&mut self, from: u32, to: u32) -> Result<(), BackendError> {
+        let Some(reserved) = self.slots() else { return Ok(()) };
+        if from.max(to) as usize >= reserved {
+            return Err(failed(format!("recurrent state {} of {reserved}", from.max(to))));
+        }
+        for (numbers, state) in self.numbers.iter_mut().zip(self.layout.states()) {
+            if let Some(State::Recurrent(elements)) = state {
+                let start = from as usize * elements;
+                numbers.copy_within(start..start + elements, to as usize * elements);
+            }
+        }
+        Ok(())
+    }
+
+    /// One head's keys and values in one block of a layer.
+    pub(crate) fn head(&self, id: StateId, block: u32, head: usize) -> KvBlock<'_> {
+        let cache = &self.caches[id.0];
+        let at = cache.place(block) + head * cache.head_bytes();
+        let rows = &cache.slabs[block as usize / SLAB_BLOCKS][at..at + cache.head_bytes()];
+        let (keys, values) = rows.split_at(cache.key_bytes);
+        KvBlock { keys, values }
+    }
+
+    /// Stores the keys and values of a step; returns the bytes they take.
+    pub(crate) fn store(&mut self, p: Processor<'_>, id: StateId, step: &Step<'_>, rows: &KvRows<'_>) -> u64 {
+        let (kind, cache) = (self.kind, &mut self.caches[id.0]);
+        let KvState { key_dim, value_dim, .. } = cache.shape;
+        let (head_bytes, key_bytes, block_bytes) = (cache.head_bytes(), cache.key_bytes, cache.block_bytes());
+        let write = |piece: &Piece, block: &mut [u8]| {
+            for (head, kv) in block.chunks_exact_mut(head_bytes.max(1)).enumerate() {
+                let (keys, values) = kv.split_at_mut(key_bytes);
+                for i in 0..piece.len {
+                    let (token, position) = (piece.token + i, piece.position + i);
+                    store_key(p.isa, kind, rows.keys.head(token, head, key_dim), position, keys);
+                    store_value(p.isa, kind, rows.values.head(token, head, value_dim), position, values);
+                }
+            }
+        };
+        if step.tokens.len() < FORK_TOKENS || block_bytes == 0 {
+            for piece in step.sequences.iter().flat_map(pieces) {
+                let at = cache.place(piece.block);
+                let slab = &mut cache.slabs[piece.block as usize / SLAB_BLOCKS];
+                write(&piece, &mut slab[at..at + block_bytes]);
+            }
+        } else {
+            for (index, slab) in cache.slabs.iter_mut().enumerate() {
+                let of_slab = |piece: &Piece| piece.block as usize / SLAB_BLOCKS == index;
+                if !step.sequences.iter().flat_map(pieces).any(|piece| of_slab(&piece)) {
+                    continue;
+                }
+                p.team.for_chunks(slab, block_bytes, |i, block| {
+                    for piece in step.sequences.iter().flat_map(pieces) {
+                        if piece.block as usize == index * SLAB_BLOCKS + i {
+                            write(&piece, block);
+                        }
+                    }
+                });
+            }
+        }
+        self.token_bytes(id) * step.tokens.len() as u64
+    }
+
+    /// `(x [tokens, d], w [d, width])`
+    pub(crate) fn short_conv(&mut self, id: StateId, call: &Call<'_>, out: &mut [f32]) {
+        let Call { p, step, args } = *call;
+        let (x, w, d, width) = (args.floats(0), args.floats(1), args.cols(0), args.cols(1));
+        let kept_rows = width - 1;
+        for span in step.sequences {
+            let kept = of_sequence(&mut self.numbers[id.0], kept_rows * d, span);
+            let range = span.tokens.start * d..span.tokens.end * d;
+            let (x, before) = (&x[range.clone()], &*kept);
+            p.team.for_chunks(&mut out[range], d, |token, out| {
+                out.fill(0.0);
+                for j in 0..width {
+                    // Counted from the oldest row that is kept.
+                    let row = token + j;
+                    let from = if row < kept_rows { &before[row * d..] } else { &x[(row - kept_rows) * d..] };
+                    let taps = w[j..].iter().step_by(width);
+                    out.iter_mut().zip(from).zip(taps).for_each(|((out, x), w)| *out += w * x);
+                }
+            });
+            let (old, new) = (kept.len(), x.len());
+            if new < old {
+                kept.copy_within(new.., 0);
+                kept[old - new..].copy_from_slice(x);
+            } else {
+                kept.copy_from_slice(&x[new - old..]);
+            }
+        }
+    }
+
+    /// `(q, k, v, decay, β)`; heads side by side, tokens one after another.
+    pub(crate) fn recurrence(
+        &mut self,
+        r: &Recurrence,
+        call: &Call<'_>,
+        out: &mut [f32],
+    ) -> Result<(), BackendError> {
+        let Call { p, step, args } = *call;
+        for span in step.sequences {
+            let (first, tokens, dv) = (span.tokens.start, span.tokens.len(), r.value_dim);
+            let state = of_sequence(&mut self.numbers[r.state.0], r.elements(), span);
+            // By head the results of its tokens, and a place to work in.
+            let part = (tokens + 1) * dv;
+            grow(&mut self.results, r.heads * part)?;
+            let results = &mut self.results[..r.heads * part];
+            p.team.for_both(state, results, [r.key_dim * dv, part], |head, state, results| {
+                let (update, results) = results.split_at_mut(dv);
+                for (i, y) in results.chunks_exact_mut(dv).enumerate() {
+                    Turn { r, args, at: (first + i) * r.heads + head }.run(p, state, update, y);
+                }
+            });
+            for (head, results) in results.chunks_exact(part).enumerate() {
+                for (i, y) in results[dv..].chunks_exact(dv).enumerate() {
+                    out[((first + i) * r.heads + head) * dv..][..dv].copy_from_slice(y);
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// One head of one token of a recurrence.
+struct Turn<'a> {
+    r: &'a Recurrence,
+    args: &'a Args<'a>,
+    /// Counted over tokens and heads.
+    at: usize,
+}
+
+impl Turn<'_> {
+    /// `S = decay * S`; `u = β * v` or `β * (v - Sᵀ k)`; `S = S + k uᵀ`; `y = Sᵀ q`, in two passes over `S`.
+    fn run(&self, p: Processor<'_>, state: &mut [f32], update: &mut [f32], y: &mut [f32]) {
+        let Recurrence { key_dim, value_dim, delta, .. } = *self.r;
+        let head = |index: usize, dim: usize| &self.args.floats(index)[self.at * dim..][..dim];
+        let (q, k, v) = (head(0, key_dim), head(1, key_dim), head(2, value_dim));
+        let [decay, beta] = [3, 4].map(|index| self.args.floats(index)[self.at]);
+        update.fill(0.0);
+        for (row, k) in state.chunks_exact_mut(value_dim).zip(k) {
+            scale(p.isa, decay, row);
+            if delta {
+                axpy(p.isa, *k, row, update);
+            }
+        }
+        update.iter_mut().zip(v).for_each(|(u, v)| *u = beta * (v - *u));
+        y.fill(0.0);
+        for ((row, k), q) in state.chunks_exact_mut(value_dim).zip(k).zip(q) {
+            axpy(p.isa, *k, update, row);
+            axpy(p.isa, *q, row, y);
+        }
+    }
+}
+
+/// The numbers of a sequence; zeros where it has no past.
+fn of_sequence<'a>(numbers: &'a mut [f32], elements: usize, span: &SequenceSpan<'_>) -> &'a mut [f32] {
+    let numbers = &mut numbers[span.slot as usize * elements..][..elements];
+    if span.past == 0 {
+        numbers.fill(0.0);
+    }
+    numbers
+}
+
+/// Tokens of a step that lie in one block.
+struct Piece {
+    block: u32,
+    /// The first one's place in the block, its index in the step, and how many.
+    position: usize,
+    token: usize,
+    len: usize,
+}
+
+fn pieces<'s>(span: &'s SequenceSpan<'_>) -> impl Iterator<Item = Piece> + 's {
+    (span.past / BLOCK_TOKENS..span.kv_len().div_ceil(BLOCK_TOKENS)).map(|index| {
+        let from = span.past.max(index * BLOCK_TOKENS);
+        let to = span.kv_len().min((index + 1) * BLOCK_TOKENS);
+        Piece {
+            block: span.blocks[index],
+            position: from % BLOCK_TOKENS,
+            token: span.tokens.start + from - span.past,
+            len: to - from,
+        }
+    })
+}

@@ -1,0 +1,308 @@
+//! Products with matrices: alone, fused with what surrounds them, and of experts.
+
+use metallic_core::quant::dequantize;
+use metallic_core::{BackendError, DType, Project, Qkv, Unary};
+
+use crate::exec::{Args, Now, Value, Work, grow};
+use crate::kept::{KvRows, Rows};
+use crate::ops::{self, Norm};
+use crate::simd::{
+    self, Accumulate, Activations, Matmul, PackedMatrix, QuantizedRows, SharedOut, dot_f32, floats, matmul,
+};
+use crate::weights::matrix_shape;
+use crate::{Processor, unsupported};
+
+/// With fewer rows than this, packing a matrix that is used once costs more than it saves.
+pub(crate) const FEW_ROWS: usize = 5;
+/// Columns of a result that a task of few rows makes.
+const COLUMNS: usize = 64;
+/// Experts whose products are one fork.
+const TOGETHER: usize = 8;
+
+/// The left side of a product in the forms matrices want, in buffers that are kept.
+#[derive(Default)]
+pub(crate) struct Activated {
+    /// Normalised or gathered rows.
+    pub(crate) values: Vec<f32>,
+    quantized: QuantizedRows,
+}
+
+impl Activated {
+    /// Rows of `cols`, normalised where `norm` says so and quantised where one of the `matrices` wants it.
+    fn rows<'a>(
+        &'a mut self,
+        p: Processor<'_>,
+        x: &'a [f32],
+        norm: Option<Norm<'_>>,
+        matrices: &[&PackedMatrix],
+    ) -> Result<Sides<'a>, BackendError> {
+        let cols = matrices[0].cols();
+        let values = match norm {
+            Some(norm) => {
+                grow(&mut self.values, x.len())?;
+                norm.rows(p, cols, x, &mut self.values[..x.len()]);
+                &self.values[..x.len()]
+            }
+            None => x,
+        };
+        if matrices.iter().any(|w| w.is_quantized()) {
+            self.quantized.quantize(p.isa, p.team, values, cols);
+        }
+        Ok(Sides { values, cols, quantized: &self.quantized })
+    }
+}
+
+/// One left side in the forms different matrices want.
+#[derive(Clone, Copy)]
+struct Sides<'a> {
+    values: &'a [f32],
+    cols: usize,
+    quantized: &'a QuantizedRows,
+}
+
+impl<'a> Sides<'a> {
+    fn matching(&self, w: &PackedMatrix) -> Activations<'a> {
+        if w.is_quantized() {
+            Activations::Q8(self.quantized.all())
+        } else {
+            Activations::F32 { values: self.values, cols: self.cols }
+        }
+    }
+}
+
+/// `x · Wᵀ`
+fn plain<'a>(w: &'a PackedMatrix, x: Activations<'a>, out: SharedOut<'a>) -> Matmul<'a> {
+    Matmul { weights: simd::Factors::Plain(w), x, bias: None, accumulate: Accumulate::Replace, out }
+}
+
+impl Work {
+    /// `(x [.., m, k], w [n, k])`, or a matrix for each of the outer axes.
+    pub(crate) fn linear(&mut self, args: &Args<'_>, out: &mut [f32]) -> Result<(), BackendError> {
+        let p = Processor { isa: self.isa, team: &self.team };
+        let shape = matrix_shape(args.shape(1));
+        let x = args.floats(0);
+        let [x_len, out_len] = [x.len(), out.len()].map(|len| (len / shape.count.max(1)).max(1));
+        let batches = x.chunks_exact(x_len).zip(out.chunks_exact_mut(out_len));
+        if let Value::Encoded(dtype, bytes) = args.value(1) {
+            let row_bytes = dtype.bytes_for(shape.k).unwrap_or(0).max(1);
+            for ((x, out), bytes) in batches.zip(bytes.chunks_exact(row_bytes * shape.n.max(1))) {
+                few(p, x, &AsItLies { dtype, bytes, row_bytes, k: shape.k }, out);
+            }
+            return Ok(());
+        }
+        for ((x, out), w) in batches.zip(args.matrices(1)) {
+            let side = self.activated.rows(p, x, None, &[w])?;
+            matmul(p.isa, p.team, &mut [plain(w, side.matching(w), SharedOut::new(out, w.rows()))]);
+            self.read += w.bytes() as u64;
+        }
+        Ok(())
+    }
+
+    pub(crate) fn project(
+        &mut self,
+        spec: &Project,
+        args: &Args<'_>,
+        out: &mut [f32],
+    ) -> Result<(), BackendError> {
+        match spec.parts {
+            1 => self.project_parts::<1>(spec, args, out),
+            2 => self.project_parts::<2>(spec, args, out),
+            3 => self.project_parts::<3>(spec, args, out),
+            n => Err(unsupported("project", format!("{n} matrices side by side; at most 3"))),
+        }
+    }
+
+    /// All matrices of a projection in one fork.
+    fn project_parts<const N: usize>(
+        &mut self,
+        spec: &Project,
+        args: &Args<'_>,
+        out: &mut [f32],
+    ) -> Result<(), BackendError> {
+        let at = spec.inputs();
+        let p = Processor { isa: self.isa, team: &self.team };
+        let mut matrices = [args.matrix(at.weights)?; N];
+        for (i, matrix) in matrices.iter_mut().enumerate() {
+            *matrix = args.matrix(at.weights + i)?;
+            self.read += matrix.bytes() as u64;
+        }
+        let norm = spec.norm.map(|eps| Norm { w: args.floats(1), eps, part: args.cols(0) });
+        let side = self.activated.rows(p, args.floats(0), norm, &matrices)?;
+        let residual = at.residual.map(|index| args.floats(index));
+        let accumulate = match residual {
+            Some(residual) if N == 1 => Accumulate::Residual(residual),
+            Some(_) | None => Accumulate::Replace,
+        };
+        let mut index = 0;
+        let mut products = SharedOut::side_by_side(out, matrices.map(PackedMatrix::rows)).map(|out| {
+            let w = matrices[index];
+            let bias = at.biases.map(|first| args.floats(first + index));
+            index += 1;
+            Matmul { bias, accumulate, ..plain(w, side.matching(w), out) }
+        });
+        matmul(p.isa, p.team, &mut products);
+        if let Some(residual) = residual.filter(|_| N > 1) {
+            simd::add(p.isa, residual, out);
+        }
+        Ok(())
+    }
+
+    /// The product, then its queries to `out` and its keys and values to what is kept.
+    pub(crate) fn qkv(
+        &mut self,
+        spec: &Qkv,
+        args: &Args<'_>,
+        Now { step, kept }: Now<'_>,
+        out: &mut [f32],
+    ) -> Result<(), BackendError> {
+        let [q_cols, kv_cols, _] = spec.cols();
+        let (tokens, cols) = (step.tokens.len(), q_cols + 2 * kv_cols);
+        grow(&mut self.qkv, tokens * cols)?;
+        let mut product = std::mem::take(&mut self.qkv);
+        let projected = self.project(&spec.project(), args, &mut product[..tokens * cols]);
+        self.qkv = product;
+        projected?;
+        let pairs = self.turn(&spec.rope, args, spec.positions());
+        let p = Processor { isa: self.isa, team: &self.team };
+        let (angles, qkv) = (&self.angles, &self.qkv);
+        // Columns `from ..` of each token, normalised by the weight at `which` of the head norms and rotated.
+        let heads = |which: usize, from: usize, out: &mut [f32], cols_out: usize| {
+            let norm = spec.head_norm.zip(spec.head_norms()).map(|(eps, first)| Norm {
+                w: args.floats(first + which),
+                eps,
+                part: spec.rope.head_dim,
+            });
+            p.team.for_chunks(out, cols_out.max(1), |token, row| {
+                let x = &qkv[token * cols + from..][..cols_out];
+                match &norm {
+                    Some(norm) => norm.row(p, x, row),
+                    None => row.copy_from_slice(x),
+                }
+                angles.rotate(&spec.rope, pairs, token, row);
+            });
+        };
+        heads(0, 0, out, q_cols);
+        grow(&mut self.activated.values, tokens * kv_cols)?;
+        let keys = &mut self.activated.values[..tokens * kv_cols];
+        heads(1, q_cols, keys, kv_cols);
+        let rows = KvRows {
+            keys: Rows { data: keys, stride: kv_cols, at: 0 },
+            values: Rows { data: qkv, stride: cols, at: q_cols + kv_cols },
+        };
+        self.written += kept.store(p, spec.state, step, &rows);
+        Ok(())
+    }
+
+    /// `(x, norm_w?, G, U)`
+    pub(crate) fn gated(
+        &mut self,
+        norm: Option<f32>,
+        act: Unary,
+        args: &Args<'_>,
+        out: &mut [f32],
+    ) -> Result<(), BackendError> {
+        let first = 1 + usize::from(norm.is_some());
+        let (gate, up) = (args.matrix(first)?, args.matrix(first + 1)?);
+        let p = Processor { isa: self.isa, team: &self.team };
+        let norm = norm.map(|eps| Norm { w: args.floats(1), eps, part: args.cols(0) });
+        let side = self.activated.rows(p, args.floats(0), norm, &[gate, up])?;
+        self.read += (gate.bytes() + up.bytes()) as u64;
+        let cols = gate.rows();
+        if let (Some(act), true) = (ops::gate_of(act), gate.is_quantized() == up.is_quantized()) {
+            let weights = simd::Factors::Gated { gate, up, act };
+            let product = plain(gate, side.matching(gate), SharedOut::new(out, cols));
+            matmul(p.isa, p.team, &mut [Matmul { weights, ..product }]);
+            return Ok(());
+        }
+        grow(&mut self.gate, out.len())?;
+        let gates = &mut self.gate[..out.len()];
+        let mut products = [
+            plain(gate, side.matching(gate), SharedOut::new(gates, cols)),
+            plain(up, side.matching(up), SharedOut::new(out, cols)),
+        ];
+        matmul(p.isa, p.team, &mut products);
+        ops::apply(p, act, gates);
+        out.iter_mut().zip(&*gates).for_each(|(out, gate)| *out *= gate);
+        Ok(())
+    }
+
+    /// `(x [tokens, k] or [tokens, c * k], w [experts, n, k], ids [tokens, c])`. Rows are gathered by expert, so that each
+    /// expert's matrix is read once; NaN for an expert that is not there.
+    pub(crate) fn expert_linear(&mut self, args: &Args<'_>, out: &mut [f32]) -> Result<(), BackendError> {
+        let (experts, ids, choices) = (args.matrices(1), args.words(2), args.cols(2));
+        let Some(any) = experts.first() else {
+            out.fill(f32::NAN);
+            return Ok(());
+        };
+        let (n, k) = (any.rows(), any.cols());
+        let p = Processor { isa: self.isa, team: &self.team };
+        // A row is a token's choice; those of an expert are neighbours.
+        self.order.clear();
+        self.order.extend((0..ids.len() as u32).filter(|row| (ids[*row as usize] as usize) < experts.len()));
+        self.order.sort_unstable_by_key(|row| (ids[*row as usize], *row));
+        let order = &self.order;
+        // Choices have rows of their own, or share their token's.
+        let shared = if args.cols(0) == k { choices } else { 1 };
+        let mut gathered = std::mem::take(&mut self.gate);
+        grow(&mut gathered, order.len() * k)?;
+        for (row, to) in order.iter().zip(gathered.chunks_exact_mut(k)) {
+            to.copy_from_slice(&args.floats(0)[*row as usize / shared * k..][..k]);
+        }
+        let results = &mut self.qkv;
+        grow(results, order.len() * n)?;
+        let side = self.activated.rows(p, &gathered[..order.len() * k], None, &[any])?;
+        let (mut at, mut rest) = (0, &mut results[..order.len() * n]);
+        while at < order.len() {
+            let mut products: [Matmul<'_>; TOGETHER] = std::array::from_fn(|_| {
+                let expert = order.get(at).map_or(0, |row| ids[*row as usize] as usize);
+                let same = order[at..].iter().take_while(|row| ids[**row as usize] as usize == expert);
+                let rows = at..at + same.count();
+                at = rows.end;
+                let (own, after) = std::mem::take(&mut rest).split_at_mut(rows.len() * n);
+                rest = after;
+                self.read += if rows.is_empty() { 0 } else { experts[expert].bytes() as u64 };
+                plain(&experts[expert], side.matching(any).part(rows), SharedOut::new(own, n))
+            });
+            matmul(p.isa, p.team, &mut products);
+        }
+        if order.len() < ids.len() {
+            out.fill(f32::NAN);
+        }
+        for (row, result) in order.iter().zip(results.chunks_exact(n.max(1))) {
+            out[*row as usize * n..][..n].copy_from_slice(result);
+        }
+        self.gate = gathered;
+        Ok(())
+    }
+}
+
+/// A matrix that is not packed.
+struct AsItLies<'a> {
+    dtype: DType,
+    bytes: &'a [u8],
+    row_bytes: usize,
+    k: usize,
+}
+
+/// `x · Wᵀ` of few rows: each row of the matrix is decoded and meets them one by one.
+fn few(p: Processor<'_>, x: &[f32], w: &AsItLies<'_>, out: &mut [f32]) {
+    let n = w.bytes.len() / w.row_bytes;
+    for (x, out) in x.chunks_exact(w.k).zip(out.chunks_exact_mut(n)) {
+        p.team.for_chunks(out, COLUMNS, |i, out| {
+            let mut decoded = vec![0.0; if w.dtype == DType::F32 { 0 } else { w.k }];
+            for (j, out) in out.iter_mut().enumerate() {
+                let bytes = &w.bytes[(i * COLUMNS + j) * w.row_bytes..][..w.row_bytes];
+                let row = if w.dtype == DType::F32 {
+                    floats(bytes)
+                } else {
+                    // Rows are whole blocks; were they not to, it must show.
+                    if dequantize(w.dtype, bytes, &mut decoded).is_err() {
+                        decoded.fill(f32::NAN);
+                    }
+                    &decoded
+                };
+                *out = dot_f32(p.isa, x, row);
+            }
+        });
+    }
+}

@@ -1,0 +1,98 @@
+//! One memory seen as bytes, as floats or as words: numbers are read where they lie.
+
+use std::collections::TryReserveError;
+
+/// Bytes of tensors and files are little-endian, and so are numbers that are read where they lie.
+const _: () = assert!(cfg!(target_endian = "little"), "numbers of this processor lie the other way round");
+
+/// Bytes that begin at the alignment of 32-bit numbers.
+#[derive(Debug, Default)]
+pub struct AlignedBytes {
+    words: Vec<u32>,
+    /// Bytes in use, at most four for each word.
+    len: usize,
+}
+
+impl AlignedBytes {
+    /// Makes room for at least `len` bytes; new ones are zeros.
+    pub fn grow(&mut self, len: usize) -> Result<(), TryReserveError> {
+        let words = len.div_ceil(4);
+        if let Some(more) = words.checked_sub(self.words.len()) {
+            self.words.try_reserve_exact(more)?;
+            self.words.resize(words, 0);
+        }
+        self.len = self.len.max(len);
+        Ok(())
+    }
+
+    /// All bytes.
+    pub fn bytes(&self) -> &[u8] {
+        // SAFETY: words are plain bytes, of which `len` are at most all.
+        unsafe { std::slice::from_raw_parts(self.words.as_ptr().cast(), self.len) }
+    }
+
+    /// All bytes, to write.
+    pub fn bytes_mut(&mut self) -> &mut [u8] {
+        // SAFETY: as above, borrowed mutably; any bytes are words.
+        unsafe { std::slice::from_raw_parts_mut(self.words.as_mut_ptr().cast(), self.len) }
+    }
+}
+
+macro_rules! views {
+    ($($name:ident, $name_mut:ident: $ty:ty;)*) => {$(
+        /// The numbers that stand in these bytes.
+        ///
+        /// # Panics
+        /// Where the bytes are no whole numbers, or do not begin at their alignment.
+        pub fn $name(bytes: &[u8]) -> &[$ty] {
+            // SAFETY: any four bytes are such a number.
+            let (before, numbers, after) = unsafe { bytes.align_to() };
+            assert!(before.is_empty() && after.is_empty(), "{} bytes of numbers out of place", bytes.len());
+            numbers
+        }
+
+        /// The numbers that stand in these bytes, to write.
+        ///
+        /// # Panics
+        /// Where the bytes are no whole numbers, or do not begin at their alignment.
+        pub fn $name_mut(bytes: &mut [u8]) -> &mut [$ty] {
+            let len = bytes.len();
+            // SAFETY: any four bytes are such a number, and any such number is four bytes.
+            let (before, numbers, after) = unsafe { bytes.align_to_mut() };
+            assert!(before.is_empty() && after.is_empty(), "{len} bytes of numbers out of place");
+            numbers
+        }
+    )*};
+}
+
+views! {
+    floats, floats_mut: f32;
+    words, words_mut: u32;
+}
+
+/// The bytes of numbers.
+pub fn bytes_of(numbers: &[f32]) -> &[u8] {
+    // SAFETY: numbers are plain bytes without padding.
+    unsafe { std::slice::from_raw_parts(numbers.as_ptr().cast(), size_of_val(numbers)) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_are_read_where_they_lie_and_nowhere_else() {
+        let mut memory = AlignedBytes::default();
+        memory.grow(10).unwrap();
+        floats_mut(&mut memory.bytes_mut()[4..8]).fill(1.5);
+        assert_eq!(memory.bytes().len(), 10);
+        assert_eq!(floats(&memory.bytes()[..8]), [0.0, 1.5]);
+        assert_eq!(words(&memory.bytes()[4..8]), [1.5f32.to_bits()]);
+        assert_eq!(bytes_of(&[1.5]), &memory.bytes()[4..8]);
+        for range in [1..5, 0..6] {
+            assert!(std::panic::catch_unwind(|| floats(&memory.bytes()[range]).len()).is_err());
+        }
+        memory.grow(3).unwrap();
+        assert_eq!(memory.bytes().len(), 10);
+    }
+}

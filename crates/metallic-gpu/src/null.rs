@@ -1,0 +1,168 @@
+//! A device that computes nothing, for measuring what the host does, and for tests where there is no compiler: memory is real,
+//! kernels are names, work is done when it is handed over.
+
+use std::collections::HashMap;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use metallic_core::{Bytes, DeviceInfo};
+
+use crate::command::CommandList;
+use crate::error::GpuError;
+use crate::gpu::{BufferId, Gpu, Imported, LibraryId, Limits, Pipeline, PipelineId, Storage, Submission};
+use crate::kernels::Constants;
+
+/// What a large GPU of a Mac allows.
+const LIMITS: Limits = Limits {
+    max_threads: 1024,
+    simd_width: 32,
+    busy_simdgroups: 512,
+    threadgroup_memory: 32768,
+    max_buffer: isize::MAX as usize,
+    budget: None,
+    depth: 2,
+};
+
+/// A device that computes nothing.
+#[derive(Debug)]
+pub struct Null {
+    info: DeviceInfo,
+    limits: Limits,
+    state: Mutex<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    next: u32,
+    buffers: HashMap<BufferId, Contents>,
+}
+
+#[derive(Debug)]
+enum Contents {
+    Own(Vec<u8>),
+    Imported(Bytes),
+}
+
+impl Contents {
+    fn bytes(&self) -> &[u8] {
+        match self {
+            Contents::Own(bytes) => bytes,
+            Contents::Imported(bytes) => bytes,
+        }
+    }
+}
+
+impl Null {
+    /// The device with the limits of a large GPU.
+    pub fn new() -> Null {
+        Null::with(LIMITS)
+    }
+
+    /// The device with other limits.
+    pub fn with(limits: Limits) -> Null {
+        let name = "computes nothing; for measuring the host".to_owned();
+        let info = DeviceInfo { kind: "null", name, units: 0, memory_bytes: None };
+        Null { info, limits, state: Mutex::default() }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn next(&self) -> u32 {
+        let mut state = self.state();
+        state.next += 1;
+        state.next
+    }
+
+    fn keep(&self, contents: Contents) -> BufferId {
+        let id = BufferId(self.next());
+        self.state().buffers.insert(id, contents);
+        id
+    }
+}
+
+impl Default for Null {
+    fn default() -> Null {
+        Null::new()
+    }
+}
+
+fn outside(start: usize, len: usize, found: usize) -> GpuError {
+    GpuError::OutOfBounds { start, end: start.saturating_add(len), len: found }
+}
+
+impl Gpu for Null {
+    fn info(&self) -> &DeviceInfo {
+        &self.info
+    }
+
+    fn limits(&self) -> &Limits {
+        &self.limits
+    }
+
+    fn allocate(&self, bytes: usize, _: Storage) -> Result<BufferId, GpuError> {
+        Ok(self.keep(Contents::Own(vec![0; bytes])))
+    }
+
+    fn import(&self, bytes: &Bytes) -> Result<Imported, GpuError> {
+        // What is mapped counts as read where it lies.
+        let copied = if bytes.mapping().is_some() { 0 } else { bytes.len() };
+        Ok(Imported { buffer: self.keep(Contents::Imported(bytes.clone())), offset: 0, copied })
+    }
+
+    fn free(&self, buffer: BufferId) {
+        self.state().buffers.remove(&buffer);
+    }
+
+    fn write(&self, buffer: BufferId, offset: usize, bytes: &[u8]) -> Result<(), GpuError> {
+        let mut state = self.state();
+        let Some(Contents::Own(found)) = state.buffers.get_mut(&buffer) else {
+            return Err(outside(offset, bytes.len(), 0));
+        };
+        let len = found.len();
+        let part = found.get_mut(offset..offset.saturating_add(bytes.len()));
+        part.ok_or_else(|| outside(offset, bytes.len(), len))?.copy_from_slice(bytes);
+        Ok(())
+    }
+
+    fn read(&self, buffer: BufferId, offset: usize, out: &mut [u8]) -> Result<(), GpuError> {
+        let state = self.state();
+        let found = state.buffers.get(&buffer).map_or(&[][..], Contents::bytes);
+        let part = found.get(offset..offset.saturating_add(out.len()));
+        out.copy_from_slice(part.ok_or_else(|| outside(offset, out.len(), found.len()))?);
+        Ok(())
+    }
+
+    fn library(&self, _: &str, _: &str) -> Result<LibraryId, GpuError> {
+        Ok(LibraryId(self.next()))
+    }
+
+    fn pipeline(&self, _: LibraryId, _: &str, _: &Constants) -> Result<Pipeline, GpuError> {
+        Ok(Pipeline { id: PipelineId(self.next()), max_threads: self.limits.max_threads })
+    }
+
+    fn drop_pipeline(&self, _: PipelineId) {}
+
+    fn drop_library(&self, _: LibraryId) {}
+
+    fn submit(&self, _: &CommandList) -> Result<Box<dyn Submission>, GpuError> {
+        Ok(Box::new(Done))
+    }
+}
+
+struct Done;
+
+impl Submission for Done {
+    fn command_buffers(&self) -> u64 {
+        1
+    }
+
+    fn poll(&mut self) -> bool {
+        true
+    }
+
+    fn wait(&mut self, _: Duration) -> Result<Option<Duration>, GpuError> {
+        Ok(Some(Duration::ZERO))
+    }
+}

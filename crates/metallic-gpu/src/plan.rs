@@ -1,0 +1,503 @@
+//! From operations to launches: pure functions of types, the step's shape and the device's limits. The match over [`Op`]
+//! is exhaustive: a new operation breaks the build here.
+
+use metallic_core::{DType, Dim, Op, Project, Qkv, Sizes, StateLayout, TensorType, WeightUse};
+
+use crate::error::GpuError;
+use crate::gpu::Limits;
+use crate::kernels::attention::AttentionSpec;
+use crate::kernels::project::{Part, Projection};
+use crate::kernels::rope::{HeadNorm, KvRows, RopeKv};
+use crate::kernels::{
+    Moved, Slot, Stage, Stages, attention, attention_plain, copy, elementwise, experts, gather, matvec, norm,
+    project, qkv, recurrent, rope, sample, sdpa, softmax,
+};
+use crate::provider::{OpKind, Provider};
+use crate::step::StepShape;
+
+/// An operation as it is to run: its operands' types as they lie in memory, and what comes with a step.
+#[derive(Clone, Copy)]
+pub(crate) struct Site<'a> {
+    pub(crate) op: &'a Op,
+    pub(crate) inputs: &'a [TensorType],
+    pub(crate) out: TensorType,
+    /// Of the step; of an operation that is carried out alone, nothing.
+    pub(crate) shape: &'a StepShape,
+    pub(crate) states: Option<&'a StateLayout>,
+}
+
+/// What kernels an operation has.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Kernels {
+    /// One for each float type, or none at all.
+    EveryFloat,
+    /// The same, with vectors beside the rows that may be of another type.
+    Mixed,
+    /// The same, with sinks of `F32`.
+    Sdpa,
+    /// For activations of `F32` alone.
+    Wide,
+    /// The same: products, which a provider makes.
+    Products,
+    /// The same: attention over the cache, by a provider.
+    Attention,
+}
+
+fn kernels_of(op: &Op) -> Kernels {
+    match op {
+        Op::Tokens
+        | Op::Positions
+        | Op::OutputRows
+        | Op::Choices
+        | Op::Weight(_)
+        | Op::Embed(_)
+        | Op::SelectRows
+        | Op::Slice { .. }
+        | Op::Gather
+        | Op::Cast(_)
+        | Op::Unary(_)
+        | Op::Scalar { .. }
+        | Op::Softcap(_)
+        | Op::Gated(_)
+        | Op::Softmax
+        | Op::Combine
+        | Op::Rope(_)
+        | Op::Argmax
+        | Op::TopK { .. }
+        | Op::Sample => Kernels::EveryFloat,
+        Op::Binary(_) | Op::RmsNorm { .. } | Op::LayerNorm { .. } => Kernels::Mixed,
+        Op::Sdpa(_) => Kernels::Sdpa,
+        Op::ExpertLinear | Op::KvWrite { .. } | Op::ShortConv { .. } | Op::Recurrence(_) => Kernels::Wide,
+        Op::Linear | Op::Project(_) | Op::GatedProject { .. } | Op::Qkv(_) => Kernels::Products,
+        Op::Attention(_) => Kernels::Attention,
+    }
+}
+
+/// The operations for which there is a choice in a step like this.
+pub(crate) fn choice(site: &Site<'_>) -> Option<OpKind> {
+    match kernels_of(site.op) {
+        Kernels::Attention => Some(OpKind::Sdpa),
+        Kernels::Products => (site.rows(site.out) > matvec::MAX_TOKENS as usize).then_some(OpKind::Matmul),
+        Kernels::EveryFloat | Kernels::Mixed | Kernels::Sdpa | Kernels::Wide => None,
+    }
+}
+
+/// Whether activations are cast to `F32` before and from it after: no kernel takes them as they are.
+fn widens(site: &Site<'_>) -> bool {
+    match kernels_of(site.op) {
+        Kernels::EveryFloat => false,
+        Kernels::Mixed => site.mixes_types(),
+        Kernels::Sdpa => site.inputs.get(3).is_some_and(|sinks| sinks.dtype != DType::F32),
+        Kernels::Wide | Kernels::Products | Kernels::Attention => site.is_half(),
+    }
+}
+
+/// The launches of an operation whose result has elements, or an effect. `provider` is one of those [`choice`] leaves open.
+pub(crate) fn plan(site: &Site<'_>, provider: Option<Provider>, limits: &Limits) -> Result<Stages, GpuError> {
+    let dtype = site.out.dtype;
+    let rows = (site.count(site.rows(site.out))?, site.count(site.out.shape.cols())?);
+    let elements = || site.count(site.elements(site.out));
+    let input_cols = |index: usize| site.count(site.inputs[index].shape.cols());
+    let map = |launch| Ok(Stage::new(launch, [Slot::Input(0), Slot::Output]).into());
+    let zip = |launch| Ok(Stage::new(launch, [Slot::Input(0), Slot::Input(1), Slot::Output]).into());
+    if widens(site) {
+        return widened(site, limits, |site| plan(site, provider, limits));
+    }
+    match *site.op {
+        Op::Tokens | Op::Positions | Op::OutputRows | Op::Choices | Op::Weight(_) => Ok(Stages::default()),
+        Op::Embed(_) | Op::SelectRows => {
+            let table = site.inputs[0];
+            let spec = gather::Gathered {
+                table: table.dtype,
+                out: dtype,
+                rows: rows.0,
+                cols: rows.1,
+                of: site.count(site.rows(table))?,
+                fed: site.shape.fed && matches!(site.op, Op::Embed(_)),
+            };
+            gather::gather(&spec, limits)
+        }
+        Op::Slice { start, len } => {
+            let columns = (site.count(start)?, site.count(len)?);
+            let launch = gather::slice(dtype, (rows.0, input_cols(0)?), columns, limits)?;
+            Ok(Stage::new(launch, [Slot::Input(0), Slot::Output]).touching(0, site.bytes(site.out)).into())
+        }
+        Op::Gather => gather::pick(dtype, (rows.0, input_cols(0)?), rows.1, limits),
+        Op::Cast(_) => cast(site.inputs[0].dtype, dtype, site.elements(site.out), limits).and_then(map),
+        Op::Unary(f) => map(elementwise::unary(dtype, f, elements()?, limits)?),
+        Op::Scalar { op, value, reversed } => {
+            map(elementwise::scalar(dtype, (op, reversed), value, elements()?, limits)?)
+        }
+        Op::Softcap(cap) => map(elementwise::softcap(dtype, cap, elements()?, limits)?),
+        Op::Binary(f) => {
+            let period = site.count(site.elements(site.inputs[1]))?;
+            zip(elementwise::binary(dtype, f, elements()?, period, limits)?)
+        }
+        Op::Gated(act) => zip(elementwise::gated(dtype, act, elements()?, limits)?),
+        Op::RmsNorm { eps, groups } => {
+            let parts = site.count(groups)?;
+            let shared = site.elements(site.inputs[1]) * groups == site.out.shape.cols();
+            let spec = norm::NormSpec {
+                dtype,
+                vectors: site.inputs[1].dtype,
+                rows: site.count(site.rows(site.out) * groups)?,
+                cols: rows.1 / parts.max(1),
+                parts: if shared { 1 } else { parts },
+                eps,
+            };
+            zip(norm::rms_norm(&spec, limits)?)
+        }
+        Op::LayerNorm { eps } => {
+            let vectors = site.inputs[1].dtype;
+            let spec = norm::NormSpec { dtype, vectors, rows: rows.0, cols: rows.1, parts: 1, eps };
+            let biased = site.inputs.len() > 2;
+            let bias = if biased { Slot::Input(2) } else { Slot::Unused };
+            let launch = norm::layer_norm(&spec, biased, limits)?;
+            Ok(Stage::new(launch, [Slot::Input(0), Slot::Input(1), bias, Slot::Output]).into())
+        }
+        Op::Softmax => map(softmax::softmax(dtype, rows, limits)?),
+        Op::Argmax => map(sample::argmax(site.inputs[0].dtype, site.input_rows()?, limits)?),
+        Op::TopK { k } => {
+            let k = site.count(k)?;
+            let (rows, n) = site.input_rows()?;
+            let launch = sample::top_k(site.inputs[0].dtype, (rows, n), k, limits)?;
+            let mut stages = Stages::default();
+            let picked = stages.add_scratch(sample::top_k_scratch(rows, k));
+            stages.stages.push(Stage::new(launch, [Slot::Input(0), picked, Slot::Output]));
+            Ok(stages)
+        }
+        Op::Sample => {
+            let launch = sample::choose(site.input_rows()?, limits)?;
+            let mut stages: Stages =
+                Stage::new(launch, [Slot::Input(0), Slot::Input(1), Slot::Output]).into();
+            if site.shape.edits {
+                // Edited logits are written over; others may want them as they are.
+                let (elements, bytes) = (site.elements(site.inputs[0]), site.bytes(site.inputs[0]));
+                let own = stages.add_scratch(bytes);
+                stages.replace(Slot::Input(0), own);
+                let launch = cast(DType::F32, DType::F32, elements, limits)?;
+                stages.stages.insert(0, Stage::new(launch, [Slot::Input(0), own]));
+            }
+            Ok(stages)
+        }
+        Op::Rope(spec) => rope::rope(dtype, &spec, rows, input_cols(2)?, limits),
+        Op::Sdpa(spec) => sdpa::sdpa(&spec, site.inputs, limits),
+        Op::Combine => zip(experts::combine(dtype, rows, input_cols(1)?, limits)?),
+        Op::ExpertLinear => experts::expert_linear(&site.expert_linear()?, limits),
+        Op::Linear if site.inputs[1].shape.dims().len() > 2 => batched(site, provider, limits),
+        Op::Linear => site.products(&Project::PLAIN, None, provider, limits),
+        Op::Project(spec) => site.products(&spec, None, provider, limits),
+        Op::GatedProject { norm, act } => {
+            let spec = Project { norm, parts: 2, ..Project::PLAIN };
+            site.products(&spec, Some(act), provider, limits)
+        }
+        Op::Qkv(spec) => site.qkv(&spec, provider, limits),
+        Op::KvWrite { state, .. } => {
+            let rows = site.kv_rows(state)?;
+            rope::kv_write(&rows, limits)
+        }
+        Op::Attention(attention) => {
+            let states = site.states.ok_or_else(|| site.unsupported("no cache".to_owned()))?;
+            let sinks = attention.sinks.then_some(Slot::Input(2));
+            let spec = AttentionSpec { attention, shape: *site.shape, kv: states.dtype(), sinks };
+            match provider {
+                Some(Provider::SdpaPlain) => attention_plain::plan(&spec, limits),
+                Some(Provider::SdpaFlash | Provider::MatmulTiles | Provider::MatmulRows) | None => {
+                    attention::plan(&spec, limits)
+                }
+            }
+        }
+        Op::ShortConv { .. } => recurrent::short_conv(site.shape, (rows.1, input_cols(1)?), limits),
+        Op::Recurrence(r) => recurrent::recurrence(&r, site.shape, limits),
+    }
+}
+
+/// `n` elements as another float type.
+fn cast(from: DType, to: DType, n: usize, limits: &Limits) -> Result<crate::kernels::Launch, GpuError> {
+    let axes = crate::kernels::axes::Axes::new("cast", &[n], [&[1], &[1]])?;
+    copy::copy((from, to), &axes, limits)
+}
+
+/// An operation whose kernels know `F32` alone, with casts of its activations before and after.
+fn widened(
+    site: &Site<'_>,
+    limits: &Limits,
+    plan: impl Fn(&Site<'_>) -> Result<Stages, GpuError>,
+) -> Result<Stages, GpuError> {
+    let wide = |ty: TensorType| TensorType { dtype: DType::F32, ..ty };
+    let narrow = |index: usize| {
+        let ty = site.inputs[index];
+        ty.dtype != DType::F32 && ty.dtype.is_float() && site.op.weight_use(index) == WeightUse::Vector
+    };
+    let types: Vec<TensorType> =
+        site.inputs.iter().enumerate().map(|(i, ty)| if narrow(i) { wide(*ty) } else { *ty }).collect();
+    let half = site.out.dtype.is_float() && site.out.dtype != DType::F32;
+    let out = if half { wide(site.out) } else { site.out };
+    let mut stages = plan(&Site { inputs: &types, out, ..*site })?;
+    let mut casts = Vec::new();
+    for (index, ty) in types.iter().enumerate().filter(|(index, _)| narrow(*index)) {
+        let scratch = stages.add_scratch(site.bytes(*ty));
+        stages.replace(Slot::Input(index), scratch);
+        let launch = cast(site.inputs[index].dtype, DType::F32, site.elements(*ty), limits)?;
+        casts.push(Stage::new(launch, [Slot::Input(index), scratch]));
+    }
+    stages.stages.splice(0..0, casts);
+    if half && site.elements(out) > 0 {
+        let scratch = stages.keep_output(site.bytes(out));
+        let launch = cast(DType::F32, site.out.dtype, site.elements(out), limits)?;
+        stages.stages.push(Stage::new(launch, [scratch, Slot::Output]));
+    }
+    Ok(stages)
+}
+
+/// A product for each of the outer axes.
+fn batched(site: &Site<'_>, provider: Option<Provider>, limits: &Limits) -> Result<Stages, GpuError> {
+    let [x, w] = [site.inputs[0], site.inputs[1]];
+    let last_two = |ty: TensorType| {
+        let dims = ty.shape.dims();
+        let inner = dims.len().saturating_sub(2);
+        let shape = metallic_core::Shape::new(&dims[inner..]).unwrap_or(ty.shape);
+        TensorType { shape, ..ty }
+    };
+    let inner = [last_two(x), last_two(w)];
+    let single = Site { inputs: &inner, out: last_two(site.out), ..*site };
+    let each = [site.bytes(inner[0]), site.bytes(inner[1]), site.bytes(single.out)];
+    let batches = site.bytes(site.out).checked_div(each[2]).unwrap_or(0);
+    // Whether there is a choice is for each product to say.
+    let provider = choice(&single).and(provider);
+    let mut all = Stages::default();
+    for batch in 0..batches {
+        let mut stages = plan(&single, provider, limits)?;
+        for stage in &mut stages.stages {
+            *stage = each_of(stage, each);
+        }
+        stages.replace(Slot::Input(0), Slot::InputFrom(0, batch * each[0]));
+        stages.replace(Slot::Input(1), Slot::InputFrom(1, batch * each[1]));
+        stages.replace(Slot::Output, Slot::OutputFrom(batch * each[2]));
+        all.append(stages);
+    }
+    Ok(all)
+}
+
+/// A stage of one product of a batch: it moves that product's bytes and not those up to the end of the tensors.
+fn each_of(stage: &Stage, [x, w, out]: [usize; 3]) -> Stage {
+    let parts = stage.slots().iter().enumerate().filter(|(_, (_, moved))| *moved == Moved::Once);
+    parts.fold(*stage, |stage, (index, (slot, _))| match slot {
+        Slot::Input(0) => stage.touching(index, x),
+        Slot::Input(_) => stage.touching(index, w),
+        Slot::Output => stage.touching(index, out),
+        _ => stage,
+    })
+}
+
+impl Site<'_> {
+    fn sizes(&self) -> Sizes {
+        self.shape.sizes()
+    }
+
+    pub(crate) fn rows(&self, ty: TensorType) -> usize {
+        ty.shape.rows(self.sizes())
+    }
+
+    pub(crate) fn elements(&self, ty: TensorType) -> usize {
+        ty.shape.elements(self.sizes())
+    }
+
+    pub(crate) fn bytes(&self, ty: TensorType) -> usize {
+        ty.bytes(self.sizes()).unwrap_or(0)
+    }
+
+    fn unsupported(&self, reason: String) -> GpuError {
+        GpuError::Unsupported { op: self.op.name(), reason }
+    }
+
+    /// A size as kernels count.
+    fn count(&self, n: usize) -> Result<u32, GpuError> {
+        u32::try_from(n).map_err(|_| self.unsupported(format!("{n} elements; kernels count to {}", u32::MAX)))
+    }
+
+    /// Rows of the first input, and their length.
+    fn input_rows(&self) -> Result<(u32, u32), GpuError> {
+        let x = self.inputs[0];
+        Ok((self.count(self.rows(x))?, self.count(x.shape.cols())?))
+    }
+
+    /// Whether an activation is of two bytes.
+    fn is_half(&self) -> bool {
+        let half = |ty: &TensorType| matches!(ty.dtype, DType::F16 | DType::BF16);
+        let activation =
+            |(index, ty): (usize, &TensorType)| half(ty) && self.op.weight_use(index) == WeightUse::Vector;
+        half(&self.out) || self.inputs.iter().enumerate().any(activation)
+    }
+
+    /// Whether vectors are of a type that is neither the rows' nor `F32`, or not the rows' where they must be.
+    fn mixes_types(&self) -> bool {
+        let own = self.inputs[0].dtype;
+        let binary = matches!(self.op, Op::Binary(_));
+        let [_, vectors @ ..] = self.inputs else { return false };
+        let first = vectors.first().map_or(own, |ty| ty.dtype);
+        vectors.iter().any(|ty| ty.dtype != first) || first != own && (binary || first != DType::F32)
+    }
+
+    fn expert_linear(&self) -> Result<experts::ExpertLinear, GpuError> {
+        let [x, w, ids] = [self.inputs[0], self.inputs[1], self.inputs[2]];
+        let &[Dim::Fixed(experts), Dim::Fixed(rows), Dim::Fixed(cols)] = w.shape.dims() else {
+            return Err(self.unsupported(format!("matrices {w}; their axes must be three and fixed")));
+        };
+        // A row of one matrix's columns serves all of a token's choices.
+        let sharing = if x.shape.cols() == cols { ids.shape.cols() } else { 1 };
+        Ok(experts::ExpertLinear {
+            dtype: w.dtype,
+            experts: self.count(experts)?,
+            rows: self.count(rows)?,
+            cols: self.count(cols)?,
+            choices: self.count(self.elements(ids))?,
+            sharing: self.count(sharing)?,
+        })
+    }
+
+    fn products(
+        &self,
+        spec: &Project,
+        gate: Option<metallic_core::Unary>,
+        provider: Option<Provider>,
+        limits: &Limits,
+    ) -> Result<Stages, GpuError> {
+        let projection = Projection { gate, ..self.projection(spec)? };
+        if by_tiles(projection.tokens, provider) {
+            project::plan_tiles(&projection, limits)
+        } else {
+            project::plan_vectors(&projection, limits)
+        }
+    }
+
+    fn qkv(&self, spec: &Qkv, provider: Option<Provider>, limits: &Limits) -> Result<Stages, GpuError> {
+        let projection = self.projection(&spec.project())?;
+        let way = RopeKv {
+            rope: &spec.rope,
+            kv: self.kv_rows(spec.state)?,
+            heads: self.count(spec.heads)?,
+            pairs: self.count(self.inputs[spec.freqs()].shape.cols())?,
+            positions: Slot::Input(spec.positions()),
+            freqs: Slot::Input(spec.freqs()),
+            norm: spec.head_norm.zip(spec.head_norms()).map(|(eps, first)| HeadNorm {
+                eps,
+                q: Slot::Input(first),
+                k: Slot::Input(first + 1),
+            }),
+        };
+        if by_tiles(projection.tokens, provider) {
+            qkv::tiles(&projection, &way, limits)
+        } else {
+            qkv::vectors(&projection, &way, limits)
+        }
+    }
+
+    fn kv_rows(&self, state: metallic_core::StateId) -> Result<KvRows, GpuError> {
+        let states = self.states.ok_or_else(|| self.unsupported("no cache".to_owned()))?;
+        let kv = states.kv(state).ok_or_else(|| self.unsupported(format!("no keys of state {}", state.0)))?;
+        Ok(KvRows {
+            dtype: states.dtype(),
+            kv_heads: kv.kv_heads,
+            head_dim: kv.key_dim,
+            value_dim: kv.value_dim,
+            tokens: self.count(self.shape.tokens)?,
+        })
+    }
+
+    fn projection(&self, spec: &Project) -> Result<Projection, GpuError> {
+        let at = spec.inputs();
+        let mut parts = [None; project::MAX_PARTS];
+        if spec.parts > parts.len() {
+            let reason = format!("{} matrices side by side; at most {}", spec.parts, parts.len());
+            return Err(self.unsupported(reason));
+        }
+        for (i, part) in parts.iter_mut().take(spec.parts).enumerate() {
+            let weight = self.inputs[at.weights + i];
+            let Dim::Fixed(rows) = weight.shape.leading() else {
+                return Err(self.unsupported(format!("a matrix {weight}; its rows must be fixed")));
+            };
+            *part = Some(Part {
+                dtype: weight.dtype,
+                rows: self.count(rows)?,
+                weight: Slot::Input(at.weights + i),
+                bias: at.biases.map(|b| Slot::Input(b + i)),
+            });
+        }
+        let (tokens, cols) = self.input_rows()?;
+        Ok(Projection {
+            op: self.op.name(),
+            tokens,
+            cols,
+            parts,
+            x: Slot::Input(0),
+            norm: spec.norm.zip(at.norm).map(|(eps, index)| (eps, Slot::Input(index))),
+            residual: at.residual.map(Slot::Input),
+            gate: None,
+        })
+    }
+}
+
+/// Few tokens go through the matrix–vector kernels, which fuse everything; for many there is a choice.
+fn by_tiles(tokens: u32, provider: Option<Provider>) -> bool {
+    match provider {
+        Some(Provider::MatmulRows) => false,
+        Some(Provider::MatmulTiles) => true,
+        Some(Provider::SdpaFlash | Provider::SdpaPlain) | None => tokens > matvec::MAX_TOKENS,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use metallic_core::Shape;
+
+    use super::*;
+    use crate::threadgroup::tests::LIMITS;
+
+    fn fixed(dtype: DType, dims: &[usize]) -> TensorType {
+        let dims: Vec<Dim> = dims.iter().copied().map(Dim::Fixed).collect();
+        TensorType::new(dtype, Shape::new(&dims).unwrap())
+    }
+
+    fn planned(op: &Op, inputs: &[TensorType], out: TensorType) -> Stages {
+        let shape = StepShape::default();
+        let site = Site { op, inputs, out, shape: &shape, states: None };
+        plan(&site, choice(&site).map(|_| Provider::MatmulTiles), &LIMITS).unwrap()
+    }
+
+    #[test]
+    fn halves_of_a_batch_go_through_scratch_part_by_part() {
+        let inputs = [fixed(DType::F16, &[2, 3, 5]), fixed(DType::F16, &[2, 4, 5])];
+        let stages = planned(&Op::Linear, &inputs, fixed(DType::F16, &[2, 3, 4]));
+        let slots = |stage: usize| -> Vec<(Slot, Moved)> { stages.stages[stage].slots().to_vec() };
+        let (x, out) = (stages.scratch.len() - 2, stages.scratch.len() - 1);
+        assert_eq!(stages.scratch[x..], [2 * 3 * 5 * 4, 2 * 3 * 4 * 4]);
+        assert_eq!(slots(0)[..], [(Slot::Input(0), Moved::Once), (Slot::Scratch(x), Moved::Once)]);
+        for batch in 0..2 {
+            let slots = slots(1 + batch);
+            assert_eq!(slots[0], (Slot::ScratchFrom(x, batch * 60), Moved::Bytes(60)));
+            assert_eq!(slots[2], (Slot::InputFrom(1, batch * 40), Moved::Bytes(40)));
+            assert_eq!(slots[9], (Slot::ScratchFrom(out, batch * 48), Moved::Bytes(48)));
+        }
+        assert_eq!(slots(3)[..], [(Slot::Scratch(out), Moved::Once), (Slot::Output, Moved::Once)]);
+        assert_eq!(stages.stages[1].launch.kernel.function, "matvec_4", "few rows each, many in all");
+    }
+
+    #[test]
+    fn kernels_that_know_a_type_are_given_it_and_others_floats() {
+        let types = |op: Op, inputs: &[TensorType], out: TensorType| -> Vec<&'static str> {
+            let stages = planned(&op, inputs, out).stages;
+            stages.iter().map(|stage| stage.launch.kernel.function).collect()
+        };
+        let (x, w, ids) =
+            (fixed(DType::F16, &[3, 64]), fixed(DType::Q4_0, &[6, 10, 64]), fixed(DType::U32, &[3, 2]));
+        let half = |cols: usize| fixed(DType::F16, &[3, cols]);
+        assert_eq!(types(Op::Gather, &[x, ids], half(2)), ["pick_f16"]);
+        assert_eq!(types(Op::Combine, &[x, half(2)], half(32)), ["combine_f16"]);
+        let wide = ["copy_f16_f32", "expert_linear", "copy_f32_f16"];
+        assert_eq!(types(Op::ExpertLinear, &[x, w, ids], half(20)), wide);
+        let scale = fixed(DType::BF16, &[64]);
+        let norm = types(Op::RmsNorm { eps: 1e-5, groups: 1 }, &[x, scale], x);
+        assert_eq!(norm, ["copy_f16_f32", "copy_bf16_f32", "rms_norm_f32", "copy_f32_f16"]);
+    }
+}

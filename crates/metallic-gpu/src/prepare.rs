@@ -1,0 +1,389 @@
+//! From plans to commands: kernels are made ready, every argument becomes a checked binding. Done once for a shape of step.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use metallic_core::{Dim, Graph, Needed, Node, NodeId, Op, Schedule, TensorType, WeightUse};
+
+use crate::backend::Shared;
+use crate::command::{Access, Binding, Command, CommandList, Dispatch, Region};
+use crate::error::GpuError;
+use crate::gpu::Limits;
+use crate::kernels::{MAX_ARGS, Moved, Slot, Stage, Stages, StepTable};
+use crate::pipelines::{HeldKernels, ReadyPipeline};
+use crate::plan::{Site, choice, plan};
+use crate::provider::{OpKind, Provider};
+use crate::states::States;
+use crate::step::{StepCounts, StepShape};
+use crate::weights::DeviceWeights;
+
+/// Places in the arena and in the inputs begin at this many bytes.
+pub(crate) const ALIGN: usize = 256;
+
+/// Plans kept at most.
+const PLANS: usize = 64;
+
+/// The launches of one operation with their kernels.
+pub(crate) struct Ready {
+    pub(crate) stages: Stages,
+    pub(crate) kernels: Vec<Arc<ReadyPipeline>>,
+}
+
+/// Plans an operation and makes its kernels ready, with the first provider that can.
+pub(crate) fn ready(shared: &Shared, site: &Site<'_>, held: &mut HeldKernels) -> Result<Ready, GpuError> {
+    made(shared, held, choice(site), |provider, limits| plan(site, provider, limits))
+}
+
+/// Makes the kernels of a plan ready: with the first provider that can, and again where the compiler left a kernel fewer threads
+/// than the device has.
+pub(crate) fn made(
+    shared: &Shared,
+    held: &mut HeldKernels,
+    choice: Option<OpKind>,
+    plan: impl Fn(Option<Provider>, &Limits) -> Result<Stages, GpuError>,
+) -> Result<Ready, GpuError> {
+    let mut limits = *shared.gpu.limits();
+    loop {
+        let mut attempt = |provider: Option<Provider>| -> Result<Ready, GpuError> {
+            let stages = plan(provider, &limits)?;
+            let take = |stage: &Stage| held.take(&shared.pipelines, &stage.launch.kernel);
+            let kernels = stages.stages.iter().map(take).collect::<Result<_, _>>()?;
+            Ok(Ready { stages, kernels })
+        };
+        let made = match choice {
+            Some(op) => shared.providers.choose(op, |provider| attempt(Some(provider)))?,
+            None => attempt(None)?,
+        };
+        match made.fewer_threads() {
+            Some(most) if most < limits.max_threads => limits.max_threads = most,
+            Some(_) | None => return Ok(made),
+        }
+    }
+}
+
+impl Ready {
+    /// Threads the compiler left a kernel, where it is launched with more: one that takes many registers has fewer.
+    fn fewer_threads(&self) -> Option<u32> {
+        let threads = self.stages.stages.iter().map(|stage| stage.launch.threads.iter().product::<u32>());
+        let allowed = self.kernels.iter().map(|kernel| kernel.max_threads());
+        threads.zip(allowed).filter(|(threads, allowed)| threads > allowed).map(|(_, allowed)| allowed).min()
+    }
+
+    /// Bytes of scratch, each part at an aligned place.
+    pub(crate) fn scratch_bytes(&self) -> usize {
+        self.stages.scratch.iter().map(|bytes| bytes.next_multiple_of(ALIGN)).sum()
+    }
+
+    /// Appends the commands; `region` says what stands behind a slot that is no scratch.
+    pub(crate) fn encode(
+        &self,
+        label: &'static str,
+        limits: &Limits,
+        scratch: Region,
+        region: impl Fn(Slot) -> Result<Region, GpuError>,
+        mut push: impl FnMut(Dispatch, &Stage),
+    ) -> Result<(), GpuError> {
+        let mut at = 0;
+        let mut parts = Vec::with_capacity(self.stages.scratch.len());
+        for bytes in &self.stages.scratch {
+            parts.push(scratch.slice(at, *bytes)?);
+            at += bytes.next_multiple_of(ALIGN);
+        }
+        let missing = || GpuError::Unsupported { op: label, reason: "scratch that is not there".to_owned() };
+        for (stage, kernel) in self.stages.stages.iter().zip(&self.kernels) {
+            let of = |slot: Slot| match slot {
+                Slot::Scratch(index) => parts.get(index).copied().ok_or_else(missing),
+                Slot::ScratchFrom(index, start) => {
+                    let part = parts.get(index).copied().ok_or_else(missing)?;
+                    part.slice(start, part.len().saturating_sub(start))
+                }
+                slot => region(slot),
+            };
+            push(bind(stage, kernel, label, limits, of)?, stage);
+        }
+        Ok(())
+    }
+}
+
+/// A stage as a dispatch; `region` says what stands behind each slot.
+fn bind(
+    stage: &Stage,
+    kernel: &ReadyPipeline,
+    label: &'static str,
+    limits: &Limits,
+    region: impl Fn(Slot) -> Result<Region, GpuError>,
+) -> Result<Dispatch, GpuError> {
+    let launch = &stage.launch;
+    launch.check(&kernel.limits(limits))?;
+    let mut bindings: Vec<Binding> = Vec::with_capacity(MAX_ARGS);
+    for ((slot, moved), arg) in stage.slots().iter().zip(launch.kernel.args) {
+        let region = region(*slot)?;
+        let binding = match (slot, arg.access) {
+            (Slot::Unused, _) | (_, Access::Unused) => region.unused(),
+            (_, Access::Read) => region.read(),
+            (_, Access::Write) => region.write(),
+            (_, Access::ReadWrite) => region.read_write(),
+        };
+        bindings.push(match moved {
+            Moved::Bytes(bytes) => binding.touching(*bytes),
+            // What a step looks at is counted when there is one; here it is all that could be.
+            Moved::Once | Moved::Seen { .. } => binding,
+        });
+    }
+    Dispatch::new(label, kernel.id(), launch, &bindings)
+}
+
+/// What the steps of one shape cost, apart from what each of them looks at.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Counts {
+    pub(crate) dispatches: u64,
+    read: u64,
+    written: u64,
+    /// Reads that the step alone knows, each kind once with its sum.
+    seen: Vec<Moved>,
+}
+
+impl Counts {
+    fn add(&mut self, dispatch: &Dispatch, stage: &Stage) {
+        self.dispatches += 1;
+        for ((_, binding), (_, moved)) in dispatch.bindings().zip(stage.slots()) {
+            if let Moved::Seen { per_token, window, tiles } = *moved {
+                let same = |known: &&mut Moved| matches!(known, Moved::Seen { window: w, tiles: t, .. } if *w == window && *t == tiles);
+                match self.seen.iter_mut().find(same) {
+                    Some(Moved::Seen { per_token: sum, .. }) => *sum = sum.saturating_add(per_token),
+                    Some(Moved::Once | Moved::Bytes(_)) | None => self.seen.push(*moved),
+                }
+                continue;
+            }
+            let (read, written) = binding.traffic();
+            self.read += read;
+            self.written += written;
+        }
+    }
+
+    /// Bytes a step reads.
+    pub(crate) fn read(&self, step: &StepCounts) -> u64 {
+        self.seen.iter().filter_map(|seen| seen.bytes(step)).fold(self.read, |sum, bytes| sum + bytes as u64)
+    }
+
+    /// Bytes a step writes.
+    pub(crate) fn written(&self) -> u64 {
+        self.written
+    }
+}
+
+/// The commands of all steps of one shape.
+pub(crate) struct Prepared {
+    pub(crate) shape: StepShape,
+    /// One list; one for each operation where their times are wanted.
+    pub(crate) lists: Vec<(&'static str, CommandList)>,
+    pub(crate) counts: Counts,
+    /// Where each wanted output lies; `None` where it is not wanted.
+    pub(crate) outputs: Vec<Option<Region>>,
+    /// As long as they stand here the cache lets none of them go.
+    _kernels: Vec<Arc<ReadyPipeline>>,
+}
+
+/// Prepared plans by shape, the last used last. Few are in use at a time, so a list is searched.
+#[derive(Default)]
+pub(crate) struct Plans {
+    plans: VecDeque<Arc<Prepared>>,
+}
+
+impl Plans {
+    /// The plan of steps of this shape, if it is kept.
+    pub(crate) fn get(&mut self, shape: &StepShape) -> Option<Arc<Prepared>> {
+        let found = self.plans.iter().rposition(|plan| plan.shape == *shape)?;
+        let plan = self.plans.remove(found)?;
+        self.plans.push_back(plan.clone());
+        Some(plan)
+    }
+
+    /// Keeps a plan; the one that was not used for longest goes where there are too many.
+    pub(crate) fn put(&mut self, plan: Arc<Prepared>) {
+        if self.plans.len() == PLANS {
+            self.plans.pop_front();
+        }
+        self.plans.push_back(plan);
+    }
+
+    /// Lets go of all: memory they name has moved.
+    pub(crate) fn clear(&mut self) {
+        self.plans.clear();
+    }
+}
+
+/// What stays the same from step to step.
+pub(crate) struct Preparer<'a> {
+    pub(crate) shared: &'a Shared,
+    pub(crate) graph: &'a Graph,
+    pub(crate) schedule: &'a Schedule,
+    pub(crate) needed: &'a [Needed],
+    pub(crate) aliases: &'a [bool],
+    pub(crate) weights: &'a DeviceWeights,
+    pub(crate) states: &'a States,
+}
+
+/// Where a step's memory lies.
+#[derive(Clone, Copy)]
+pub(crate) struct StepMemory {
+    /// Intermediates, then scratch.
+    pub(crate) arena: Region,
+    /// The step's tables.
+    pub(crate) tables: Region,
+    /// Where chosen tokens go, and where the step before has put its own.
+    pub(crate) chosen: [Region; 2],
+}
+
+/// The operations of a step with their kernels, and the memory they need.
+pub(crate) struct Planned {
+    nodes: Vec<(NodeId, Ready)>,
+    kernels: HeldKernels,
+    pub(crate) arena_bytes: usize,
+}
+
+impl Planned {
+    /// Kernels that were ready, and that had to be made.
+    pub(crate) fn kernel_counts(&self) -> (u64, u64) {
+        (self.kernels.hits, self.kernels.misses)
+    }
+}
+
+impl Preparer<'_> {
+    /// Picks the kernels of steps of a shape and makes them ready.
+    pub(crate) fn plan(&self, shape: &StepShape) -> Result<Planned, GpuError> {
+        let mut kernels = HeldKernels::default();
+        let (mut nodes, mut scratch) = (Vec::new(), 0);
+        for id in (0..self.graph.nodes().len()).map(NodeId) {
+            let node = self.graph.node(id);
+            let unchosen = node.op == Op::Sample && shape.choices == 0;
+            let unneeded = node.op.is_source() || !self.needed[id.0].for_step(shape.wanted) || unchosen;
+            // A receipt has no rows, what it stands for has happened all the same.
+            let empty = node.ty.shape.elements(shape.sizes()) == 0 && !node.op.has_effect();
+            if unneeded || empty || self.is_alias(id, shape) {
+                continue;
+            }
+            let inputs: Vec<TensorType> =
+                (0..node.inputs.len()).map(|index| self.stored(node, index)).collect();
+            let states = Some(self.states.layout());
+            let site = Site { op: &node.op, inputs: &inputs, out: node.ty, shape, states };
+            let ready = ready(self.shared, &site, &mut kernels)?;
+            scratch = scratch.max(ready.scratch_bytes());
+            nodes.push((id, ready));
+        }
+        Ok(Planned { nodes, kernels, arena_bytes: self.value_bytes(shape) + scratch })
+    }
+
+    /// The type of a node's input as it lies in memory: vectors among the weights are numbers.
+    fn stored(&self, node: &Node, index: usize) -> TensorType {
+        let input = self.graph.node(node.inputs[index]);
+        match (input.op, node.op.weight_use(index)) {
+            (Op::Weight(_), WeightUse::Vector) => TensorType::f32(input.ty.shape),
+            _ => input.ty,
+        }
+    }
+
+    /// Bytes of intermediates; scratch begins after them.
+    fn value_bytes(&self, shape: &StepShape) -> usize {
+        self.schedule.arena_bytes(shape.sizes()).next_multiple_of(ALIGN)
+    }
+
+    /// Binds every launch of a plan to memory.
+    pub(crate) fn prepare(
+        &self,
+        shape: &StepShape,
+        planned: Planned,
+        memory: StepMemory,
+    ) -> Result<Prepared, GpuError> {
+        let Planned { nodes, kernels, arena_bytes } = planned;
+        let start = self.value_bytes(shape);
+        let scratch = memory.arena.slice(start, arena_bytes - start)?;
+        let mut lists: Vec<(&'static str, CommandList)> = Vec::new();
+        let mut counts = Counts::default();
+        for (id, ready) in &nodes {
+            let label = self.graph.node(*id).op.name();
+            if lists.is_empty() || self.shared.options.profile {
+                lists.push((label, CommandList::new()));
+            }
+            let Some((_, list)) = lists.last_mut() else { continue };
+            let region = |slot| self.region(*id, slot, shape, memory);
+            ready.encode(label, self.shared.gpu.limits(), scratch, region, |dispatch, stage| {
+                counts.add(&dispatch, stage);
+                list.push(Command::Dispatch(dispatch));
+            })?;
+        }
+        let output = |(index, id): (usize, &NodeId)| {
+            let unchosen = self.graph.node(*id).op == Op::Sample && shape.choices == 0;
+            (shape.wanted.has(index) && !unchosen).then(|| self.value(*id, shape, memory)).transpose()
+        };
+        let outputs = self.graph.outputs().iter().enumerate().map(output).collect::<Result<_, _>>()?;
+        Ok(Prepared { shape: *shape, lists, counts, outputs, _kernels: kernels.into_pipelines() })
+    }
+
+    fn region(
+        &self,
+        id: NodeId,
+        slot: Slot,
+        shape: &StepShape,
+        memory: StepMemory,
+    ) -> Result<Region, GpuError> {
+        let node = self.graph.node(id);
+        let missing =
+            |what: &str| GpuError::Unsupported { op: node.op.name(), reason: format!("{what} is not there") };
+        let tail = |region: Region, start: usize| region.slice(start, region.len().saturating_sub(start));
+        let state = |part: usize| {
+            let state = node.op.state().ok_or_else(|| missing("a state"))?;
+            self.states.region(state, part)
+        };
+        match slot {
+            Slot::Input(index) | Slot::InputFrom(index, _) => {
+                let input = *node.inputs.get(index).ok_or_else(|| missing("an input"))?;
+                let region = match self.weights.region(self.graph, &node.op, index, input) {
+                    Some(region) => region,
+                    None => self.value(input, shape, memory)?,
+                };
+                if let Slot::InputFrom(_, start) = slot { tail(region, start) } else { Ok(region) }
+            }
+            Slot::Output => self.value(id, shape, memory),
+            Slot::OutputFrom(start) => tail(self.value(id, shape, memory)?, start),
+            Slot::Scratch(_) | Slot::ScratchFrom(..) => Err(missing("scratch")),
+            Slot::Step(table) => shape.region(table, memory.tables),
+            Slot::Fed => Ok(memory.chosen[1]),
+            Slot::Keys | Slot::Recurrent => state(0),
+            Slot::Values => state(1),
+            Slot::Unused => memory.arena.slice(0, ALIGN),
+        }
+    }
+
+    /// Where a node's value lies.
+    fn value(&self, id: NodeId, shape: &StepShape, memory: StepMemory) -> Result<Region, GpuError> {
+        let table = |table| shape.region(table, memory.tables);
+        match self.graph.node(id).op {
+            Op::Tokens => table(StepTable::Tokens),
+            Op::Positions => table(StepTable::Positions),
+            Op::OutputRows => table(StepTable::Outputs),
+            Op::Choices => table(StepTable::Choices),
+            // Chosen tokens outlive the step: the next one takes them while the host has not read them yet.
+            Op::Sample if self.graph.outputs().contains(&id) => memory.chosen[0].slice(0, 4 * shape.outputs),
+            _ if self.is_alias(id, shape) => self.value(self.graph.node(id).inputs[0], shape, memory),
+            _ => {
+                let range = self.schedule.range(id, shape.sizes()).unwrap_or(0..0);
+                memory.arena.slice(range.start, range.len())
+            }
+        }
+    }
+
+    /// Whether a node's value is that of its first input, untouched.
+    fn is_alias(&self, id: NodeId, shape: &StepShape) -> bool {
+        shape.all_outputs && self.aliases.get(id.0).copied().unwrap_or(false)
+    }
+}
+
+/// Selections of rows that need not be carried out in a step that wants all of them, by node: nothing after them is
+/// written among the per-token values, so what they select from stays as it is.
+pub(crate) fn aliases(graph: &Graph) -> Vec<bool> {
+    let per_token = |n: &Node| !n.op.is_source() && n.ty.shape.leading() == Dim::Tokens;
+    let last = graph.nodes().iter().rposition(per_token);
+    let free = |(index, n): (usize, &Node)| n.op == Op::SelectRows && last.is_none_or(|last| index > last);
+    graph.nodes().iter().enumerate().map(free).collect()
+}

@@ -1,0 +1,163 @@
+//! What a program keeps between steps: keys and values in blocks, recurrent states in slots.
+
+use std::time::Duration;
+
+use metallic_core::{BLOCK_TOKENS, State, StateId, StateLayout};
+
+use crate::backend::Shared;
+use crate::command::{Command, CommandList, Region};
+use crate::error::GpuError;
+use crate::gpu::Storage;
+use crate::pool::Allocation;
+
+/// Blocks are had by so many at a time.
+const SLAB: usize = 16;
+
+/// The states of a program, a buffer each.
+pub(crate) struct States {
+    layout: StateLayout,
+    held: Vec<KeptState>,
+    /// Blocks, and slots, that every state has.
+    blocks: usize,
+    slots: usize,
+}
+
+/// One state: parts that lie one after another, each with room for so many items.
+#[derive(Default)]
+struct KeptState {
+    memory: Option<Allocation>,
+    items: usize,
+    /// Bytes of an item in each part: keys and values of a block, or the numbers of a sequence.
+    parts: Vec<usize>,
+}
+
+impl KeptState {
+    fn region(&self, part: usize) -> Option<Region> {
+        let before: usize = self.parts[..part].iter().sum();
+        let bytes = *self.parts.get(part)?;
+        self.memory.as_ref()?.region().slice(before * self.items, bytes * self.items).ok()
+    }
+
+    /// Makes room for `items` items; what was there moves to the larger buffer on the device.
+    fn grow(&mut self, shared: &Shared, roomy: usize, exact: usize) -> Result<(), GpuError> {
+        let item: usize = self.parts.iter().sum();
+        let ask = |items: usize| shared.pool.allocate("keys and values", item * items, Storage::Private);
+        let (memory, items) = match ask(roomy) {
+            Ok(memory) => (memory, roomy),
+            Err(_) if roomy > exact => (ask(exact)?, exact),
+            Err(error) => return Err(error),
+        };
+        let new = KeptState { memory: Some(memory), items, parts: self.parts.clone() };
+        let mut list = CommandList::new();
+        for part in 0..self.parts.len() {
+            if let (Some(from), Some(to)) = (self.region(part), new.region(part)) {
+                list.push(Command::Copy { from, to: to.slice(0, from.len())? });
+            }
+        }
+        if !list.is_empty() {
+            shared.gpu.submit(&list)?.wait(shared.options.timeout)?;
+        }
+        *self = new;
+        Ok(())
+    }
+}
+
+impl States {
+    pub(crate) fn new(layout: StateLayout) -> States {
+        let held = |state: &Option<State>| KeptState {
+            parts: match state {
+                Some(State::Kv(kv)) => [kv.key_dim, kv.value_dim]
+                    .map(|dim| BLOCK_TOKENS * kv.kv_heads * layout.row_bytes(dim))
+                    .to_vec(),
+                Some(State::Recurrent(elements)) => vec![elements * size_of::<f32>()],
+                None => Vec::new(),
+            },
+            ..KeptState::default()
+        };
+        let held = layout.states().iter().map(held).collect();
+        States { layout, held, blocks: 0, slots: 0 }
+    }
+
+    pub(crate) fn layout(&self) -> &StateLayout {
+        &self.layout
+    }
+
+    pub(crate) fn blocks(&self) -> usize {
+        self.blocks
+    }
+
+    /// Slots that are reserved; `None` where nothing is kept in slots.
+    pub(crate) fn slots(&self) -> Option<usize> {
+        self.layout.is_recurrent().then_some(self.slots)
+    }
+
+    pub(crate) fn bytes(&self) -> usize {
+        self.held.iter().filter_map(|h| h.memory.as_ref()).map(|m| m.region().len()).sum()
+    }
+
+    fn of_kind(&mut self, recurrent: bool) -> impl Iterator<Item = &mut KeptState> {
+        let kinds = self.layout.states().iter();
+        self.held.iter_mut().zip(kinds).filter_map(move |(held, state)| match state {
+            Some(State::Recurrent(_)) if recurrent => Some(held),
+            Some(State::Kv(_)) if !recurrent => Some(held),
+            Some(State::Recurrent(_) | State::Kv(_)) | None => None,
+        })
+    }
+
+    /// Makes room for at least `blocks`, a state at a time, so that no more than one is held twice. A failure leaves every
+    /// state with what it had or more.
+    pub(crate) fn reserve_blocks(&mut self, shared: &Shared, blocks: usize) -> Result<bool, GpuError> {
+        if blocks <= self.blocks {
+            return Ok(false);
+        }
+        let exact = blocks.next_multiple_of(SLAB);
+        // Growing by a share keeps the copies of a long context few.
+        let roomy = exact.max((self.blocks + self.blocks / 4).next_multiple_of(SLAB));
+        for held in self.of_kind(false).filter(|held| held.items < blocks) {
+            held.grow(shared, roomy, exact)?;
+        }
+        self.blocks = self.of_kind(false).map(|held| held.items).min().unwrap_or(roomy);
+        Ok(true)
+    }
+
+    /// Makes room for at least `slots` sequences.
+    pub(crate) fn reserve_slots(&mut self, shared: &Shared, slots: usize) -> Result<bool, GpuError> {
+        if slots <= self.slots {
+            return Ok(false);
+        }
+        for held in self.of_kind(true).filter(|held| held.items < slots) {
+            held.grow(shared, slots, slots)?;
+        }
+        self.slots = slots;
+        Ok(true)
+    }
+
+    /// The recurrent states of `to` become those of `from`.
+    pub(crate) fn copy_slot(
+        &mut self,
+        shared: &Shared,
+        from: u32,
+        to: u32,
+        bound: Duration,
+    ) -> Result<(), GpuError> {
+        let mut list = CommandList::new();
+        for held in self.of_kind(true) {
+            let (Some(all), [bytes]) = (held.region(0), &held.parts[..]) else { continue };
+            let at = |slot: u32| all.slice(slot as usize * bytes, *bytes);
+            list.push(Command::Copy { from: at(from)?, to: at(to)? });
+        }
+        if from != to && !list.is_empty() {
+            shared.gpu.submit(&list)?.wait(bound)?;
+        }
+        Ok(())
+    }
+
+    /// A part of a state: keys (0) and values (1), or a recurrent state (0).
+    pub(crate) fn region(&self, id: StateId, part: usize) -> Result<Region, GpuError> {
+        let found = self.held.get(id.0).and_then(|held| held.region(part));
+        found.ok_or_else(|| GpuError::Unsupported {
+            op: "state",
+            reason: format!("state {} of {}, which was not reserved", id.0, self.held.len()),
+        })
+    }
+}

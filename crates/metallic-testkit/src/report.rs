@@ -1,0 +1,100 @@
+//! Running tables, and what came of it.
+
+use metallic_core::{Backend, BackendError};
+
+use crate::cases::Exactness;
+use crate::{copies, eager, graphs};
+
+/// Why a case did not pass.
+#[derive(Clone, Debug)]
+pub enum Failure {
+    /// The backend says that it cannot run it.
+    Refused(BackendError),
+    /// The result is wrong, or there is none.
+    Wrong(String),
+}
+
+impl From<BackendError> for Failure {
+    fn from(error: BackendError) -> Failure {
+        match error {
+            BackendError::Unsupported { .. } => Failure::Refused(error),
+            error => Failure::Wrong(error.to_string()),
+        }
+    }
+}
+
+impl From<String> for Failure {
+    fn from(what: String) -> Failure {
+        Failure::Wrong(what)
+    }
+}
+
+/// Which cases are run, and what is asked of the backend.
+#[derive(Clone, Copy)]
+pub struct Plan<'a> {
+    /// How close its results must be.
+    pub exactness: Exactness,
+    /// Cases with this in their name.
+    pub only: &'a str,
+    /// Cases, by name, that the backend may refuse by [`BackendError::Unsupported`].
+    pub may_refuse: &'a dyn Fn(&str) -> bool,
+}
+
+impl Default for Plan<'_> {
+    /// Every case, exactly, none refused.
+    fn default() -> Self {
+        Plan { exactness: Exactness::Exact, only: "", may_refuse: &|_| false }
+    }
+}
+
+/// What came of a table.
+#[derive(Clone, Debug, Default)]
+#[must_use]
+pub struct Report {
+    /// Cases that passed.
+    pub passed: usize,
+    /// Cases that the backend refused, as the plan lets it, and why.
+    pub refused: Vec<String>,
+    /// All others, and what is wrong.
+    pub failed: Vec<String>,
+}
+
+impl Report {
+    pub(crate) fn add(&mut self, plan: &Plan<'_>, name: &str, result: Result<(), Failure>) {
+        match result {
+            Ok(()) => self.passed += 1,
+            Err(Failure::Refused(error)) if (plan.may_refuse)(name) => {
+                self.refused.push(format!("{name}: {error}"));
+            }
+            Err(Failure::Refused(error)) => self.failed.push(format!("{name}: {error}")),
+            Err(Failure::Wrong(what)) => self.failed.push(format!("{name}: {what}")),
+        }
+    }
+
+    /// Both together.
+    pub fn and(mut self, other: Report) -> Report {
+        self.passed += other.passed;
+        self.refused.extend(other.refused);
+        self.failed.extend(other.failed);
+        self
+    }
+
+    /// Fails the test where a case failed, or where there was none; says which were refused.
+    #[track_caller]
+    pub fn expect(self) {
+        let Report { passed, refused, failed } = &self;
+        for case in refused {
+            eprintln!("REFUSED: {case}");
+        }
+        assert!(failed.is_empty(), "{} cases failed, {passed} passed:\n{}", failed.len(), failed.join("\n"));
+        assert!(passed + refused.len() > 0, "no case has such a name");
+    }
+}
+
+/// Every table on a backend: programs, single operations, copies, and what it must refuse.
+pub fn run_all(backend: &dyn Backend, plan: &Plan<'_>) -> Report {
+    let mut report =
+        graphs::run(backend, plan).and(eager::run(backend, plan)).and(copies::run(backend, plan));
+    report.add(plan, "refusals", eager::check_refusals(backend).map_err(Failure::Wrong));
+    report
+}

@@ -1,0 +1,123 @@
+//! Every device gives the logits of the reference, however tokens come to it.
+
+use metallic::Device;
+use metallic::core::{Backend, CompileOptions, DType, Program};
+use metallic::device::OpenOptions;
+use metallic_testkit::random::Random;
+use metallic_testkit::{golden, needed};
+
+use crate::tiny::Tiny;
+
+/// Two blocks of the cache, and a bit of a third.
+const TOKENS: usize = 70;
+const F32: CompileOptions = CompileOptions { kv: DType::F32, activations: DType::F32 };
+const HALF: CompileOptions = CompileOptions { activations: DType::F16, ..F32 };
+
+/// Every device that runs here.
+pub(crate) fn devices() -> impl Iterator<Item = (&'static str, Box<dyn Backend>)> {
+    let options = OpenOptions::default().threads(2);
+    let devices = [
+        ("reference", Device::Reference, options.clone()),
+        ("exact cpu", Device::Cpu, options.clone().exact(true)),
+        ("cpu", Device::Cpu, options.clone()),
+        ("soft", Device::Soft, options),
+    ];
+    devices
+        .into_iter()
+        .filter_map(|(name, device, options)| Some((name, needed(device.open_with(&options))?)))
+}
+
+/// Ids that every one of these models has.
+pub(crate) fn prompt(seed: u64, len: usize) -> Vec<u32> {
+    let mut random = Random::new(seed);
+    (0..len).map(|_| random.below(100) as u32).collect()
+}
+
+fn compile(tiny: &Tiny, backend: &dyn Backend, options: CompileOptions) -> Box<dyn Program> {
+    let model = tiny.open().unwrap_or_else(|e| panic!("{e}"));
+    model.compile(backend, options).unwrap_or_else(|e| panic!("{}: {e}", tiny.name))
+}
+
+fn reference(tiny: &Tiny, tokens: &[u32]) -> Vec<Vec<f32>> {
+    let reference = Device::Reference.open(1).expect("it is always there");
+    let mut program = compile(tiny, reference.as_ref(), F32);
+    let rows = golden::logits(program.as_mut(), tokens, tokens.len()).expect("logits");
+    let size = rows.iter().flatten().map(|x| x * x).sum::<f32>() / (rows.len() * rows[0].len()) as f32;
+    assert!((0.3..3.0).contains(&size.sqrt()), "tolerances are for numbers around 1, not {size}");
+    rows
+}
+
+#[track_caller]
+fn assert_close(what: &str, expected: &[Vec<f32>], found: &[Vec<f32>], tolerance: f32) {
+    assert_eq!(expected.len(), found.len(), "{what}");
+    for (position, (expected, found)) in expected.iter().zip(found).enumerate() {
+        let diff = golden::max_diff(expected, found);
+        assert!(diff <= tolerance, "{what}: logits of position {position} are off by {diff}");
+    }
+}
+
+#[test]
+fn every_device_gives_the_logits_of_the_reference_however_tokens_are_fed() {
+    let tokens = prompt(1, TOKENS);
+    for tiny in Tiny::all() {
+        let expected = reference(&tiny, &tokens);
+        for (name, backend) in devices() {
+            let mut program = compile(&tiny, backend.as_ref(), F32);
+            for chunk in [TOKENS, 7, 1] {
+                let found = golden::logits(program.as_mut(), &tokens, chunk).expect("logits");
+                assert_close(&format!("{} on {name} by {chunk}", tiny.name), &expected, &found, 1e-4);
+            }
+        }
+    }
+}
+
+#[test]
+fn activations_of_half_size_stay_close() {
+    let tokens = prompt(1, TOKENS);
+    for tiny in Tiny::all() {
+        let expected = reference(&tiny, &tokens);
+        for (name, backend) in devices() {
+            let mut program = compile(&tiny, backend.as_ref(), HALF);
+            for chunk in [TOKENS, 1] {
+                let found = golden::logits(program.as_mut(), &tokens, chunk).expect("logits");
+                assert_close(&format!("{} on {name} by {chunk}", tiny.name), &expected, &found, 2e-2);
+            }
+        }
+    }
+}
+
+#[test]
+fn a_branch_goes_on_as_the_sequence_it_leaves_would() {
+    let (shared, ours, theirs) = (prompt(1, 64), prompt(2, 5), prompt(3, 5));
+    let [whole, other] = [&ours, &theirs].map(|more| [&shared[..], more].concat());
+    for tiny in Tiny::all() {
+        let (expected, other) = (reference(&tiny, &whole), reference(&tiny, &other));
+        for (name, backend) in devices() {
+            let mut program = compile(&tiny, backend.as_ref(), F32);
+            let program = program.as_mut();
+            let mut trunk = golden::Sequence::new(program, 0, whole.len()).expect("room");
+            trunk.feed(program, &shared).expect("logits");
+            let mut branches = [1, 2].map(|slot| trunk.branch(program, slot).expect("room"));
+            let [same, apart] = &mut branches;
+            let mut parts = [(&mut trunk, &ours[..]), (same, &ours), (apart, &theirs)];
+            let found = golden::feed_all(program, &mut parts).expect("logits");
+            for (found, expected) in found.iter().zip([&expected, &expected, &other]) {
+                assert_close(&format!("{} on {name}", tiny.name), &expected[64..], found, 1e-4);
+            }
+        }
+    }
+}
+
+#[test]
+fn what_is_too_much_and_what_is_missing_is_refused_by_name() {
+    let missing = ["model.layers.2.mixer.conv.weight", "model.layers.1.mlp.experts.3.up_proj.weight"];
+    for (mut tiny, missing) in Tiny::all().into_iter().zip(missing) {
+        tiny.add("model.layers.1.mixer.extra.weight", &[4]);
+        let error = tiny.open().unwrap_err().to_string();
+        assert!(error.contains("`model.layers.1.mixer.extra.weight` and 0 others"), "{error}");
+        tiny.remove("model.layers.1.mixer.extra.weight");
+        tiny.remove(missing);
+        let error = tiny.open().unwrap_err().to_string();
+        assert!(error.contains(&format!("no tensor `{missing}`, the model needs it as [")), "{error}");
+    }
+}

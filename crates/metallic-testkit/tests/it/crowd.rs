@@ -1,0 +1,87 @@
+//! Many requests on a cache too small for them: some are set aside and computed again, what they kept with them.
+
+use std::sync::Arc;
+use std::sync::mpsc::channel;
+
+use metallic::core::{DType, Program};
+use metallic::generate::{Engine, EngineConfig, Generation, greedy};
+use metallic::{Model, Request, Sampling};
+use metallic_gpu::fault::{Fault, Faulty};
+use metallic_gpu::{GpuBackend, GpuOptions, Soft, SoftOptions};
+use metallic_testkit::needed;
+
+use crate::agree::{devices, prompt};
+use crate::tiny::Tiny;
+
+/// Tokens of an answer.
+const ANSWER: usize = 60;
+/// Blocks of the cache: two of five requests fit to their end.
+const BLOCKS: usize = 7;
+
+fn ask(prompt: &[u32], tokens: usize) -> Request {
+    Request::new(prompt).max_tokens(tokens).sampling(Sampling::greedy())
+}
+
+/// An engine whose cache has so many blocks.
+fn engine(model: &Model, program: Box<dyn Program>, blocks: usize) -> Engine {
+    let states = model.states(DType::F32).expect("a layout");
+    let budget = blocks * states.block_bytes();
+    let config = EngineConfig::new(model.config().context, model.config().vocab, states);
+    let config = config.kv_budget_bytes(budget).step_tokens(40).max_sequences(5);
+    Engine::new(program, config).expect("an engine")
+}
+
+/// The answers to requests that run together: the engine is held until all have come.
+fn together(engine: &Engine, prompts: &[Vec<u32>]) -> Vec<Vec<u32>> {
+    let (word, all_here) = channel();
+    let first = ask(&[1], 1).hook(move |_, _| all_here.recv().expect("a word"));
+    let first = engine.submit(first).expect("it fits");
+    let answers: Vec<Generation> =
+        prompts.iter().map(|p| engine.submit(ask(p, ANSWER)).expect("it fits")).collect();
+    word.send(()).expect("an engine that waits");
+    first.complete().expect("a token");
+    answers.into_iter().map(|answer| answer.complete().expect("an answer").tokens).collect()
+}
+
+#[test]
+fn a_crowd_on_a_small_cache_gets_the_answers_each_gets_alone() {
+    let prompts: Vec<Vec<u32>> = [3, 9, 20, 31, 32].map(|len| prompt(len, len as usize)).to_vec();
+    for tiny in Tiny::all() {
+        let model = tiny.open().unwrap_or_else(|e| panic!("{e}"));
+        for (name, backend) in devices().filter(|(name, _)| ["cpu", "soft"].contains(name)) {
+            let mut program = model.compile(backend.as_ref(), DType::F32).expect("a program");
+            let depth = if name == "soft" { 2 } else { 1 };
+            assert_eq!(program.depth(), depth, "{name} hands steps over early, or not");
+            let alone: Vec<Vec<u32>> =
+                prompts.iter().map(|p| greedy(program.as_mut(), p, ANSWER).expect("an answer")).collect();
+            let engine = engine(&model, program, BLOCKS);
+            assert_eq!(together(&engine, &prompts), alone, "{} on {name}", tiny.name);
+            let stats = engine.stats().expect("stats");
+            assert!(stats.preemptions > 0, "{} on {name}: {stats:?}", tiny.name);
+            let mut tokens = alone.concat();
+            tokens.sort_unstable();
+            tokens.dedup();
+            assert!(tokens.len() > 20, "{}: answers of {} ids prove little", tiny.name, tokens.len());
+        }
+    }
+}
+
+#[test]
+fn a_step_that_fails_leaves_no_trace_in_what_is_kept() {
+    let Some(soft) = needed(Soft::new(SoftOptions::default().threads(2))) else { return };
+    let gpu = Arc::new(Faulty::new(Arc::new(soft)));
+    let backend = GpuBackend::new(gpu.clone(), GpuOptions::default());
+    let prompts = vec![prompt(1, 9), prompt(2, 50)];
+    for tiny in Tiny::all() {
+        let model = tiny.open().unwrap_or_else(|e| panic!("{e}"));
+        let mut program = model.compile(&backend, DType::F32).expect("a program");
+        let alone: Vec<Vec<u32>> =
+            prompts.iter().map(|p| greedy(program.as_mut(), p, ANSWER).expect("an answer")).collect();
+        let engine = engine(&model, program, 4 * BLOCKS);
+        // Late: what it was to write is written, and so is what follows it.
+        for (fault, after) in [(Fault::Wait, 30), (Fault::Execute, 31), (Fault::Submit, 32)] {
+            gpu.fail(fault, after);
+            assert_eq!(together(&engine, &prompts), alone, "{} after {fault:?}", tiny.name);
+        }
+    }
+}

@@ -1,0 +1,111 @@
+//! A loaded model as a program meets it: conversations with tools, hooks, logits.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use metallic::{Chat, Device, Error, Llm, LoadOptions, Message, Options, Sampling};
+use metallic_testkit::{data, golden};
+use serde_json::{Value, json};
+
+/// A tiny model with a template for chat and one for chat with tools; `name` keeps tests that run at once apart.
+pub(crate) fn folder_with_templates(name: &str) -> PathBuf {
+    const TURNS: &str = "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}";
+    let source = data::own().join("golden/arch/qwen2");
+    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("templates-{name}"));
+    fs::create_dir_all(&folder).unwrap();
+    for file in ["config.json", "model.safetensors", "tokenizer.json"] {
+        fs::copy(source.join(file), folder.join(file)).unwrap();
+    }
+    let config = fs::read_to_string(source.join("tokenizer_config.json")).unwrap();
+    let mut config: Value = serde_json::from_str(&config).unwrap();
+    let thinks = "{% if thinks is defined %}thinks: {{ 'yes' if thinks else 'no' }}\n{% endif %}";
+    let tools = "tools:{% for t in tools %} {{ t.function.name }}{% endfor %};\n";
+    config["chat_template"] = json!([
+        {"name": "default", "template": format!("{TURNS}{thinks}")},
+        {"name": "tool_use", "template": format!("{tools}{TURNS}{thinks}")},
+    ]);
+    fs::write(folder.join("tokenizer_config.json"), config.to_string()).unwrap();
+    folder
+}
+
+fn load(path: &Path) -> Llm {
+    Llm::load_with(path, &LoadOptions::default().device(Device::Cpu).threads(2).exact(true)).unwrap()
+}
+
+fn stories() -> Llm {
+    load(&data::own().join("stories260K/stories260K-f32.gguf"))
+}
+
+#[test]
+fn tools_and_variables_reach_the_template_that_is_made_for_them() {
+    let llm = load(&folder_with_templates("render"));
+    let messages = [Message::user("Hello")];
+    assert_eq!(llm.render(&messages).unwrap(), "user: Hello\n");
+    assert_eq!(llm.render(messages.to_vec()).unwrap(), "user: Hello\n");
+    let tool = json!({"type": "function", "function": {"name": "clock"}});
+    let chat = Chat::new(messages).variable("thinks", true);
+    assert_eq!(llm.render(chat.clone()).unwrap(), "user: Hello\nthinks: yes\n");
+    let chat = chat.tools([tool]);
+    let rendered = llm.render(chat.clone()).unwrap();
+    assert_eq!(rendered, "tools: clock;\nuser: Hello\nthinks: yes\n");
+    let request = llm.chat_request(chat.clone()).unwrap();
+    assert_eq!(request.prompt, llm.tokenizer().encode_chat(&rendered).unwrap());
+    let answer = llm.chat(chat, Options::default().max_tokens(2)).unwrap().complete().unwrap();
+    assert_eq!(answer.stats.prompt_tokens, request.prompt.len());
+}
+
+#[test]
+fn a_model_without_a_template_says_so() {
+    let refused = stories().chat(&[Message::user("Hello")], Options::default()).map(|_| ());
+    assert!(matches!(refused, Err(Error::NoTemplate { .. })), "{refused:?}");
+}
+
+#[test]
+fn text_and_its_tokens_are_the_same_prompt() {
+    let llm = stories();
+    let tokens = llm.tokenizer().encode("Once upon a time", true, true).unwrap();
+    let options = Options::default().max_tokens(12).sampling(Sampling::greedy());
+    let of_text = llm.generate("Once upon a time", options.clone()).unwrap().complete().unwrap();
+    let of_tokens = llm.generate(&tokens, options).unwrap().complete().unwrap();
+    assert_eq!(of_text.tokens, of_tokens.tokens);
+    assert_eq!(llm.logits(&tokens).unwrap(), llm.logits("Once upon a time").unwrap());
+}
+
+#[test]
+fn logits_are_those_of_the_program_while_others_are_answered() {
+    let llm = stories();
+    let tokens = llm.tokenizer().encode("Once upon a time, there was a little girl", true, true).unwrap();
+    let program = llm.model().compile(Device::Cpu.open(1).unwrap().as_ref(), metallic::core::DType::F16);
+    let expected = golden::logits(program.unwrap().as_mut(), &tokens, 512).unwrap();
+    let beside = llm.generate("The dog", Options::default().max_tokens(60)).unwrap();
+    let all = llm.all_logits(&tokens).unwrap();
+    assert_eq!(all.len(), tokens.len());
+    for (i, (found, expected)) in all.iter().zip(&expected).enumerate() {
+        assert!(golden::max_diff(found, expected) < 1e-3, "after token {i}");
+    }
+    assert_eq!(llm.logits(&tokens).unwrap(), all[tokens.len() - 1]);
+    beside.complete().unwrap();
+}
+
+#[test]
+fn hidden_states_are_what_logits_are_made_of_while_others_answer() {
+    let llm = stories();
+    let tokens = llm.tokenizer().encode("Once upon a time there was", true, true).unwrap();
+    let beside = llm.generate("The dog", Options::default().max_tokens(60)).unwrap();
+    let (hidden, logits) = (llm.hidden(&tokens).unwrap(), llm.all_logits(&tokens).unwrap());
+    assert_eq!((hidden.len(), hidden[0].len()), (tokens.len(), llm.model().config().hidden));
+    let table =
+        llm.model().tensors().find(|t| t.name == "token_embd.weight" || t.name == "output.weight").unwrap();
+    let table: Vec<f32> = table.data.as_chunks().0.iter().map(|b| f32::from_le_bytes(*b)).collect();
+    for (hidden, logits) in hidden.iter().zip(&logits) {
+        let made: Vec<f32> =
+            table.chunks(hidden.len()).map(|w| w.iter().zip(hidden).map(|(a, b)| a * b).sum()).collect();
+        assert!(golden::max_diff(&made, logits) < 1e-3);
+    }
+    beside.complete().unwrap();
+    let length = |x: &[f32]| x.iter().map(|x| x * x).sum::<f32>().sqrt();
+    let [a, b, c] = ["a little girl", "a little boy", "xylophone 77"].map(|text| llm.embed(text).unwrap());
+    assert!((length(&a) - 1.0).abs() < 1e-5);
+    let near = |x: &[f32], y: &[f32]| x.iter().zip(y).map(|(a, b)| a * b).sum::<f32>();
+    assert!(near(&a, &b) > near(&a, &c), "{} {}", near(&a, &b), near(&a, &c));
+}
