@@ -61,8 +61,11 @@ pub struct Request {
     pub(super) hidden: Option<HiddenSink>,
 }
 
+/// A function of rows.
+type TakesRows = dyn FnMut(&[f32]) + Send;
+
 /// Takes hidden states, row by row, on the engine's thread.
-pub(super) struct HiddenSink(pub(super) Box<dyn FnMut(&[f32]) + Send>);
+pub(super) struct HiddenSink(pub(super) Box<TakesRows>);
 
 impl std::fmt::Debug for HiddenSink {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {

@@ -251,7 +251,7 @@ impl<'t> Scheduler<'t> {
                 sequence.pack_choice(usize::from(member.fed.is_some()), &mut self.scratch, choices)?;
             }
         }
-        let hidden = self.running.iter().any(|s| s.wants_hidden());
+        let hidden = self.running.iter().any(Sequence::wants_hidden);
         let (choices, wanted) = match (flight.chooses, hidden) {
             (true, _) => (choices.words(), Wanted::only(CHOSEN)),
             (false, false) => (&[][..], Wanted::only(LOGITS)),

@@ -18,6 +18,7 @@ mod gpu_faults;
 mod llm;
 mod real_models;
 mod real_models_soft;
+mod same_tokens;
 mod tensor;
 mod tensor_sizes;
 mod tensor_support;
