@@ -6,7 +6,7 @@ use std::panic::Location;
 
 use crate::typing::infer;
 use crate::{
-    Attention, Binary, Bytes, DType, Needed, Op, Recurrence, Rope, Sdpa, Shape, StateId, TensorType,
+    Attention, Binary, Bytes, DType, Needed, Op, Recurrence, Rope, Sdpa, Shape, Sizes, StateId, TensorType,
     TypeError, Unary, WeightId,
 };
 
@@ -87,7 +87,7 @@ impl Graph {
     pub fn vocab(&self) -> usize {
         let of_tokens = |n: &&Node| matches!(n.op, Op::Embed(_)) && self.node(n.inputs[1]).op == Op::Tokens;
         let table = self.nodes.iter().find(of_tokens);
-        table.map_or(usize::MAX, |n| self.node(n.inputs[0]).ty.shape.rows(crate::Sizes::default()))
+        table.map_or(usize::MAX, |n| self.node(n.inputs[0]).ty.shape.rows(Sizes::default()))
     }
 
     /// Which outputs need each node, by node; what changes a state is needed always.
@@ -193,9 +193,16 @@ impl GraphBuilder {
     /// A tensor that does not change between steps. The same name given again is the same weight.
     #[track_caller]
     pub fn weight(&self, weight: Weight) -> Var<'_> {
+        let site = Location::caller();
         let known = self.building.borrow().graph.weights.iter().position(|w| w.name == weight.name);
         let id = known.unwrap_or_else(|| {
             let mut building = self.building.borrow_mut();
+            let (found, needed) = (weight.data.len(), weight.ty.bytes(Sizes::default()));
+            if needed != Some(found) {
+                let what = format!("{found} bytes for `{}`, which is {}", weight.name, weight.ty);
+                let error = TypeError::Parameter { op: "weight", what };
+                building.error.get_or_insert(GraphError { site, error });
+            }
             building.graph.weights.push(weight);
             building.graph.weights.len() - 1
         });
@@ -211,10 +218,16 @@ impl GraphBuilder {
     }
 
     /// The graph that computes `outputs`, or the first mistake made in building it.
+    #[track_caller]
     pub fn finish(&self, outputs: &[Var<'_>]) -> Result<Graph, GraphError> {
         let mut building = self.building.take();
         if let Some(error) = building.error.take() {
             return Err(error);
+        }
+        if outputs.len() > Needed::MOST {
+            let what = format!("{} outputs, at most {}", outputs.len(), Needed::MOST);
+            let error = TypeError::Parameter { op: "graph", what };
+            return Err(GraphError { site: Location::caller(), error });
         }
         building.graph.outputs = outputs.iter().map(|v| v.id).collect();
         Ok(building.graph)

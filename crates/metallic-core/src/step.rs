@@ -182,11 +182,13 @@ impl Wanted {
 pub struct Needed(u32);
 
 impl Needed {
+    /// Outputs of a graph at most.
+    pub(crate) const MOST: usize = 31;
     /// What is kept between steps: every step needs it.
-    pub(crate) const EFFECT: Needed = Needed(1 << 31);
+    pub(crate) const EFFECT: Needed = Needed(1 << Needed::MOST);
 
     pub(crate) const fn by(index: usize) -> Needed {
-        Needed(if index < 31 { 1 << index } else { 0 })
+        Needed(if index < Needed::MOST { 1 << index } else { 0 })
     }
 
     pub(crate) fn and(self, other: Needed) -> Needed {

@@ -148,6 +148,12 @@ impl Rule<'_> {
         Ok(k)
     }
 
+    /// Columns of so many heads, each of `dim` elements; there must be some.
+    fn heads(&self, heads: usize, dim: usize) -> Result<usize, TypeError> {
+        let cols = heads.checked_mul(dim).filter(|cols| *cols > 0);
+        cols.ok_or_else(|| TypeError::Parameter { op: self.op, what: format!("{heads} heads of {dim}") })
+    }
+
     fn eps(&self, eps: f32) -> Checked {
         self.parameter(eps.is_finite() && eps >= 0.0, || format!("epsilon {eps}"))
     }
@@ -226,11 +232,11 @@ impl Rule<'_> {
         self.parameter(a.window != Some(0), || "a window of 0".to_owned())?;
         self.parameter(a.scale.is_finite(), || format!("scale {}", a.scale))?;
         self.softcap(a.softcap)?;
-        self.token_rows(0, a.heads * a.head_dim)?;
+        self.token_rows(0, self.heads(a.heads, a.head_dim)?)?;
         if a.sinks {
             self.vector(2, a.heads)?;
         }
-        Ok(self.inputs[0].with_cols(a.heads * a.value_dim))
+        Ok(self.inputs[0].with_cols(self.heads(a.heads, a.value_dim)?))
     }
 
     fn sdpa(&self, sdpa: &Sdpa) -> Result<TensorType, TypeError> {
@@ -259,9 +265,9 @@ impl Rule<'_> {
         self.arity(5)?;
         let whole = r.heads > 0 && r.key_dim > 0 && r.value_dim > 0;
         self.parameter(whole, || format!("{} heads of {} and {}", r.heads, r.key_dim, r.value_dim))?;
-        self.token_rows(0, r.heads * r.key_dim)?;
+        self.token_rows(0, self.heads(r.heads, r.key_dim)?)?;
         for (index, cols) in [r.key_dim, r.value_dim, 1, 1].into_iter().enumerate() {
-            self.beside_first(index + 1, r.heads * cols)?;
+            self.beside_first(index + 1, self.heads(r.heads, cols)?)?;
         }
         Ok(self.inputs[2])
     }
@@ -301,6 +307,8 @@ impl Rule<'_> {
 
     fn qkv(&self, spec: &Qkv) -> Result<TensorType, TypeError> {
         let project = spec.project();
+        self.heads(spec.heads, spec.rope.head_dim)?;
+        self.heads(spec.kv_heads, spec.rope.head_dim)?;
         let (at, cols) = (project.inputs(), spec.cols());
         self.arity(spec.freqs() + 1)?;
         let product = Rule { op: self.op, inputs: &self.inputs[..at.count] }.project(&project)?;
@@ -441,7 +449,7 @@ pub fn infer(op: &Op, inputs: &[TensorType]) -> Result<TensorType, TypeError> {
             rule.token_rows(0, cols)?;
             let w = inputs[1];
             let fits =
-                matches!(w.shape.dims(), [Dim::Fixed(d), Dim::Fixed(width)] if *d == cols && *width > 0);
+                matches!(w.shape.dims(), [Dim::Fixed(d), Dim::Fixed(width)] if *d == cols && d * width > 0);
             rule.require(1, fits && w.dtype.is_float(), || format!("floats [{cols}, width]"))?;
             Ok(inputs[0])
         }

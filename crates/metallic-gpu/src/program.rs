@@ -144,7 +144,8 @@ impl GpuProgram {
     }
 
     fn limits(&self) -> StepLimits {
-        let fed_rows = self.under_way.back().map_or(0, |step| step.plan.shape.outputs);
+        let chooses = |step: &&UnderWay| step.plan.shape.choices > 0;
+        let fed_rows = self.under_way.back().filter(chooses).map_or(0, |step| step.plan.shape.outputs);
         let (blocks, slots) = (self.states.blocks(), self.states.slots());
         StepLimits { vocab: self.graph.vocab(), blocks, slots, fed_rows }
     }
@@ -164,28 +165,40 @@ impl GpuProgram {
         Ok(plan)
     }
 
-    /// StepMemory for steps of this shape. Plans name memory, so they go where any of it has to grow.
+    /// Memory for steps of this shape. Plans name memory, so they go where any of it has to grow, or could not.
     fn memory(&mut self, shape: &StepShape, arena: usize) -> Result<StepMemory, GpuError> {
-        let lanes = self.lanes.len();
         let mut grown = false;
-        let shared = &self.shared;
-        let arena = grow(shared, &mut self.arena, "intermediates", arena, &mut grown)?;
-        let chosen = grow(shared, &mut self.chosen, "chosen tokens", 4 * CHOSEN * lanes, &mut grown)?;
-        // Tables grow by doubling, so that a block more each few steps does not mean a buffer more.
-        let needed = shape.table_bytes().next_power_of_two().max(TABLES);
-        // All lanes together, so that the next one's need moves nothing.
-        for lane in &mut self.lanes {
-            grow(shared, &mut lane.tables, "the step's tables", needed, &mut grown)?;
-        }
-        let none = || GpuError::Unsupported { op: "step", reason: "no lane for it".to_owned() };
-        let tables =
-            self.lanes.get(shape.lane).and_then(|lane| lane.tables.as_ref()).ok_or_else(none)?.region();
+        let memory = self.grown_memory(shape, arena, &mut grown);
         if grown {
             self.plans.clear();
         }
+        memory
+    }
+
+    fn grown_memory(
+        &mut self,
+        shape: &StepShape,
+        arena: usize,
+        grown: &mut bool,
+    ) -> Result<StepMemory, GpuError> {
+        let (lanes, shared) = (self.lanes.len(), &self.shared);
+        let arena = grow(shared, &mut self.arena, "intermediates", arena, grown)?;
+        let chosen = grow(shared, &mut self.chosen, "chosen tokens", 4 * CHOSEN * lanes, grown)?;
+        // Tables grow by doubling, so that a block more each few steps does not mean a buffer more; all lanes together, so
+        // that the next one's need moves nothing.
+        let needed = shape.table_bytes().next_power_of_two().max(TABLES);
+        for lane in &mut self.lanes {
+            grow(shared, &mut lane.tables, "the step's tables", needed, grown)?;
+        }
+        let tables = self.tables(shape.lane)?;
         let part = |lane: usize| chosen.slice(4 * CHOSEN * lane, 4 * CHOSEN);
         let before = (shape.lane + lanes - 1) % lanes;
         Ok(StepMemory { arena, tables, chosen: [part(shape.lane)?, part(before)?] })
+    }
+
+    fn tables(&self, lane: usize) -> Result<Region, GpuError> {
+        let none = || GpuError::Unsupported { op: "step", reason: "no tables for it".to_owned() };
+        Ok(self.lanes.get(lane).and_then(|lane| lane.tables.as_ref()).ok_or_else(none)?.region())
     }
 
     fn submit_step(&mut self, step: &Step<'_>) -> Result<(), GpuError> {
@@ -211,10 +224,8 @@ impl GpuProgram {
         let counts = write_tables(step, &shape, &mut self.words);
         self.staging.clear();
         self.words.iter().for_each(|word| self.staging.extend_from_slice(&word.to_ne_bytes()));
-        let tables = self.lanes[shape.lane].tables.as_ref().map(Allocation::region);
-        if let Some(tables) = tables {
-            self.shared.gpu.write(tables.buffer(), tables.offset(), &self.staging)?;
-        }
+        let tables = self.tables(shape.lane)?;
+        self.shared.gpu.write(tables.buffer(), tables.offset(), &self.staging)?;
         let submission = self.hand_over(&plan, &counts, &mut stats)?;
         stats.allocations = self.shared.pool.allocations() - before;
         stats.arena_bytes = self.arena.as_ref().map_or(0, |arena| arena.region().len() as u64);
@@ -260,26 +271,27 @@ impl GpuProgram {
     }
 
     fn finish_step(&mut self) -> Result<RunStats, GpuError> {
-        let Some(mut step) = self.under_way.pop_front() else {
+        let Some(step) = self.under_way.pop_front() else {
             return Err(GpuError::Unsupported { op: "step", reason: "no step is under way".to_owned() });
         };
-        let asked = Instant::now();
+        let finished = self.finish_one(step);
+        if finished.is_err() {
+            // What is still under way keeps what it uses: the driver holds it until the device is done, and later steps take
+            // their own. Keys and values stay where they are: the device does its work in order.
+            self.under_way.clear();
+            (self.arena, self.chosen) = (None, None);
+            self.lanes.iter_mut().for_each(|lane| lane.tables = None);
+            self.plans.clear();
+        }
+        finished
+    }
+
+    fn finish_one(&mut self, mut step: UnderWay) -> Result<RunStats, GpuError> {
         let mut stats = step.stats;
         // What the caller did while the device had the step.
-        stats.overlap = asked - step.handed;
+        stats.overlap = step.handed.elapsed();
         if let Some(submission) = &mut step.submission {
-            let told = submission.wait(self.shared.options.timeout);
-            if told.is_err() {
-                self.under_way.clear();
-            }
-            if matches!(told, Err(GpuError::Timeout { .. })) {
-                // What does not finish keeps what it uses: the driver holds it until the device is done, and later steps
-                // take their own. Keys and values stay where they are: the device does its work in order.
-                (self.arena, self.chosen) = (None, None);
-                self.lanes.iter_mut().for_each(|lane| lane.tables = None);
-                self.plans.clear();
-            }
-            stats.device_time += told?.unwrap_or_default();
+            stats.device_time += submission.wait(self.shared.options.timeout)?.unwrap_or_default();
         }
         let waited = Instant::now();
         self.fetch(&step.plan)?;
@@ -313,10 +325,11 @@ impl GpuProgram {
     }
 
     fn drop_plans_if(&mut self, moved: Result<bool, GpuError>) -> Result<(), BackendError> {
-        if moved.map_err(|e| e.on(self.shared.kind()))? {
+        // What fails half-way has moved the rest.
+        if !matches!(moved, Ok(false)) {
             self.plans.clear();
         }
-        Ok(())
+        moved.map(drop).map_err(|e| e.on(self.shared.kind()))
     }
 }
 

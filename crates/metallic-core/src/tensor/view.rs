@@ -168,6 +168,11 @@ impl View {
     /// Whether elements lie one after another in row-major order, wherever they begin.
     pub fn is_contiguous(&self) -> bool {
         let mut expected = 1;
+        // Rows of a quantised type are whole blocks, even where an axis of one element lies across them.
+        let block = self.dtype.block_len();
+        if block > 1 && !self.is_empty() && !(self.col_stride() == 1 && self.cols().is_multiple_of(block)) {
+            return false;
+        }
         self.is_empty()
             || self.shape().iter().zip(self.strides()).rev().all(|(len, stride)| {
                 let fits = *len == 1 || *stride == expected;

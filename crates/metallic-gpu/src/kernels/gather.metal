@@ -9,8 +9,8 @@ constant uint FEEDS [[function_constant(2)]];
 
 inline ulong row_named(device const uint* ids, device const uint* fed, uint at, uint last) {
     const uint id = ids[at];
-    // What was chosen from no candidate is no row.
-    return FEEDS && id >> 31 ? min(fed[id & 0x7fffffffu], last) : id;
+    // What was chosen from no candidate is no row, and neither is an index past the table: the last one stands for it.
+    return min(FEEDS && id >> 31 ? fed[id & 0x7fffffffu] : id, last);
 }
 
 // A thread has eight neighbouring elements of a row; `at.y` is the row.

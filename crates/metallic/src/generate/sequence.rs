@@ -113,7 +113,12 @@ impl<'t> Sequence<'t> {
         Self {
             serial,
             prompt_len: prompt.len(),
-            wanted: if prompt_logits { 0 } else { prompt.len().saturating_sub(1) },
+            // Nobody else sees rows of a prompt.
+            wanted: if prompt_logits && (hook.is_some() || hidden.is_some()) {
+                0
+            } else {
+                prompt.len().saturating_sub(1)
+            },
             tokens: prompt,
             hidden,
             computed: 0,

@@ -76,6 +76,9 @@ impl<'f> Ledger<'f> {
 /// The first rows that no part has.
 fn first_gap(parts: &[Used]) -> Option<Range<usize>> {
     let rows = parts.iter().map(|part| part.of).max()?;
+    if parts.iter().any(|part| part.rows == (0..part.of)) {
+        return None;
+    }
     let mut taken: Vec<&Range<usize>> = parts.iter().map(|part| &part.rows).collect();
     taken.sort_by_key(|rows| rows.start);
     let mut read = 0;

@@ -229,7 +229,13 @@ impl Made {
         let axis = shape.len().saturating_sub(2);
         shape[axis] = rows.len();
         let name = format!("{name}[{}..{}]", rows.start, rows.end);
-        self.used.iter_mut().for_each(|used| (used.rows, used.of) = (rows.clone(), n));
+        for used in &mut self.used {
+            // Rows of rows are counted from the first of all.
+            let inner = used.rows.len() == n && used.of > n;
+            let first = if inner { used.rows.start } else { 0 };
+            let of = if inner { used.of } else { n };
+            (used.rows, used.of) = (first + rows.start..first + rows.end, of);
+        }
         Ok(Made { tensor: Tensor { name, dtype: *dtype, shape, data }, used: self.used })
     }
 }
@@ -311,5 +317,5 @@ fn adapted(w: &Tensor, a: &Tensor, b: &Tensor, scale: f32) -> Result<Tensor, Fau
             row.iter_mut().zip(a_row).for_each(|(x, y)| *x += scale * factor * y);
         }
     }
-    Ok(f32s(format!("{} + {}", w.name, b.name), &w.shape, &sum))
+    Ok(f32s(format!("{} + {scale} * {} * {}", w.name, b.name, a.name), &w.shape, &sum))
 }
