@@ -13,6 +13,7 @@ pub mod sample;
 mod schedule;
 mod setters;
 mod shape;
+mod spec;
 mod state;
 mod stats;
 mod step;
@@ -23,12 +24,10 @@ pub use backend::{Backend, BackendError, CompileOptions, DeviceInfo, Program, Pr
 pub use bytes::Bytes;
 pub use dtype::{DType, UnknownDType};
 pub use graph::{Graph, GraphBuilder, GraphError, Node, NodeId, Var, Weight};
-pub use op::{
-    Attention, Binary, Mask, Op, OpClass, Project, ProjectInputs, Qkv, Recurrence, Rope, RopePairs, Sdpa,
-    StateId, Unary, WeightId, WeightUse,
-};
+pub use op::{Binary, Op, OpClass, Unary, WeightId, WeightUse};
 pub use schedule::Schedule;
 pub use shape::{Dim, MAX_RANK, Shape, Sizes, TensorType};
+pub use spec::{Attention, Mask, Project, ProjectInputs, Qkv, Recurrence, Rope, RopePairs, Sdpa, StateId};
 pub use state::{KvState, State, StateLayout};
 pub use stats::RunStats;
 pub use step::{BLOCK_TOKENS, Fed, Needed, SequenceSpan, Step, StepError, StepLimits, Wanted};

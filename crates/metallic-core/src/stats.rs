@@ -31,7 +31,7 @@ pub struct RunStats {
     pub time: Duration,
     /// Time the caller's thread was busy with the step: handing it over and taking its results, waiting apart.
     pub host_time: Duration,
-    /// Time between the two in which the caller did other work while the device had this step.
+    /// Time the step was under way before it was asked for: other work of the caller, its wait for a step before included.
     pub overlap: Duration,
     /// Time the device itself was busy, where it tells.
     pub device_time: Duration,

@@ -33,15 +33,16 @@ struct KeptState {
 
 impl KeptState {
     fn region(&self, part: usize) -> Option<Region> {
-        let before: usize = self.parts[..part].iter().sum();
         let bytes = *self.parts.get(part)?;
+        let before: usize = self.parts.iter().take(part).sum();
         self.memory.as_ref()?.region().slice(before * self.items, bytes * self.items).ok()
     }
 
     /// Makes room for `items` items; what was there moves to the larger buffer on the device.
     fn grow(&mut self, shared: &Shared, roomy: usize, exact: usize) -> Result<(), GpuError> {
         let item: usize = self.parts.iter().sum();
-        let ask = |items: usize| shared.pool.allocate("keys and values", item * items, Storage::Private);
+        let ask =
+            |items: usize| shared.pool.allocate("what is kept between steps", item * items, Storage::Private);
         let (memory, items) = match ask(roomy) {
             Ok(memory) => (memory, roomy),
             Err(_) if roomy > exact => (ask(exact)?, exact),

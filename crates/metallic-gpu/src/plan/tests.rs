@@ -1,0 +1,51 @@
+use metallic_core::Shape;
+
+use super::*;
+use crate::threadgroup::tests::LIMITS;
+
+fn fixed(dtype: DType, dims: &[usize]) -> TensorType {
+    let dims: Vec<Dim> = dims.iter().copied().map(Dim::Fixed).collect();
+    TensorType::new(dtype, Shape::new(&dims).unwrap())
+}
+
+fn planned(op: &Op, inputs: &[TensorType], out: TensorType) -> Stages {
+    let shape = StepShape::default();
+    let site = Site { op, inputs, out, shape: &shape, states: None };
+    plan(&site, choice(&site).map(|_| Provider::MatmulTiles), &LIMITS).unwrap()
+}
+
+#[test]
+fn halves_of_a_batch_go_through_scratch_part_by_part() {
+    let inputs = [fixed(DType::F16, &[2, 3, 5]), fixed(DType::F16, &[2, 4, 5])];
+    let stages = planned(&Op::Linear, &inputs, fixed(DType::F16, &[2, 3, 4]));
+    let slots = |stage: usize| -> Vec<(Slot, Moved)> { stages.stages[stage].slots().to_vec() };
+    let (x, out) = (stages.scratch.len() - 2, stages.scratch.len() - 1);
+    assert_eq!(stages.scratch[x..], [2 * 3 * 5 * 4, 2 * 3 * 4 * 4]);
+    assert_eq!(slots(0)[..], [(Slot::Input(0), Moved::Once), (Slot::Scratch(x), Moved::Once)]);
+    for batch in 0..2 {
+        let slots = slots(1 + batch);
+        assert_eq!(slots[0], (Slot::ScratchFrom(x, batch * 60), Moved::Bytes(60)));
+        assert_eq!(slots[2], (Slot::InputFrom(1, batch * 40), Moved::Bytes(40)));
+        assert_eq!(slots[9], (Slot::ScratchFrom(out, batch * 48), Moved::Bytes(48)));
+    }
+    assert_eq!(slots(3)[..], [(Slot::Scratch(out), Moved::Once), (Slot::Output, Moved::Once)]);
+    assert_eq!(stages.stages[1].launch.kernel.function, "matvec_4", "few rows each, many in all");
+}
+
+#[test]
+fn kernels_that_know_a_type_are_given_it_and_others_floats() {
+    let types = |op: Op, inputs: &[TensorType], out: TensorType| -> Vec<&'static str> {
+        let stages = planned(&op, inputs, out).stages;
+        stages.iter().map(|stage| stage.launch.kernel.function).collect()
+    };
+    let (x, w, ids) =
+        (fixed(DType::F16, &[3, 64]), fixed(DType::Q4_0, &[6, 10, 64]), fixed(DType::U32, &[3, 2]));
+    let half = |cols: usize| fixed(DType::F16, &[3, cols]);
+    assert_eq!(types(Op::Gather, &[x, ids], half(2)), ["pick_f16"]);
+    assert_eq!(types(Op::Combine, &[x, half(2)], half(32)), ["combine_f16"]);
+    let wide = ["copy_f16_f32", "expert_linear", "copy_f32_f16"];
+    assert_eq!(types(Op::ExpertLinear, &[x, w, ids], half(20)), wide);
+    let scale = fixed(DType::BF16, &[64]);
+    let norm = types(Op::RmsNorm { eps: 1e-5, groups: 1 }, &[x, scale], x);
+    assert_eq!(norm, ["copy_f16_f32", "copy_bf16_f32", "rms_norm_f32", "copy_f32_f16"]);
+}

@@ -1,0 +1,164 @@
+use super::*;
+use crate::fault::{Fault, Faulty};
+use crate::gpu::{Gpu, LibraryId};
+use crate::null::Null;
+
+/// A stand-in for planning and compiling: each provider is a library.
+fn serve(gpu: &Faulty) -> impl FnMut(Provider) -> Result<LibraryId, GpuError> {
+    |provider| gpu.library(provider.name(), "")
+}
+
+fn device() -> Arc<Faulty> {
+    Arc::new(Faulty::new(Arc::new(Null::new())))
+}
+
+fn made(providers: &Providers) -> Vec<(Provider, Why, u64)> {
+    providers.selections().into_iter().map(|s| (s.provider, s.why, s.times)).collect()
+}
+
+#[test]
+fn the_preferred_provider_serves_where_nobody_asks_for_another() {
+    let (gpu, providers) = (device(), Providers::new());
+    for _ in 0..24 {
+        providers.choose(OpKind::Sdpa, serve(&gpu)).unwrap();
+    }
+    assert_eq!(made(&providers), [(Provider::SdpaFlash, Why::Default, 24)]);
+}
+
+#[test]
+fn a_provider_that_does_not_compile_is_quarantined_and_the_next_one_serves() {
+    let (gpu, providers) = (device(), Providers::new());
+    gpu.fail(Fault::Library, 1);
+    providers.choose(OpKind::Sdpa, serve(&gpu)).unwrap();
+    providers.choose(OpKind::Sdpa, serve(&gpu)).unwrap();
+    assert_eq!(gpu.calls(Fault::Library), 3, "flash, plain; then plain alone");
+    let quarantined = providers.quarantined();
+    assert_eq!(quarantined.len(), 1);
+    assert_eq!((quarantined[0].op, quarantined[0].provider), (OpKind::Sdpa, Provider::SdpaFlash));
+    let error = quarantined[0].error.clone();
+    assert_eq!(
+        made(&providers),
+        [(Provider::SdpaPlain, Why::Fallback { from: Provider::SdpaFlash, error }, 2)]
+    );
+    providers.release();
+    providers.choose(OpKind::Sdpa, serve(&gpu)).unwrap();
+    assert_eq!(made(&providers)[1], (Provider::SdpaFlash, Why::Default, 1));
+}
+
+#[test]
+fn the_first_failure_is_the_error_where_nobody_can_serve() {
+    let (gpu, providers) = (device(), Providers::new());
+    gpu.fail_always(Fault::Library);
+    let error = providers.choose(OpKind::Sdpa, serve(&gpu)).unwrap_err();
+    assert!(matches!(&error, GpuError::Compile { kernel, .. } if kernel == "flash"), "{error}");
+}
+
+#[test]
+fn a_provider_that_does_not_know_a_case_is_passed_over_for_that_case_only() {
+    let providers = Providers::new();
+    let unsupported = GpuError::Unsupported { op: "sdpa", reason: "a head of 7".to_owned() };
+    let chosen = providers.choose(OpKind::Sdpa, |name| {
+        if name == Provider::SdpaFlash { Err(unsupported.clone()) } else { Ok(name) }
+    });
+    assert_eq!(chosen, Ok(Provider::SdpaPlain));
+    assert_eq!(providers.choose(OpKind::Sdpa, Ok), Ok(Provider::SdpaFlash));
+    assert!(providers.quarantined().is_empty());
+}
+
+#[test]
+fn a_device_that_fails_is_no_fault_of_a_provider() {
+    let providers = Providers::new();
+    let memory = GpuError::OutOfMemory { what: "test", needed: 1, budget: None };
+    let mut tried = 0;
+    let result: Result<(), _> = providers.choose(OpKind::Sdpa, |_| {
+        tried += 1;
+        Err(memory.clone())
+    });
+    assert_eq!((result, tried), (Err(memory), 1));
+}
+
+#[test]
+fn a_provider_asked_for_by_name_serves_or_is_the_error() {
+    let (gpu, providers) = (device(), Providers::new());
+    providers.set("sdpa", "plain").unwrap();
+    assert_eq!(providers.choose(OpKind::Sdpa, Ok), Ok(Provider::SdpaPlain));
+    assert_eq!(made(&providers), [(Provider::SdpaPlain, Why::Override, 1)]);
+    gpu.fail(Fault::Library, 1);
+    let error = providers.choose(OpKind::Sdpa, serve(&gpu)).unwrap_err();
+    assert!(matches!(&error, GpuError::Provider { op: "sdpa", provider: "plain", .. }), "{error}");
+    assert!(error.to_string().contains("`plain`, which was asked for"), "{error}");
+    assert_eq!(gpu.calls(Fault::Library), 1, "no other was tried");
+}
+
+#[test]
+fn the_environment_asks_and_a_caller_goes_before_it() {
+    let var = |name: &str, value: &str| (name.to_owned(), value.to_owned());
+    let vars = [
+        var("METALLIC_FORCE_SDPA_BACKEND", "plain"),
+        var("HOME", "x"),
+        var("METALLIC_FORCE_MATMUL_BACKEND", ""),
+    ];
+    let providers = Providers::from_variables(vars).unwrap();
+    assert_eq!(providers.choose(OpKind::Sdpa, Ok), Ok(Provider::SdpaPlain));
+    assert_eq!(providers.choose(OpKind::Matmul, Ok), Ok(Provider::MatmulTiles));
+    providers.set_by_flag("sdpa=flash").unwrap();
+    assert_eq!(providers.choose(OpKind::Sdpa, Ok), Ok(Provider::SdpaFlash));
+    assert_eq!(providers.asked(), [(OpKind::Sdpa, Provider::SdpaFlash)]);
+    providers.follow([var("METALLIC_FORCE_SDPA_BACKEND", "plain")]).unwrap();
+    assert_eq!(providers.choose(OpKind::Sdpa, Ok), Ok(Provider::SdpaFlash), "whoever comes first");
+    let why: Vec<Why> = providers.selections().into_iter().map(|s| s.why).collect();
+    assert_eq!(why, [Why::Environment, Why::Default, Why::Override]);
+    assert_eq!(OpKind::Sdpa.variable(), "METALLIC_FORCE_SDPA_BACKEND");
+}
+
+#[test]
+fn a_name_nobody_has_is_an_error_that_lists_what_there_is() {
+    let providers = Providers::new();
+    let cases = [
+        ("sdpa=fast", "no provider `sdpa=fast`; there are sdpa=flash, sdpa=plain"),
+        (
+            "spda=plain",
+            "no provider `spda=plain`; there are sdpa=flash, sdpa=plain, matmul=tiles, matmul=rows",
+        ),
+        ("sdpa", "no provider `sdpa`; there are sdpa=flash, sdpa=plain, matmul=tiles, matmul=rows"),
+        ("", "no provider ``; there are sdpa=flash, sdpa=plain, matmul=tiles, matmul=rows"),
+    ];
+    for (flag, message) in cases {
+        assert_eq!(providers.set_by_flag(flag).unwrap_err().to_string(), message);
+    }
+}
+
+#[test]
+fn a_variable_that_means_nothing_is_named_with_what_it_can_be() {
+    let var = |name: &str, value: &str| [(format!("METALLIC_FORCE_{name}_BACKEND"), value.to_owned())];
+    let error = Providers::from_variables(var("SDPA", "fast")).unwrap_err();
+    let choices = "METALLIC_FORCE_SDPA_BACKEND=flash, METALLIC_FORCE_SDPA_BACKEND=plain";
+    let message = format!("`METALLIC_FORCE_SDPA_BACKEND=fast` names no provider; there are {choices}");
+    assert_eq!(error.to_string(), message);
+    let message = format!("soft cannot take `METALLIC_FORCE_SDPA_BACKEND=fast`: there are {choices}");
+    assert_eq!(error.on("soft").to_string(), message);
+    let error = Providers::from_variables(var("SPDA", "plain")).unwrap_err().to_string();
+    assert!(error.contains("_SPDA_") && error.contains(choices) && error.contains("=rows"), "{error}");
+}
+
+#[test]
+fn a_variable_that_means_nothing_is_passed_over_where_a_caller_has_asked() {
+    let var = |name: &str, value: &str| [(format!("METALLIC_FORCE_{name}_BACKEND"), value.to_owned())];
+    let providers = Providers::new();
+    providers.set("sdpa", "plain").unwrap();
+    providers.follow(var("SDPA", "fast")).unwrap();
+    assert_eq!(providers.choose(OpKind::Sdpa, Ok), Ok(Provider::SdpaPlain));
+    assert!(providers.passed_over()[0].to_string().contains("`METALLIC_FORCE_SDPA_BACKEND=fast`"));
+    assert!(providers.follow(var("MATMUL", "fast")).is_err(), "nobody has asked for that");
+    assert!(providers.follow(var("SPDA", "plain")).is_err(), "nor for that");
+}
+
+#[test]
+fn the_list_of_choices_is_bounded() {
+    let providers = Providers::new();
+    for i in 0..3 * EVENTS {
+        providers.set("sdpa", ["flash", "plain"][i % 2]).unwrap();
+        providers.choose(OpKind::Sdpa, Ok).unwrap();
+    }
+    assert_eq!(providers.selections().len(), EVENTS);
+}
