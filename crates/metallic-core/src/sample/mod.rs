@@ -2,7 +2,7 @@
 //!
 //! Everything that decides is made of integer operations, of [`f32::mul_add`] (`fma`) and of single sums, differences and
 //! products, which are exact to the last bit everywhere; no sum of floats whose order could differ is involved. Probabilities
-//! are integers, see [`weight`], so that their sums are the same in any order.
+//! are integers, see [`weight()`], so that their sums are the same in any order.
 //!
 //! The stages, for the logit `x` of token `i` of a row; `m` is the largest logit that is left when a stage begins:
 //!

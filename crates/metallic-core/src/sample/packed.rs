@@ -51,7 +51,7 @@ impl Choices {
         Ok(())
     }
 
-    /// All of it, as [`choose`](super::choose) and devices read it.
+    /// All of it, as [`choose()`](super::choose()) and devices read it.
     pub fn words(&mut self) -> &[u32] {
         self.words.clear();
         self.words.extend_from_slice(&self.records);

@@ -27,18 +27,24 @@ inline float number_of(uint key) {
     return as_type<float>(key & 0x80000000u ? key & 0x7fffffffu : ~key);
 }
 
+// The best of each simdgroup: keys and indices.
+struct Bests {
+    threadgroup uint* keys;
+    threadgroup uint* ids;
+};
+
 // The largest key of a row and the lowest index that has it.
-inline uint2 best_of_row(uint2 best, threadgroup uint* keys, threadgroup uint* ids, Lanes at) {
+inline uint2 best_of_row(uint2 best, Bests bests, Lanes at) {
     uint key = simd_max(best.x);
     uint id = simd_min(best.x == key ? best.y : 0xffffffffu);
     if (at.simds == 1) return uint2(key, id);
     if (at.lane == 0) {
-        keys[at.simd] = key;
-        ids[at.simd] = id;
+        bests.keys[at.simd] = key;
+        bests.ids[at.simd] = id;
     }
     threadgroup_barrier(mem_flags::mem_threadgroup);
-    const uint theirs = at.lane < at.simds ? keys[at.lane] : 0u;
-    const uint where = at.lane < at.simds ? ids[at.lane] : 0xffffffffu;
+    const uint theirs = at.lane < at.simds ? bests.keys[at.lane] : 0u;
+    const uint where = at.lane < at.simds ? bests.ids[at.lane] : 0xffffffffu;
     key = simd_max(theirs);
     id = simd_min(theirs == key ? where : 0xffffffffu);
     threadgroup_barrier(mem_flags::mem_threadgroup);
@@ -191,7 +197,7 @@ uint2 cut_row(S row, uint n, W weights, Enough enough, uint2 border, Bins bins, 
 
 // The largest number of a row with the lowest index that has it.
 template <typename T>
-uint2 first_of_row(device const T* x, uint n, threadgroup uint* keys, threadgroup uint* ids, Lanes at) {
+uint2 first_of_row(device const T* x, uint n, Bests bests, Lanes at) {
     uint2 best = uint2(0u, 0xffffffffu);
     for (uint i = at.tid * 4; i < n; i += at.threads * 4) {
         const float4 v = load_ragged(x, i, n);
@@ -200,16 +206,15 @@ uint2 first_of_row(device const T* x, uint n, threadgroup uint* keys, threadgrou
             if (i + j < n && key > best.x) best = uint2(key, i + j);
         }
     }
-    return best_of_row(best, keys, ids, at);
+    return best_of_row(best, bests, at);
 }
 
 template <typename T>
 void argmax_row(
-    constant ArgmaxParams& p, device const T* x, device uint* out, threadgroup uint* keys, threadgroup uint* ids,
-    uint row, Lanes at
+    constant ArgmaxParams& p, device const T* x, device uint* out, Bests bests, uint row, Lanes at
 ) {
     x += ulong(row) * p.n;
-    const uint2 best = first_of_row<T>(x, p.n, keys, ids, at);
+    const uint2 best = first_of_row<T>(x, p.n, bests, at);
     if (at.tid == 0) out[row] = best.y;
 }
 
@@ -314,8 +319,7 @@ inline void edit_row(device float* x, uint n, device const uint* edits, ChoiceRe
 
 // The largest score of those that are at least `border`.
 inline uint2 draw_row(
-    device const float* x, uint n, ChoiceRecord c, float max, uint2 border, threadgroup uint* keys,
-    threadgroup uint* ids, Lanes at
+    device const float* x, uint n, ChoiceRecord c, float max, uint2 border, Bests bests, Lanes at
 ) {
     uint2 best = uint2(0u, 0xffffffffu);
     float bar = LEAST_NOISE;
@@ -340,17 +344,16 @@ inline uint2 draw_row(
             bar = score > bar ? score : bar;
         }
     }
-    return best_of_row(best, keys, ids, at);
+    return best_of_row(best, bests, at);
 }
 
 inline uint choose_row(
-    device float* x, uint n, device const uint* choices, uint row, threadgroup uint* keys, threadgroup uint* ids,
-    Bins bins, Lanes at
+    device float* x, uint n, device const uint* choices, uint row, Bests bests, Bins bins, Lanes at
 ) {
     x += ulong(row) * n;
     const ChoiceRecord c = *(device const ChoiceRecord*)(choices + ulong(row) * RECORD_WORDS);
     if (c.edits > 0) edit_row(x, n, choices + c.edits_at, c, at);
-    const uint2 first = first_of_row<float>(x, n, keys, ids, at);
+    const uint2 first = first_of_row<float>(x, n, bests, at);
     if (first.x <= IMPOSSIBLE) return NO_CANDIDATE;
     if (c.inverse_temperature == 0.0f) return first.y;
     const float max = number_of(first.x);
@@ -367,7 +370,7 @@ inline uint choose_row(
     }
     const uint least = key_of(max + c.ln_min_p);
     if (least > border.x) border = uint2(least, 0u);
-    return draw_row(x, n, c, max, border, keys, ids, at).y;
+    return draw_row(x, n, c, max, border, bests, at).y;
 }
 
 #define WHERE                                                                                                    \
@@ -383,7 +386,8 @@ inline uint choose_row(
         threadgroup uint keys[32];                                                                               \
         threadgroup uint ids[32];                                                                                \
         const Lanes at = {tid, threads, lane, simd, simds};                                                      \
-        argmax_row<T>(p, x, out, keys, ids, row, at);                                                            \
+        const Bests bests = {keys, ids};                                                                         \
+        argmax_row<T>(p, x, out, bests, row, at);                                                                \
     }                                                                                                            \
     [[kernel, max_total_threads_per_threadgroup(1024)]] void TOP_K(                                              \
         constant TopKParams& p [[buffer(0)]], device const T* x [[buffer(1)]],                                   \
@@ -413,7 +417,8 @@ SAMPLE(bfloat, argmax_bf16, top_k_bf16)
     threadgroup atomic_uint high[256];
     threadgroup uint chosen[4];
     const Lanes at = {tid, threads, lane, simd, simds};
+    const Bests bests = {keys, ids};
     const Bins bins = {low, high, chosen};
-    const uint id = choose_row(x, p.n, choices, row, keys, ids, bins, at);
+    const uint id = choose_row(x, p.n, choices, row, bests, bins, at);
     if (tid == 0) out[row] = id;
 }
