@@ -19,6 +19,12 @@ pub fn golden() -> PathBuf {
     shared().map_or_else(|| own().join("golden"), |shared| shared.join("golden"))
 }
 
+/// All golden sets that are here.
+pub fn golden_sets() -> Vec<PathBuf> {
+    let second = shared().map(|shared| shared.join("golden2")).filter(|set| set.is_dir());
+    std::iter::once(golden()).chain(second).collect()
+}
+
 /// A real model fetched for the tests (`METALLIC_TEST_MODELS`), where it is present.
 pub fn model(file: &str) -> Option<PathBuf> {
     let default = || Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/test-models");

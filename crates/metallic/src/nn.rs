@@ -112,10 +112,26 @@ pub enum Ffn<'g> {
     Plain { up: Linear<'g>, down: Linear<'g>, act: Unary },
     /// The experts a router chooses for each token, see [`Experts`].
     Moe(Experts<'g>),
+    /// `experts(x) + shared(x)`, or `experts(x) + sigmoid(gate(x)) * shared(x)`.
+    Shared { experts: Experts<'g>, shared: Box<Ffn<'g>>, gate: Option<Linear<'g>> },
 }
 
-/// `Σ_e p_e * down_e(act(gate_e(x)) * up_e(x))` over the `top` experts whose scores `router(x)` are largest; `p` is the
-/// softmax over their scores.
+/// What each of the chosen experts counts.
+pub enum Routing<'g> {
+    /// Softmax over the scores of the chosen.
+    Chosen,
+    /// Their parts of a softmax over all scores.
+    All,
+    /// `sigmoid` of their scores, where asked for as parts of their sum. `bias [experts]` helps to choose, and counts for nothing else.
+    Sigmoid {
+        /// `[experts]`
+        bias: Option<Var<'g>>,
+        /// `ones [top, top]`, where they are parts of their sum.
+        parts: Option<Var<'g>>,
+    },
+}
+
+/// `scale * Σ_e p_e * down_e(act(gate_e(x)) * up_e(x))` over the `top` experts whose scores `router(x)` are largest.
 pub struct Experts<'g> {
     /// To `[tokens, experts]`.
     pub router: Linear<'g>,
@@ -129,17 +145,42 @@ pub struct Experts<'g> {
     pub act: Unary,
     /// Experts of a token.
     pub top: usize,
+    /// What `p` is.
+    pub routing: Routing<'g>,
+    /// On the sum.
+    pub scale: f32,
 }
 
 impl<'g> Experts<'g> {
     /// `[tokens, hidden]` again.
     pub fn forward(&self, x: Var<'g>) -> Var<'g> {
         let scores = self.router.forward(x); // [tokens, experts]
-        let chosen = scores.top_k(self.top); // [tokens, top]
+        let (chosen, weights) = match &self.routing {
+            Routing::Chosen => {
+                let chosen = scores.top_k(self.top); // [tokens, top]
+                (chosen, scores.gather(chosen).softmax())
+            }
+            Routing::All => {
+                let parts = scores.softmax();
+                let chosen = parts.top_k(self.top);
+                (chosen, parts.gather(chosen))
+            }
+            Routing::Sigmoid { bias, parts } => {
+                let scores = scores.unary(Unary::Sigmoid);
+                let chosen = bias.map_or(scores, |bias| scores + bias).top_k(self.top);
+                let weights = scores.gather(chosen);
+                (chosen, parts.map_or(weights, |ones| weights / weights.linear(ones)))
+            }
+        };
         let gate = x.expert_linear(self.gate, chosen); // [tokens, top * inner]
         let inner = gate.gated(self.act, x.expert_linear(self.up, chosen));
-        inner.expert_linear(self.down, chosen).combine(scores.gather(chosen).softmax())
+        inner.expert_linear(self.down, chosen).combine(scaled(weights, self.scale))
     }
+}
+
+/// `factor * x`
+pub fn scaled(x: Var<'_>, factor: f32) -> Var<'_> {
+    if factor == 1.0 { x } else { x.scale(factor) }
 }
 
 impl<'g> Ffn<'g> {
@@ -149,6 +190,12 @@ impl<'g> Ffn<'g> {
             Ffn::Gated { gate, up, down, act } => down.forward(gate.forward(x).unary(*act) * up.forward(x)),
             Ffn::Plain { up, down, act } => down.forward(up.forward(x).unary(*act)),
             Ffn::Moe(experts) => experts.forward(x),
+            Ffn::Shared { experts, shared, gate } => {
+                let shared = shared.forward(x);
+                // One number for each row: a sum of one part.
+                let gated = |gate: &Linear<'g>| shared.combine(gate.forward(x).unary(Unary::Sigmoid));
+                experts.forward(x) + gate.as_ref().map_or(shared, gated)
+            }
         }
     }
 }
@@ -160,8 +207,9 @@ pub struct Rotary<'g> {
     freqs: Var<'g>,
 }
 
-/// Divisors of the frequencies that a GGUF file may bring.
-const FACTORS: Key = Key::new("rope_freqs", "");
+/// Divisors of the frequencies that a GGUF file may bring, and those it brings for longer contexts.
+const FACTORS: Key = Key::new("rope_freqs|rope_factors_short", "");
+const LONG_FACTORS: Key = Key::new("rope_factors_long", "");
 
 impl<'g> Rotary<'g> {
     /// The rotation of heads of `head_dim` elements, its frequencies divided by the file's own factors where it has them.
@@ -170,7 +218,8 @@ impl<'g> Rotary<'g> {
         if let Some(factors) = w.numbers(FACTORS.weight(), freqs.len()) {
             freqs.iter_mut().zip(factors).for_each(|(freq, factor)| *freq /= factor);
         }
-        let rope = Rope { head_dim, pairs: config.pairs, magnitude: 1.0 };
+        w.skip(LONG_FACTORS.weight());
+        let rope = Rope { head_dim, pairs: config.pairs, magnitude: config.magnitude() };
         // Constants are told apart by name, and a model may have more than one rotation.
         Rotary { rope, freqs: w.graph().constant(&format!("frequencies of {config:?}"), &freqs) }
     }
@@ -193,6 +242,8 @@ pub struct SelfAttention<'g> {
     pub o: Linear<'g>,
     /// Norms of each query head and of each key head, where there are any.
     pub head_norms: Option<[Norm<'g>; 2]>,
+    /// Norms of all query heads together and of all key heads together, where there are any.
+    pub row_norms: Option<[Norm<'g>; 2]>,
     /// How queries and keys are told where they stand, where they are.
     pub rotary: Option<Rotary<'g>>,
     /// One more score for each head, where there are any: `[heads]`.
@@ -207,6 +258,7 @@ impl<'g> SelfAttention<'g> {
         let Attention { state, heads, kv_heads, .. } = self.attention;
         let attention = Attention { sinks: self.sinks.is_some(), ..self.attention };
         let placed = |x: Var<'g>, which: usize, heads: usize| {
+            let x = self.row_norms.as_ref().map_or(x, |norms| norms[which].forward(x));
             let x = self.head_norms.as_ref().map_or(x, |norms| norms[which].forward_heads(x, heads));
             self.rotary.map_or(x, |rotary| rotary.forward(x))
         };

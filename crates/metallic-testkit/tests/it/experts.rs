@@ -64,6 +64,7 @@ impl Moe {
             v: part(q + kv, kv),
             o: Linear::new(w, O, Dims { rows: hidden, cols: q }, true),
             head_norms: None,
+            row_norms: None,
             rotary: Some(rotary),
             sinks: Some(w.weight(SINKS, Shape::vector(heads))),
             attention: self.config.attention(i),

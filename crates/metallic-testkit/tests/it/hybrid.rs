@@ -58,6 +58,7 @@ impl Hybrid {
             k: linear(w, K, kv_heads * head_dim, hidden),
             v: linear(w, V, kv_heads * head_dim, hidden),
             o: linear(w, O, hidden, heads * head_dim),
+            row_norms: None,
             head_norms: Some([Q_NORM, K_NORM].map(|name| self.norm(w, name, head_dim))),
             rotary: Some(rotary),
             sinks: None,

@@ -51,22 +51,33 @@ const QUANTIZED: Key = Key::new("", "quantization_config");
 impl Config {
     /// Reads the numbers under their usual keys, and refuses those no model can have.
     pub fn read(meta: &Meta<'_>) -> Result<Config, ModelError> {
-        let layers = meta.count(LAYERS, MAX_LAYERS)?;
         let hidden = meta.count(HIDDEN, MAX_WIDTH)?;
-        let heads = meta.count(HEADS, MAX_HEADS)?;
-        let kv_heads = meta.opt_count(KV_HEADS, MAX_HEADS)?.unwrap_or(heads);
-        if !heads.is_multiple_of(kv_heads) {
-            return Err(meta.bad(KV_HEADS, kv_heads, format!("a divisor of the {heads} heads")));
-        }
-        let head_dim = meta.get_or(HEAD_DIM, hidden / heads)?;
+        let head_dim = meta.get_or(HEAD_DIM, hidden / meta.count(HEADS, MAX_HEADS)?)?;
         let head_dim = meta.checked(HEAD_DIM, head_dim, MAX_HEAD_DIM)?;
         let value_dim = meta.get_or(VALUE_DIM, head_dim)?;
         if value_dim != head_dim {
             return Err(meta.bad(VALUE_DIM, value_dim, format!("{head_dim}, as the keys")));
         }
-        let context = meta.opt_count(CONTEXT, u32::MAX as usize)?.unwrap_or(2048);
-        let architecture = meta.architecture().to_owned();
-        Ok(Config { architecture, layers, hidden, heads, kv_heads, head_dim, vocab: vocab(meta)?, context })
+        Config::with_heads(meta, head_dim)
+    }
+
+    /// The same with heads of a size that is known.
+    pub fn with_heads(meta: &Meta<'_>, head_dim: usize) -> Result<Config, ModelError> {
+        let heads = meta.count(HEADS, MAX_HEADS)?;
+        let kv_heads = meta.opt_count(KV_HEADS, MAX_HEADS)?.unwrap_or(heads);
+        if !heads.is_multiple_of(kv_heads) {
+            return Err(meta.bad(KV_HEADS, kv_heads, format!("a divisor of the {heads} heads")));
+        }
+        Ok(Config {
+            architecture: meta.architecture().to_owned(),
+            layers: meta.count(LAYERS, MAX_LAYERS)?,
+            hidden: meta.count(HIDDEN, MAX_WIDTH)?,
+            heads,
+            kv_heads,
+            head_dim,
+            vocab: vocab(meta)?,
+            context: meta.opt_count(CONTEXT, u32::MAX as usize)?.unwrap_or(2048),
+        })
     }
 
     /// Attention of a layer over all it may see: `softmax(q · Kᵀ / sqrt(head_dim)) · V`.
@@ -131,10 +142,11 @@ pub fn windows(
     layers: usize,
     slides: impl Fn(usize) -> bool,
 ) -> Result<Vec<Option<usize>>, ModelError> {
-    let Some(window) = meta.opt_count(WINDOW, usize::MAX)? else { return Ok(vec![None; layers]) };
+    // Some files say 0 where there is none.
+    let Some(window) = meta.opt(WINDOW)?.filter(|window| *window > 0) else { return Ok(vec![None; layers]) };
     let listed = meta.per_layer::<&str>(LAYER_TYPES, layers)?;
     let slides =
-        |i: usize| listed.as_ref().map_or_else(|| slides(i), |types| types[i] == "sliding_attention");
+        |i: usize| listed.as_ref().map_or_else(|| slides(i), |types| types[i].starts_with("sliding"));
     Ok((0..layers).map(|i| slides(i).then_some(window)).collect())
 }
 

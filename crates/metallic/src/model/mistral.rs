@@ -1,13 +1,13 @@
-//! Mistral: Llama whose layers look back through a window.
+//! Mistral and Ministral: Llama whose layers look back through a window. Mixtral: the same with experts.
 
 use super::config::windows;
-use super::llama::Llama;
-use super::{Decoder, Family, Meta, ModelError};
+use super::{Decoder, Family, Meta, ModelError, llama};
 
-pub(super) const FAMILY: Family = Family { gguf: &["mistral"], hf: &["mistral"], read };
+pub(super) const FAMILY: Family =
+    Family { gguf: &["mistral"], hf: &["mistral", "ministral", "mixtral"], read };
 
 fn read(meta: &Meta<'_>) -> Result<Box<dyn Decoder>, ModelError> {
-    let llama = Llama::read(meta)?;
-    let windows = windows(meta, llama.config.layers, |_| true)?;
-    Ok(Box::new(Llama { windows, ..llama }))
+    let mut decoder = llama::read(meta)?;
+    decoder.set_windows(windows(meta, decoder.config.layers, |_| true)?);
+    Ok(Box::new(decoder))
 }

@@ -1,12 +1,27 @@
 //! Models: numbers and weights read from a file, and the graph they make.
 
+mod cohere2;
 pub mod config;
+mod deepseek;
 mod error;
+mod exaone4;
+mod gemma;
+mod glm4;
+mod gpt2;
+mod granite;
+mod lfm2;
 mod llama;
 mod meta;
 mod mistral;
+mod moe;
+mod olmo2;
+mod phi3;
 mod qwen2;
 mod rope;
+mod smollm3;
+mod stablelm;
+mod starcoder2;
+mod transformer;
 
 use std::path::{Path, PathBuf};
 
@@ -75,7 +90,27 @@ pub const CHOSEN: usize = 1;
 pub const HIDDEN: usize = 2;
 
 /// The families this engine runs.
-pub const FAMILIES: &[&Family] = &[&llama::FAMILY, &mistral::FAMILY, &qwen2::FAMILY];
+pub const FAMILIES: &[&Family] = &[
+    &cohere2::FAMILY,
+    &deepseek::FAMILY,
+    &exaone4::FAMILY,
+    &gemma::GEMMA2,
+    &gemma::GEMMA3,
+    &glm4::GLM4,
+    &glm4::GLM4_MOE,
+    &gpt2::FAMILY,
+    &granite::FAMILY,
+    &lfm2::FAMILY,
+    &llama::FAMILY,
+    &mistral::FAMILY,
+    &olmo2::FAMILY,
+    &phi3::FAMILY,
+    &qwen2::QWEN2,
+    &qwen2::QWEN3,
+    &smollm3::FAMILY,
+    &stablelm::FAMILY,
+    &starcoder2::FAMILY,
+];
 
 impl Family {
     fn names(&self, naming: Naming) -> &'static [&'static str] {

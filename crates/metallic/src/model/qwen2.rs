@@ -1,23 +1,55 @@
-//! Qwen2: Llama with biases on queries, keys and values, and windows on its last layers where asked for.
-
-use metallic_core::RopePairs;
+//! Qwen2 and Qwen3: Llama with biases on queries, keys and values, or norms of their heads, and windows on its last layers
+//! where asked for; experts in the models that have them.
 
 use super::config::windows;
-use super::llama::Llama;
-use super::{Decoder, Family, Key, Meta, ModelError, RopeConfig};
+use super::moe::{ExpertNames, MoeConfig};
+use super::transformer::{FfnConfig, NormKind, QueryNorm, Transformer};
+use super::{Decoder, Family, Key, Meta, ModelError};
 
-pub(super) const FAMILY: Family = Family { gguf: &["qwen2"], hf: &["qwen2"], read };
+pub(super) const QWEN2: Family = Family { gguf: &["qwen2"], hf: &["qwen2"], read: read2 };
+pub(super) const QWEN3: Family =
+    Family { gguf: &["qwen3", "qwen3moe"], hf: &["qwen3", "qwen3_moe"], read: read3 };
 
 const SLIDES: Key = Key::new("", "use_sliding_window");
 const FIRST_SLIDING: Key = Key::new("", "max_window_layers");
+const DENSE: Key = Key::new("", "mlp_only_layers");
+const SPARSE_STEP: Key = Key::new("", "decoder_sparse_step");
 
-fn read(meta: &Meta<'_>) -> Result<Box<dyn Decoder>, ModelError> {
-    let mut llama = Llama::read(meta)?;
+fn read(meta: &Meta<'_>) -> Result<Transformer, ModelError> {
+    let mut decoder = Transformer::read(meta, NormKind::Rms)?;
     if meta.get_or(SLIDES, false)? {
         // 28 is what transformers takes where the key is missing.
         let first: usize = meta.get_or(FIRST_SLIDING, 28)?;
-        llama.windows = windows(meta, llama.config.layers, |layer| layer >= first)?;
+        decoder.set_windows(windows(meta, decoder.config.layers, |layer| layer >= first)?);
     }
-    let rope = RopeConfig { pairs: RopePairs::Halves, ..llama.rope };
-    Ok(Box::new(Llama { rope, qkv_bias: Some(true), out_bias: None, ..llama }))
+    Ok(decoder)
+}
+
+fn read2(meta: &Meta<'_>) -> Result<Box<dyn Decoder>, ModelError> {
+    Ok(Box::new(Transformer { qkv_bias: Some(true), out_bias: None, ..read(meta)? }))
+}
+
+fn read3(meta: &Meta<'_>) -> Result<Box<dyn Decoder>, ModelError> {
+    let mut decoder = Transformer { query_norm: QueryNorm::Heads, ..read(meta)? };
+    set_experts(meta, &mut decoder, |moe| moe)?;
+    Ok(Box::new(decoder))
+}
+
+/// Experts where the file has them, in the layers that are not said to be dense.
+pub(super) fn set_experts(
+    meta: &Meta<'_>,
+    decoder: &mut Transformer,
+    more: impl Fn(MoeConfig) -> MoeConfig,
+) -> Result<(), ModelError> {
+    if !MoeConfig::is_there(meta)? {
+        return Ok(());
+    }
+    // GGUF files are of models that make the chosen parts the whole.
+    let moe = more(MoeConfig::read(meta, ExpertNames::QWEN)?.softmax(meta, true)?);
+    let (dense, step) = (meta.get_or::<Vec<usize>>(DENSE, Vec::new())?, meta.get_or(SPARSE_STEP, 1_usize)?);
+    let sparse = |i: usize| !dense.contains(&i) && (i + 1).is_multiple_of(step.max(1));
+    for (_, layer) in decoder.layers.iter_mut().enumerate().filter(|(i, _)| sparse(*i)) {
+        layer.ffn = FfnConfig::Moe(moe.clone());
+    }
+    Ok(())
 }

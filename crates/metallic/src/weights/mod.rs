@@ -130,6 +130,13 @@ impl<'a, 'g> WeightSource<'a, 'g> {
         }))
     }
 
+    /// A constant of this shape.
+    pub fn constant(&self, name: &str, shape: Shape, values: &[f32]) -> Var<'g> {
+        let data: Vec<u8> = values.iter().flat_map(|x| x.to_le_bytes()).collect();
+        let name = format!("{name} {shape}");
+        self.graph.weight(Weight { name, ty: TensorType::f32(shape), data: data.into() })
+    }
+
     /// Whether the file has what this is made of.
     pub fn has(&self, recipe: impl Into<Recipe>) -> bool {
         self.make(&recipe.into(), None).is_ok()
@@ -178,11 +185,13 @@ fn positive(tensor: &Tensor, len: usize) -> Result<Vec<f32>, Fault> {
     }
 }
 
-/// The tensor as a weight, where it has this shape.
+/// The tensor as a weight, where it has this shape; axes of one element do not count.
 fn fit(tensor: Tensor, shape: Shape) -> Result<Weight, Fault> {
-    let dims: Vec<Dim> = tensor.shape.iter().map(|n| Dim::Fixed(*n)).collect();
+    let long = |dim: &Dim| *dim != Dim::Fixed(1);
+    let dims = tensor.shape.iter().map(|n| Dim::Fixed(*n)).filter(long);
+    let same = dims.eq(shape.dims().iter().copied().filter(long));
     let floats_only = shape.dims().len() < 2;
-    if dims != shape.dims() || !(tensor.dtype.is_float() || (tensor.dtype.is_quantized() && !floats_only)) {
+    if !same || !(tensor.dtype.is_float() || (tensor.dtype.is_quantized() && !floats_only)) {
         let kind = if floats_only { "F32, F16 or BF16" } else { "floats or a quantised type" };
         return Err(Fault::unfit(&tensor, format!("{kind} {shape}")));
     }

@@ -1,5 +1,6 @@
 //! How a weight is made of the tensors of a file.
 
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::ops::Range;
 
 use metallic_core::{Bytes, DType, quant};
@@ -31,6 +32,13 @@ pub enum Recipe {
         of: Box<Recipe>,
         /// The rows of it.
         rows: Range<usize>,
+    },
+    /// Rows in another order, some of them more than once; `None` is a row of zeros.
+    Picked {
+        /// `[n, k]` or `[n]`.
+        of: Box<Recipe>,
+        /// Where each row comes from.
+        rows: Vec<Option<usize>>,
     },
     /// `wᵀ`: `[.., k, n]` made `[.., n, k]`. Floats only.
     Transposed(Box<Recipe>),
@@ -88,6 +96,12 @@ impl Recipe {
         Recipe::Rows { of: Box::new(self), rows }
     }
 
+    /// See [`Recipe::Picked`].
+    #[must_use]
+    pub fn picked(self, rows: Vec<Option<usize>>) -> Recipe {
+        Recipe::Picked { of: Box::new(self), rows }
+    }
+
     /// See [`Recipe::Transposed`].
     #[must_use]
     pub fn transposed(self) -> Recipe {
@@ -121,6 +135,7 @@ impl Recipe {
                 Naming::HuggingFace => hf.is_numbered(naming),
             },
             Recipe::Rows { of, .. }
+            | Recipe::Picked { of, .. }
             | Recipe::Transposed(of)
             | Recipe::PlusOne(of)
             | Recipe::Stacked { of, .. }
@@ -170,6 +185,7 @@ impl WeightSource<'_, '_> {
                 Naming::HuggingFace => self.make(hf, item),
             },
             Recipe::Rows { of, rows } => self.make(of, item)?.rows(rows),
+            Recipe::Picked { of, rows } => self.make(of, item)?.picked(rows),
             Recipe::Transposed(of) => self.make(of, item)?.changed(transposed),
             Recipe::PlusOne(of) => self.make(of, item)?.changed(plus_one),
             Recipe::Stacked { of, .. } if !of.is_numbered(self.ledger.naming) => self.make(of, item),
@@ -203,6 +219,33 @@ impl WeightSource<'_, '_> {
 impl Made {
     fn changed(self, change: impl FnOnce(&Tensor) -> Result<Tensor, Fault>) -> Result<Made, Fault> {
         Ok(Made { tensor: change(&self.tensor)?, used: self.used })
+    }
+
+    fn picked(self, rows: &[Option<usize>]) -> Result<Made, Fault> {
+        let Tensor { name, dtype, shape, data } = &self.tensor;
+        let most = rows.iter().flatten().max().map_or(0, |row| row + 1);
+        let unfit = || Fault::unfit(&self.tensor, format!("rows 0 to {most}"));
+        let (n, k) = match *shape.as_slice() {
+            [n] => (n, 1),
+            [n, k] => (n, k),
+            _ => return Err(unfit()),
+        };
+        let bytes = dtype.bytes_for(k).filter(|_| most <= n).ok_or_else(unfit)?;
+        let mut picked = vec![0; rows.len() * bytes];
+        for (to, row) in picked.chunks_exact_mut(bytes.max(1)).zip(rows) {
+            let Some(row) = row else { continue };
+            to.copy_from_slice(data.get(row * bytes..(row + 1) * bytes).ok_or_else(unfit)?);
+        }
+        // Two ways to pick from one tensor are two weights.
+        let mut hasher = DefaultHasher::new();
+        rows.hash(&mut hasher);
+        let mut shape = shape.clone();
+        shape[0] = rows.len();
+        let name = format!("{name}[{} rows, {:x}]", rows.len(), hasher.finish());
+        let one = |used: &Used, row: usize| Used { name: used.name.clone(), rows: row..row + 1, of: n };
+        let used = self.used.iter().flat_map(|used| rows.iter().flatten().map(move |row| one(used, *row)));
+        let used = used.collect();
+        Ok(Made { tensor: Tensor { name, dtype: *dtype, shape, data: picked.into() }, used })
     }
 
     /// A window into the same bytes, where the rows lie in one piece.

@@ -60,6 +60,7 @@ impl Phi3 {
             v: rows(w, QKV, q + kv..q + 2 * kv, hidden),
             o: Linear::new(w, O, Dims { rows: hidden, cols: q }, false),
             head_norms: None,
+            row_norms: None,
             rotary: Some(rotary),
             sinks: None,
             attention: self.config.attention(i),

@@ -21,7 +21,8 @@ fn folders_match_at_every_position_and_in_every_chunking() {
     for folder in golden::folders() {
         let expected = golden::Expected::read(&folder.join("expected.json")).unwrap();
         let mut program = compile(&folder, DType::F32);
-        golden::check_close(program.as_mut(), &expected, golden::EXACT, &[1, 7, 64, 512])
+        let close = golden::exact(&folder);
+        golden::check_close(program.as_mut(), &expected, close, &[1, 7, 64, 512])
             .unwrap_or_else(|e| panic!("{}: {e}", folder.display()));
         let rows = golden::all_logits(&folder.join("expected_logits.safetensors")).unwrap();
         for (name, all) in rows {
@@ -29,11 +30,7 @@ fn folders_match_at_every_position_and_in_every_chunking() {
             for chunk in [1, 7, 64, 512] {
                 let found = golden::logits(program.as_mut(), &prompt.token_ids, chunk).unwrap().concat();
                 let diff = golden::max_diff(&found, &all);
-                assert!(
-                    diff <= golden::EXACT.max_abs,
-                    "{} {name} by {chunk}: off by {diff}",
-                    folder.display()
-                );
+                assert!(diff <= close.max_abs, "{} {name} by {chunk}: off by {diff}", folder.display());
             }
         }
     }
@@ -58,7 +55,7 @@ fn both_spellings_of_the_config_mean_the_same() {
         std::fs::copy(folder.join("config_v4.json"), copy.join("config.json")).unwrap();
         let expected = golden::Expected::read(&folder.join("expected.json")).unwrap();
         let result =
-            golden::check_close(compile(&copy, DType::F32).as_mut(), &expected, golden::EXACT, &[512]);
+            golden::check_close(compile(&copy, DType::F32).as_mut(), &expected, golden::exact(&folder), &[512]);
         std::fs::remove_dir_all(&copy).unwrap();
         result.unwrap_or_else(|e| panic!("{}: {e}", folder.display()));
     }
@@ -71,7 +68,7 @@ fn float_ggufs_match_exactly_and_quantised_ones_as_well_as_llama_cpp() {
         let mut program = compile(&path, DType::F32);
         let float = [".F32", ".F16", ".BF16"].iter().any(|t| name.ends_with(t));
         let result = if float {
-            golden::check_close(program.as_mut(), &expected, golden::EXACT, &[1, 7, 512])
+            golden::check_close(program.as_mut(), &expected, golden::exact(&path), &[1, 7, 512])
         } else {
             golden::check_int8(program.as_mut(), &expected)
         };

@@ -37,7 +37,7 @@ fn folders_match_in_every_chunking() {
     for folder in golden::folders() {
         let expected = golden::Expected::read(&folder.join("expected.json")).unwrap();
         let mut program = compile(&backend, &folder, DType::F32);
-        golden::check_close(program.as_mut(), &expected, golden::EXACT, &[1, 7, 512])
+        golden::check_close(program.as_mut(), &expected, golden::exact(&folder), &[1, 7, 512])
             .unwrap_or_else(|e| panic!("{}: {e}", folder.display()));
     }
 }
@@ -48,7 +48,7 @@ fn ggufs_of_every_type_match_as_32_bit_arithmetic_does() {
     for name in golden::ggufs() {
         let (path, expected) = golden::gguf(&name);
         let mut program = compile(&backend, &path, DType::F32);
-        golden::check_close(program.as_mut(), &expected, golden::EXACT, &[7, 512])
+        golden::check_close(program.as_mut(), &expected, golden::exact(&path), &[7, 512])
             .unwrap_or_else(|e| panic!("{name}: {e}"));
     }
 }
