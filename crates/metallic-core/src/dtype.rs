@@ -15,6 +15,8 @@ pub enum DType {
     I32,
     /// Unsigned 32-bit integer.
     U32,
+    /// A byte: what formats of others are packed in.
+    U8,
     /// 32 × 4 bit: `d * (q - 8)`.
     Q4_0,
     /// 32 × 4 bit: `d * q + m`.
@@ -35,6 +37,12 @@ pub enum DType {
     Q5K,
     /// 256 × 6 bit in 16 sub-blocks of 16: `d * sc * (q - 32)`.
     Q6K,
+    /// 32 × 4 bit: `d * level[q]`, see [`crate::quant::IQ4_LEVELS`].
+    IQ4NL,
+    /// 256 × 4 bit in 8 sub-blocks of 32: `d * (sc - 32) * level[q]`.
+    IQ4XS,
+    /// 32 × 4 bit: `2^(e - 128) * level[q]`, see [`crate::quant::MXFP4_LEVELS`].
+    MXFP4,
 }
 
 /// One row of the layout table: name, id in GGUF files, elements and bytes of a block.
@@ -56,12 +64,13 @@ const fn layout(
     Layout { dtype, name, ggml_id, block_len, block_bytes }
 }
 
-const LAYOUTS: [Layout; 15] = [
+const LAYOUTS: [Layout; 19] = [
     layout(DType::F32, "F32", Some(0), 1, 4),
     layout(DType::F16, "F16", Some(1), 1, 2),
     layout(DType::BF16, "BF16", Some(30), 1, 2),
     layout(DType::I32, "I32", Some(26), 1, 4),
     layout(DType::U32, "U32", None, 1, 4),
+    layout(DType::U8, "U8", None, 1, 1),
     layout(DType::Q4_0, "Q4_0", Some(2), 32, 18),
     layout(DType::Q4_1, "Q4_1", Some(3), 32, 20),
     layout(DType::Q5_0, "Q5_0", Some(6), 32, 22),
@@ -72,20 +81,21 @@ const LAYOUTS: [Layout; 15] = [
     layout(DType::Q4K, "Q4_K", Some(12), 256, 144),
     layout(DType::Q5K, "Q5_K", Some(13), 256, 176),
     layout(DType::Q6K, "Q6_K", Some(14), 256, 210),
+    layout(DType::IQ4NL, "IQ4_NL", Some(20), 32, 18),
+    layout(DType::IQ4XS, "IQ4_XS", Some(23), 256, 136),
+    layout(DType::MXFP4, "MXFP4", Some(39), 32, 17),
 ];
 
 /// Names of the ggml types this engine does not run, so that a refusal can name what it found.
-const UNSUPPORTED: [(u32, &str); 19] = [
+const UNSUPPORTED: [(u32, &str); 16] = [
     (9, "Q8_1"),
     (15, "Q8_K"),
     (16, "IQ2_XXS"),
     (17, "IQ2_XS"),
     (18, "IQ3_XXS"),
     (19, "IQ1_S"),
-    (20, "IQ4_NL"),
     (21, "IQ3_S"),
     (22, "IQ2_S"),
-    (23, "IQ4_XS"),
     (24, "I8"),
     (25, "I16"),
     (27, "I64"),
@@ -93,7 +103,6 @@ const UNSUPPORTED: [(u32, &str); 19] = [
     (29, "IQ1_M"),
     (34, "TQ1_0"),
     (35, "TQ2_0"),
-    (39, "MXFP4"),
     (40, "NVFP4"),
 ];
 
@@ -206,8 +215,8 @@ mod tests {
 
     #[test]
     fn an_unknown_type_is_named() {
-        let error = DType::from_ggml(20).unwrap_err();
-        assert!(error.to_string().contains("IQ4_NL (id 20)"), "{error}");
+        let error = DType::from_ggml(21).unwrap_err();
+        assert!(error.to_string().contains("IQ3_S (id 21)"), "{error}");
         assert_eq!(DType::from_ggml(9999).unwrap_err().name, "unknown");
     }
 

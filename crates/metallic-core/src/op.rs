@@ -36,6 +36,10 @@ pub enum Binary {
     Mul,
     /// `a / b`
     Div,
+    /// `min(a, b)`
+    Min,
+    /// `max(a, b)`
+    Max,
 }
 
 /// How an operation uses a weight, which says in what form a backend should keep it.
@@ -67,7 +71,8 @@ pub enum Op {
     /// A tensor that does not change between steps.
     Weight(WeightId),
 
-    /// Rows of a table: `(table [v, d], ids: U32 [n]) -> T [n, d]`.
+    /// Rows of a table: `(table [v, d], ids: U32 [n]) -> T [n, d]`, or several side by side: `(table [v, d], ids: U32 [n, c])
+    /// -> T [n, c * d]`.
     Embed(DType),
     /// Rows of an activation: `(x: T [tokens, d], rows: U32 [n]) -> T [n, d]`.
     SelectRows,
@@ -150,8 +155,9 @@ pub enum Op {
         state: StateId,
     },
     /// Of each head and token: `S = decay * S`; `u = β * v`, or `β * (v - Sᵀ k)` by the delta rule; `S = S + k uᵀ`; `y = Sᵀ q`.
-    /// `(q, k: T [tokens, heads * key_dim], v: T [tokens, heads * value_dim], decay, β: T [tokens, heads]) -> T [tokens,
-    /// heads * value_dim]`. `S` is kept in `F32`; before a sequence's first token it is 0.
+    /// `(q, k: T [tokens, key_heads * key_dim], v: T [tokens, heads * value_dim], decay, β: T [tokens, heads]) -> T [tokens,
+    /// heads * value_dim]`; `heads / key_heads` heads share a query's and a key's. `S` is kept in `F32`; before a
+    /// sequence's first token it is 0.
     Recurrence(Recurrence),
     /// The index of the largest number of each row: `(x: T [.., n]) -> U32 [..]`. Of equals the lowest; NaN counts as `-inf`. `n ≥ 1`.
     Argmax,

@@ -90,8 +90,12 @@ pub struct Sdpa {
 pub struct Recurrence {
     /// Whose matrices.
     pub state: StateId,
-    /// Heads, of queries, keys and values alike.
+    /// Heads of values.
     pub heads: usize,
+    /// Heads of queries and keys; each serves `heads / key_heads` of the values'.
+    pub key_heads: usize,
+    /// Those that share one lie `key_heads` apart instead of side by side.
+    pub tiled: bool,
     /// Elements of a query's and a key's head.
     pub key_dim: usize,
     /// Elements of a value's head.
@@ -101,6 +105,14 @@ pub struct Recurrence {
 }
 
 impl Recurrence {
+    /// Of heads counted over tokens, the head of its query and key.
+    pub fn key_head(&self, head: usize) -> usize {
+        if self.tiled {
+            return head / self.heads * self.key_heads + head % self.heads % self.key_heads;
+        }
+        head / (self.heads / self.key_heads)
+    }
+
     /// Numbers it keeps for a sequence.
     pub fn elements(&self) -> usize {
         self.heads.saturating_mul(self.key_dim).saturating_mul(self.value_dim)

@@ -265,9 +265,12 @@ impl Rule<'_> {
         self.arity(5)?;
         let whole = r.heads > 0 && r.key_dim > 0 && r.value_dim > 0;
         self.parameter(whole, || format!("{} heads of {} and {}", r.heads, r.key_dim, r.value_dim))?;
-        self.token_rows(0, self.heads(r.heads, r.key_dim)?)?;
-        for (index, cols) in [r.key_dim, r.value_dim, 1, 1].into_iter().enumerate() {
-            self.beside_first(index + 1, self.heads(r.heads, cols)?)?;
+        let shared = r.key_heads > 0 && r.heads.is_multiple_of(r.key_heads);
+        self.parameter(shared, || format!("{} heads that share {} of keys", r.heads, r.key_heads))?;
+        self.token_rows(0, self.heads(r.key_heads, r.key_dim)?)?;
+        let inputs = [(r.key_heads, r.key_dim), (r.heads, r.value_dim), (r.heads, 1), (r.heads, 1)];
+        for (index, (heads, cols)) in inputs.into_iter().enumerate() {
+            self.beside_first(index + 1, self.heads(heads, cols)?)?;
         }
         Ok(self.inputs[2])
     }
@@ -357,7 +360,13 @@ pub fn infer(op: &Op, inputs: &[TensorType]) -> Result<TensorType, TypeError> {
             rule.parameter(dtype.is_float(), || format!("rows of {dtype}"))?;
             let cols = inputs[0].shape.cols();
             rule.matrix(0, cols)?;
-            Ok(TensorType::new(*dtype, Shape::matrix(rule.ids(1)?, cols)))
+            let ids = inputs[1];
+            let several = match ids.shape.dims() {
+                [_, Dim::Fixed(several)] if ids.dtype == DType::U32 => cols.checked_mul(*several),
+                _ => return Ok(TensorType::new(*dtype, Shape::matrix(rule.ids(1)?, cols))),
+            };
+            let several = several.ok_or_else(|| rule.wrong(1, "fewer indices"))?;
+            Ok(TensorType::new(*dtype, ids.shape.with_cols(several)))
         }
         Op::SelectRows => {
             rule.arity(2)?;

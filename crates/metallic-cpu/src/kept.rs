@@ -282,8 +282,9 @@ impl Turn<'_> {
     /// `S = decay * S`; `u = β * v` or `β * (v - Sᵀ k)`; `S = S + k uᵀ`; `y = Sᵀ q`, in two passes over `S`.
     fn run(&self, p: Processor<'_>, state: &mut [f32], update: &mut [f32], y: &mut [f32]) {
         let Recurrence { key_dim, value_dim, delta, .. } = *self.r;
-        let head = |index: usize, dim: usize| &self.args.floats(index)[self.at * dim..][..dim];
-        let (q, k, v) = (head(0, key_dim), head(1, key_dim), head(2, value_dim));
+        let head = |index: usize, at: usize, dim: usize| &self.args.floats(index)[at * dim..][..dim];
+        let key = self.r.key_head(self.at);
+        let (q, k, v) = (head(0, key, key_dim), head(1, key, key_dim), head(2, self.at, value_dim));
         let [decay, beta] = [3, 4].map(|index| self.args.floats(index)[self.at]);
         update.fill(0.0);
         for (row, k) in state.chunks_exact_mut(value_dim).zip(k) {

@@ -78,6 +78,8 @@ pub(crate) fn binary(p: Processor<'_>, f: Binary, operands: [&[f32]; 2], out: &m
         Binary::Sub => a.iter_mut().zip(b).for_each(|(a, b)| *a -= b),
         Binary::Mul => a.iter_mut().zip(b).for_each(|(a, b)| *a *= b),
         Binary::Div => a.iter_mut().zip(b).for_each(|(a, b)| *a /= b),
+        Binary::Min => a.iter_mut().zip(b).for_each(|(a, b)| *a = a.min(*b)),
+        Binary::Max => a.iter_mut().zip(b).for_each(|(a, b)| *a = a.max(*b)),
     });
 }
 
@@ -126,6 +128,8 @@ pub(crate) fn scalar(p: Processor<'_>, f: Binary, value: f32, reversed: bool, x:
         (Binary::Sub, true) => x.iter_mut().for_each(|x| *x = value - *x),
         (Binary::Div, false) => x.iter_mut().for_each(|x| *x /= value),
         (Binary::Div, true) => x.iter_mut().for_each(|x| *x = value / *x),
+        (Binary::Min, _) => x.iter_mut().for_each(|x| *x = x.min(value)),
+        (Binary::Max, _) => x.iter_mut().for_each(|x| *x = x.max(value)),
     }
 }
 

@@ -107,13 +107,15 @@ pub(crate) fn plan(site: &Site<'_>, provider: Option<Provider>, limits: &Limits)
         Op::Tokens | Op::Positions | Op::OutputRows | Op::Choices | Op::Weight(_) => Ok(Stages::default()),
         Op::Embed(_) | Op::SelectRows => {
             let table = site.inputs[0];
+            // A row of the result may have several of the table.
+            let cols = table.shape.cols();
             let spec = gather::Gathered {
                 table: table.dtype,
                 out: dtype,
-                rows: rows.0,
-                cols: rows.1,
+                rows: site.count(site.elements(site.out) / cols.max(1))?,
+                cols: site.count(cols)?,
                 of: site.count(site.rows(table))?,
-                fed: site.shape.fed && matches!(site.op, Op::Embed(_)),
+                fed: site.shape.fed && matches!(site.op, Op::Embed(_)) && site.inputs[1].shape.dims().len() == 1,
             };
             gather::gather(&spec, limits)
         }

@@ -45,7 +45,10 @@ fn alignment(dtype: DType) -> usize {
         | DType::Q3K
         | DType::Q4K
         | DType::Q5K
-        | DType::Q6K => 2,
+        | DType::Q6K
+        | DType::IQ4NL
+        | DType::IQ4XS => 2,
+        DType::MXFP4 | DType::U8 => 1,
     }
 }
 

@@ -1,6 +1,6 @@
 //! The layers models are made of. A layer holds its weights; `forward` applies it.
 
-use metallic_core::{Attention, Rope, Shape, Sizes, Unary, Var};
+use metallic_core::{Attention, Binary, Rope, Shape, Sizes, Unary, Var};
 
 use crate::model::{Key, RopeConfig};
 use crate::weights::{Recipe, WeightSource};
@@ -112,6 +112,8 @@ pub enum Ffn<'g> {
     Plain { up: Linear<'g>, down: Linear<'g>, act: Unary },
     /// The experts a router chooses for each token, see [`Experts`].
     Moe(Experts<'g>),
+    /// `down(relu(up(x))²)`
+    Squared { up: Linear<'g>, down: Linear<'g> },
     /// `experts(x) + shared(x)`, or `experts(x) + sigmoid(gate(x)) * shared(x)`.
     Shared { experts: Experts<'g>, shared: Box<Ffn<'g>>, gate: Option<Linear<'g>> },
 }
@@ -149,6 +151,28 @@ pub struct Experts<'g> {
     pub routing: Routing<'g>,
     /// On the sum.
     pub scale: f32,
+    /// What is added to the results of gate, up and down: `[experts, inner]`, `[experts, inner]`, `[experts, hidden]`.
+    pub biases: Option<[Var<'g>; 3]>,
+    /// Another gate than `act(gate) * up`.
+    pub clamped: Option<Clamped>,
+}
+
+/// `(up + 1) * gate * sigmoid(alpha * gate)`, `gate` being at most `limit` and `up` no further from 0 than that.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Clamped {
+    /// How steep the sigmoid is.
+    pub alpha: f32,
+    /// How far numbers may go.
+    pub limit: f32,
+}
+
+impl Clamped {
+    /// The same shape as either.
+    pub fn forward<'g>(self, gate: Var<'g>, up: Var<'g>) -> Var<'g> {
+        let gate = gate.scalar(Binary::Min, self.limit);
+        let up = up.scalar(Binary::Min, self.limit).scalar(Binary::Max, -self.limit);
+        gate * gate.scale(self.alpha).unary(Unary::Sigmoid) * up.scalar(Binary::Add, 1.0)
+    }
 }
 
 impl<'g> Experts<'g> {
@@ -172,9 +196,13 @@ impl<'g> Experts<'g> {
                 (chosen, parts.map_or(weights, |ones| weights / weights.linear(ones)))
             }
         };
-        let gate = x.expert_linear(self.gate, chosen); // [tokens, top * inner]
-        let inner = gate.gated(self.act, x.expert_linear(self.up, chosen));
-        inner.expert_linear(self.down, chosen).combine(scaled(weights, self.scale))
+        let product = |x: Var<'g>, w: Var<'g>, which: usize| {
+            let y = x.expert_linear(w, chosen);
+            self.biases.map_or(y, |biases| y + biases[which].embed(chosen))
+        };
+        let (gate, up) = (product(x, self.gate, 0), product(x, self.up, 1)); // [tokens, top * inner]
+        let inner = self.clamped.map_or_else(|| gate.gated(self.act, up), |clamped| clamped.forward(gate, up));
+        product(inner, self.down, 2).combine(scaled(weights, self.scale))
     }
 }
 
@@ -189,6 +217,10 @@ impl<'g> Ffn<'g> {
         match self {
             Ffn::Gated { gate, up, down, act } => down.forward(gate.forward(x).unary(*act) * up.forward(x)),
             Ffn::Plain { up, down, act } => down.forward(up.forward(x).unary(*act)),
+            Ffn::Squared { up, down } => {
+                let inner = up.forward(x).unary(Unary::Relu);
+                down.forward(inner * inner)
+            }
             Ffn::Moe(experts) => experts.forward(x),
             Ffn::Shared { experts, shared, gate } => {
                 let shared = shared.forward(x);
@@ -248,6 +280,8 @@ pub struct SelfAttention<'g> {
     pub rotary: Option<Rotary<'g>>,
     /// One more score for each head, where there are any: `[heads]`.
     pub sinks: Option<Var<'g>>,
+    /// To `[tokens, heads * head_dim]`; its sigmoid is a factor on what the heads give, where there is one.
+    pub gate: Option<Linear<'g>>,
     /// Heads, scale, window, soft cap.
     pub attention: Attention,
 }
@@ -265,6 +299,7 @@ impl<'g> SelfAttention<'g> {
         let q = placed(self.q.forward(x), 0, heads);
         let k = placed(self.k.forward(x), 1, kv_heads);
         let stored = k.kv_write(self.v.forward(x), state, kv_heads);
-        self.o.forward(q.attention(stored, attention, self.sinks))
+        let mixed = q.attention(stored, attention, self.sinks);
+        self.o.forward(self.gate.as_ref().map_or(mixed, |gate| mixed * gate.forward(x).unary(Unary::Sigmoid)))
     }
 }

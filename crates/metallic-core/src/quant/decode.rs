@@ -201,3 +201,32 @@ pub(super) fn q6_k(block: &[u8; 210], out: &mut [f32; 256]) {
         }
     }
 }
+
+/// `[d: f16][q as in Q4_0]`
+pub(super) fn iq4_nl(block: &[u8; 18], out: &mut [f32; 32]) {
+    levels(&super::IQ4_LEVELS, f16([block[0], block[1]]), &block[2..], out);
+}
+
+/// `[d: f16][high bits of scales: u16][low bits of scales: 8 × 4 bit][q: 16 bytes for each 32 elements, as in Q4_0]`
+pub(super) fn iq4_xs(block: &[u8; 136], out: &mut [f32; 256]) {
+    let d = f16([block[0], block[1]]);
+    let high = u16::from_le_bytes([block[2], block[3]]);
+    for (sub, (q, out)) in block[8..].chunks_exact(16).zip(out.chunks_exact_mut(32)).enumerate() {
+        let low = block[4 + sub / 2] >> (4 * (sub % 2)) & 15;
+        let scale = low | ((high >> (2 * sub) & 3) << 4) as u8;
+        levels(&super::IQ4_LEVELS, d * (f32::from(scale) - 32.0), q, out);
+    }
+}
+
+/// `[e: u8][q as in Q4_0]`
+pub(super) fn mxfp4(block: &[u8; 17], out: &mut [f32; 32]) {
+    levels(&super::MXFP4_LEVELS, super::mxfp4_scale(block[0]), &block[1..], out);
+}
+
+/// Byte `i` holds elements `i` (low) and `i + 16` (high).
+fn levels(levels: &[i8; 16], d: f32, q: &[u8], out: &mut [f32]) {
+    for (i, byte) in q.iter().enumerate() {
+        out[i] = d * f32::from(levels[usize::from(byte & 15)]);
+        out[i + 16] = d * f32::from(levels[usize::from(byte >> 4)]);
+    }
+}

@@ -8,6 +8,11 @@ mod encode;
 
 use crate::DType;
 
+/// What a level of `IQ4_NL` and `IQ4_XS` stands for.
+pub const IQ4_LEVELS: [i8; 16] = [-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113];
+/// What a level of `MXFP4` stands for: twice the numbers that two bits of exponent and one of mantissa make.
+pub const MXFP4_LEVELS: [i8; 16] = [0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12];
+
 /// Why elements could not be converted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
@@ -59,7 +64,10 @@ pub fn dequantize(dtype: DType, bytes: &[u8], out: &mut [f32]) -> Result<(), Qua
         DType::Q4K => decode::blocks(bytes, out, decode::q4_k),
         DType::Q5K => decode::blocks(bytes, out, decode::q5_k),
         DType::Q6K => decode::blocks(bytes, out, decode::q6_k),
-        DType::I32 | DType::U32 => {
+        DType::IQ4NL => decode::blocks(bytes, out, decode::iq4_nl),
+        DType::IQ4XS => decode::blocks(bytes, out, decode::iq4_xs),
+        DType::MXFP4 => decode::blocks(bytes, out, decode::mxfp4),
+        DType::I32 | DType::U32 | DType::U8 => {
             return Err(QuantError::Unsupported { dtype, action: "turned into floating-point numbers" });
         }
     }
@@ -79,11 +87,28 @@ pub fn quantize(dtype: DType, values: &[f32], out: &mut [u8]) -> Result<(), Quan
         DType::Q5_0 => encode::blocks(values, out, encode::q5_0),
         DType::Q5_1 => encode::blocks(values, out, encode::q5_1),
         DType::Q8_0 => encode::blocks(values, out, encode::q8_0),
-        DType::Q2K | DType::Q3K | DType::Q4K | DType::Q5K | DType::Q6K | DType::I32 | DType::U32 => {
+        DType::Q2K
+        | DType::Q3K
+        | DType::Q4K
+        | DType::Q5K
+        | DType::Q6K
+        | DType::IQ4NL
+        | DType::IQ4XS
+        | DType::MXFP4
+        | DType::I32
+        | DType::U32
+        | DType::U8 => {
             return Err(QuantError::Unsupported { dtype, action: "made from floating-point numbers" });
         }
     }
     Ok(())
+}
+
+/// `2^(e - 128)`, the scale of an `MXFP4` block.
+pub fn mxfp4_scale(e: u8) -> f32 {
+    let e = u32::from(e);
+    // The two smallest are below what has an exponent of its own.
+    f32::from_bits(if e < 2 { 0x0020_0000 << e } else { (e - 1) << 23 })
 }
 
 /// `elements` elements fill whole blocks that take `bytes` bytes.
@@ -101,11 +126,11 @@ mod tests {
 
     #[test]
     fn integers_and_searching_encoders_are_refused_by_name() {
-        for dtype in [DType::I32, DType::U32] {
-            let error = dequantize(dtype, &[0; 4], &mut [0.0]).unwrap_err();
+        for dtype in [DType::I32, DType::U32, DType::U8] {
+            let error = dequantize(dtype, &vec![0; dtype.block_bytes()], &mut [0.0]).unwrap_err();
             assert!(error.to_string().starts_with(dtype.name()), "{error}");
         }
-        for dtype in [DType::I32, DType::U32, DType::Q2K, DType::Q3K, DType::Q4K, DType::Q5K, DType::Q6K] {
+        for dtype in [DType::I32, DType::U32, DType::Q2K, DType::Q3K, DType::Q4K, DType::Q5K, DType::Q6K, DType::IQ4NL, DType::IQ4XS, DType::MXFP4] {
             let (values, mut bytes) = (vec![0.0; dtype.block_len()], vec![0; dtype.block_bytes()]);
             let error = quantize(dtype, &values, &mut bytes).unwrap_err();
             assert_eq!(error, QuantError::Unsupported { dtype, action: "made from floating-point numbers" });
@@ -131,7 +156,7 @@ mod tests {
 
     #[test]
     fn nothing_is_nothing() {
-        for dtype in DType::all().filter(|dtype| !matches!(dtype, DType::I32 | DType::U32)) {
+        for dtype in DType::all().filter(|dtype| !matches!(dtype, DType::I32 | DType::U32 | DType::U8)) {
             assert_eq!(dequantize(dtype, &[], &mut []), Ok(()));
         }
     }

@@ -133,6 +133,8 @@ pub(super) fn binary(f: Binary, a: f32, b: f32) -> f32 {
         Binary::Sub => a - b,
         Binary::Mul => a * b,
         Binary::Div => a / b,
+        Binary::Min => a.min(b),
+        Binary::Max => a.max(b),
     }
 }
 

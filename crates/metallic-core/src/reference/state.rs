@@ -159,7 +159,8 @@ impl Kept {
             for token in span.tokens.clone() {
                 for (head, s) in kept.chunks_mut(dk * dv).enumerate() {
                     let at = token * r.heads + head;
-                    let (q, k, v) = (&q[at * dk..][..dk], &k[at * dk..][..dk], &v[at * dv..][..dv]);
+                    let key = r.key_head(at);
+                    let (q, k, v) = (&q[key * dk..][..dk], &k[key * dk..][..dk], &v[at * dv..][..dv]);
                     for s in &mut *s {
                         *s *= decay[at];
                     }

@@ -1,5 +1,16 @@
 //! What tells the packed integer formats apart, as constants the kernels are compiled for.
 
+use metallic_core::quant;
+
+const fn table(levels: &[i8; 16], offset: i16) -> [u8; 16] {
+    let (mut table, mut i) = ([0; 16], 0);
+    while i < 16 {
+        table[i] = (levels[i] as i16 + offset) as u8;
+        i += 1;
+    }
+    table
+}
+
 /// One packed integer format. A group is 32 consecutive k of 16 rows; its values are
 /// `scale * (q - OFFSET) + min`, with one or two scales a row.
 pub(super) trait Format {
@@ -13,6 +24,13 @@ pub(super) trait Format {
     const MIN: bool;
     /// Scales in a group: 1 of 32 k, or 2 of 16 k.
     const HALVES: usize;
+    /// What 4 bits stand for, plus `OFFSET`, where they are no numbers themselves.
+    const TABLE: Option<[u8; 16]>;
+    /// Whether a scale is the upper half of an f32 rather than an `f16`.
+    const BRAIN: bool;
+
+    /// Whether unpacked values, less 128, are signed bytes: 8 bits in use.
+    const WIDE: bool = Self::OFFSET == 128;
 
     /// Bytes of values in a group of 16 rows.
     const GROUP_BYTES: usize = Self::BITS * 64;
@@ -31,7 +49,8 @@ pub(super) trait Format {
 }
 
 macro_rules! formats {
-    ($($name:ident: $bits:literal bits, offset $offset:literal, super $sup:literal, min $min:literal, halves $halves:literal;)*) => {
+    ($($name:ident: $bits:literal bits, offset $offset:literal, super $sup:literal, min $min:literal, halves $halves:literal
+        $(, levels $levels:ident)? $(, brain $brain:literal)?;)*) => {
         $(
             pub(super) struct $name;
             impl Format for $name {
@@ -40,6 +59,8 @@ macro_rules! formats {
                 const SUPER: bool = $sup;
                 const MIN: bool = $min;
                 const HALVES: usize = $halves;
+                const TABLE: Option<[u8; 16]> = [$(Some(table(&quant::$levels, $offset)),)? None][0];
+                const BRAIN: bool = [$($brain,)? false][0];
             }
         )*
     };
@@ -56,4 +77,7 @@ formats! {
     Q4K: 4 bits, offset 0, super true, min true, halves 1;
     Q5K: 5 bits, offset 0, super true, min true, halves 1;
     Q6K: 6 bits, offset 32, super true, min false, halves 2;
+    IQ4NL: 4 bits, offset 128, super false, min false, halves 1, levels IQ4_LEVELS;
+    IQ4XS: 4 bits, offset 128, super true, min false, halves 1, levels IQ4_LEVELS;
+    MXFP4: 4 bits, offset 12, super false, min false, halves 1, levels MXFP4_LEVELS, brain true;
 }

@@ -152,11 +152,11 @@ fn choose<L: Entry>(dtype: DType) -> (Body, usize) {
                 DType::F16 => (Body::Float(L::float::<F16>()), L::FLOAT_BLOCK),
                 DType::BF16 => (Body::Float(L::float::<BF16>()), L::FLOAT_BLOCK),
                 // Packing refuses integers.
-                DType::F32 | DType::I32 | DType::U32 => (Body::Float(L::float::<F32>()), L::FLOAT_BLOCK),
+                DType::F32 | DType::I32 | DType::U32 | DType::U8 => (Body::Float(L::float::<F32>()), L::FLOAT_BLOCK),
             }
         };
     }
-    pick!(Q4_0 Q4_1 Q5_0 Q5_1 Q8_0 Q2K Q3K Q4K Q5K Q6K)
+    pick!(Q4_0 Q4_1 Q5_0 Q5_1 Q8_0 Q2K Q3K Q4K Q5K Q6K IQ4NL IQ4XS MXFP4)
 }
 
 /// # Safety
@@ -190,7 +190,7 @@ unsafe fn int_block<L: Lanes, Q: Format, const T: usize>(w: &IntTile<'_>, x: &[Q
         }
         let mut total = [L::splat(0.0); T];
         for _ in 0..w.groups / Q::SPAN {
-            let d = L::load_f16(scales);
+            let d = if Q::BRAIN { L::load_bf16(scales) } else { L::load_f16(scales) };
             let dmin = if Q::MIN { L::load_f16(scales.add(32)) } else { d };
             for g in 0..Q::SPAN {
                 if T == 1 {

@@ -42,6 +42,10 @@ impl Random {
         let mut bytes: Vec<u8> =
             (0..dtype.bytes_for(count).expect("whole blocks")).map(|_| self.next() as u8).collect();
         for block in bytes.chunks_exact_mut(dtype.block_bytes()) {
+            if dtype == DType::MXFP4 {
+                block[0] = 118 + block[0] % 8;
+                continue;
+            }
             for at in half_at {
                 block[*at..at + 2].copy_from_slice(&f16::from_f32(self.unit() * 0.1).to_le_bytes());
             }

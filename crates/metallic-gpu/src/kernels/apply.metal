@@ -10,6 +10,8 @@ inline float map1(float x, float value) {
         case F_MUL: return x * value;
         case F_DIV: return precise::divide(x, value);
         case F_DIV_INTO: return precise::divide(value, x);
+        case F_MIN: return min(x, value);
+        case F_MAX: return max(x, value);
         case F_SOFTCAP: return value * precise::tanh(precise::divide(x, value));
         default: return activate(FUNCTION, x);
     }
@@ -21,6 +23,8 @@ inline float map2(float a, float b) {
         case F_SUB: return a - b;
         case F_MUL: return a * b;
         case F_DIV: return precise::divide(a, b);
+        case F_MIN: return min(a, b);
+        case F_MAX: return max(a, b);
         default: return activate(FUNCTION, a) * b;
     }
 }

@@ -249,11 +249,13 @@ mod tests {
     fn a_number_stands_on_either_side() {
         type Exact = fn(f64, f64) -> f64;
         let x = waves(33, 3.0);
-        let cases: [(Binary, Exact); 4] = [
+        let cases: [(Binary, Exact); 6] = [
             (Binary::Add, |a, b| a + b),
             (Binary::Sub, |a, b| a - b),
             (Binary::Mul, |a, b| a * b),
             (Binary::Div, |a, b| a / b),
+            (Binary::Min, f64::min),
+            (Binary::Max, f64::max),
         ];
         for dtype in FLOATS {
             for (f, exact) in cases {

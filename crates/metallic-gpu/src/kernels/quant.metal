@@ -224,6 +224,52 @@ struct WeightQ6_K {
     }
 };
 
+// What four bits stand for.
+constant constexpr float IQ4_LEVELS[16] = {-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113};
+constant constexpr float MXFP4_LEVELS[16] = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12};
+
+METAL_FUNC float4 looked_up(constant const float* levels, uint word) {
+    const uchar4 q = as_type<uchar4>(word & NIBBLES);
+    return float4(levels[q.x], levels[q.y], levels[q.z], levels[q.w]);
+}
+
+// [d][q as in Q4_0]: d * level(q)
+struct WeightIQ4_NL {
+    enum : uint { BLOCK = 32, BYTES = 18, SPLIT = 16, OFFSET = 0 };
+    static METAL_FUNC Octet octet(device const uchar* row, uint col) {
+        device const uchar* block = row + ulong(col / 32) * BYTES;
+        const uint2 q = bytes8(block + 2 + (col & 8)) >> ((col & 16) >> 2);
+        return {looked_up(IQ4_LEVELS, q.x), looked_up(IQ4_LEVELS, q.y), half_at(block), 0.0f};
+    }
+};
+
+// [d][high bits of 8 scales: 16 bits][low bits of 8 scales: 32 bits][q of each 32 elements as in Q4_0]
+struct WeightIQ4_XS {
+    enum : uint { BLOCK = 256, BYTES = 136, SPLIT = 16, OFFSET = 0 };
+    static METAL_FUNC Octet octet(device const uchar* row, uint col) {
+        device const uchar* block = row + ulong(col / 256) * BYTES;
+        const uint sub = (col & 255) / 32;
+        const uint2 q = bytes8(block + 8 + 16 * sub + (col & 8)) >> ((col & 16) >> 2);
+        const uint low = uint(block[4 + sub / 2]) >> (4 * (sub & 1)) & 15;
+        const uint high = uint(block[2 + sub / 4]) >> (2 * (sub & 3)) & 3;
+        const float scale = half_at(block) * (float(low | high << 4) - 32.0f);
+        return {looked_up(IQ4_LEVELS, q.x), looked_up(IQ4_LEVELS, q.y), scale, 0.0f};
+    }
+};
+
+// [e][q as in Q4_0]: 2^(e - 128) * level(q). Blocks are not aligned at all.
+struct WeightMXFP4 {
+    enum : uint { BLOCK = 32, BYTES = 17, SPLIT = 16, OFFSET = 0 };
+    static METAL_FUNC Octet octet(device const uchar* row, uint col) {
+        device const uchar* block = row + ulong(col / 32) * BYTES;
+        device const packed_uchar4* bytes = (device const packed_uchar4*)(block + 1 + (col & 8));
+        const uint2 q = uint2(as_type<uint>(uchar4(bytes[0])), as_type<uint>(uchar4(bytes[1]))) >> ((col & 16) >> 2);
+        const uint e = block[0];
+        const float scale = as_type<float>(e < 2 ? 0x00200000u << e : (e - 1) << 23);
+        return {looked_up(MXFP4_LEVELS, q.x), looked_up(MXFP4_LEVELS, q.y), scale, 0.0f};
+    }
+};
+
 // Runs `DO(W)` with the format of a type number. The switch belongs outside loops: on a GPU the number is a constant.
 #define FOR_WEIGHT_TYPE(type, DO)                    \
     switch (type) {                                  \
@@ -240,6 +286,9 @@ struct WeightQ6_K {
     case TYPE_Q4_K: DO(WeightQ4_K); break;           \
     case TYPE_Q5_K: DO(WeightQ5_K); break;           \
     case TYPE_Q6_K: DO(WeightQ6_K); break;           \
+    case TYPE_IQ4_NL: DO(WeightIQ4_NL); break;       \
+    case TYPE_IQ4_XS: DO(WeightIQ4_XS); break;       \
+    case TYPE_MXFP4: DO(WeightMXFP4); break;         \
     }
 
 // Bytes of a row.

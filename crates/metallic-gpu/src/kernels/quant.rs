@@ -11,7 +11,7 @@ macro_rules! weight_types {
         pub(crate) fn weight_type(op: &'static str, dtype: DType) -> Result<u32, GpuError> {
             match dtype {
                 $(DType::$dtype => Ok($number),)+
-                DType::I32 | DType::U32 => {
+                DType::I32 | DType::U32 | DType::U8 => {
                     Err(GpuError::Unsupported { op, reason: format!("weights of {dtype}") })
                 }
             }
@@ -29,6 +29,7 @@ weight_types! {
     F32 F32 0, F16 F16 1, BF16 BF16 2,
     Q4_0 Q4_0 3, Q4_1 Q4_1 4, Q5_0 Q5_0 5, Q5_1 Q5_1 6, Q8_0 Q8_0 7,
     Q2K Q2_K 8, Q3K Q3_K 9, Q4K Q4_K 10, Q5K Q5_K 11, Q6K Q6_K 12,
+    IQ4NL IQ4_NL 13, IQ4XS IQ4_XS 14, MXFP4 MXFP4 15,
 }
 
 /// The numbers of the weight types; goes before [`QUANT`].
@@ -108,7 +109,7 @@ pub(crate) mod tests {
     /// Where the halves of a block lie that are numbers and no levels.
     fn halves(dtype: DType) -> &'static [usize] {
         match dtype {
-            DType::Q4_0 | DType::Q5_0 | DType::Q8_0 => &[0],
+            DType::Q4_0 | DType::Q5_0 | DType::Q8_0 | DType::IQ4NL | DType::IQ4XS => &[0],
             DType::Q4_1 | DType::Q5_1 | DType::Q4K | DType::Q5K => &[0, 2],
             DType::Q2K => &[80, 82],
             DType::Q3K => &[108],
@@ -133,6 +134,9 @@ pub(crate) mod tests {
         for block in bytes.chunks_mut(dtype.block_bytes()) {
             for at in halves(dtype) {
                 quantize(DType::F16, &[numbers.unit() * size / levels], &mut block[*at..at + 2]).unwrap();
+            }
+            if dtype == DType::MXFP4 {
+                block[0] = 120 + block[0] % 8;
             }
         }
         bytes

@@ -5,6 +5,8 @@
 constant uint DELTA [[function_constant(0)]];
 // 1: columns of a matrix are in threadgroup memory while their sequence goes on.
 constant uint HELD [[function_constant(1)]];
+// 1: heads that share a query and a key lie apart.
+constant uint TILED [[function_constant(2)]];
 
 // Row `i` of those a sequence has kept, the oldest first.
 inline float kept_row(device const float* state, uint i, uint cols, bool fresh) {
@@ -62,10 +64,12 @@ void recur(
     threadgroup float* queries = keys + p.key_dim;
     for (uint token = range.x; token < range.x + range.y; token++) {
         const ulong at = ulong(token) * p.heads + head;
+        const uint shared = TILED ? head % p.key_heads : head / (p.heads / p.key_heads);
+        const ulong key = (ulong(token) * p.key_heads + shared) * p.key_dim;
         simdgroup_barrier(mem_flags::mem_threadgroup);
         for (uint i = lane; i < p.key_dim; i += SIMD) {
-            keys[i] = in.k[at * p.key_dim + i];
-            queries[i] = in.q[at * p.key_dim + i];
+            keys[i] = in.k[key + i];
+            queries[i] = in.q[key + i];
         }
         simdgroup_barrier(mem_flags::mem_threadgroup);
         if (col >= p.value_dim) continue;

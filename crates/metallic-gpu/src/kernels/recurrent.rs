@@ -19,8 +19,8 @@ kernel_params! {
 }
 
 kernel_params! {
-    /// A matrix `[key_dim, value_dim]` for each head and sequence.
-    RecurrenceParams { heads: u32, key_dim: u32, value_dim: u32 }
+    /// A matrix `[key_dim, value_dim]` for each head of values and sequence.
+    RecurrenceParams { heads: u32, key_heads: u32, key_dim: u32, value_dim: u32 }
 }
 
 pub(crate) const FAMILY: Family = Family {
@@ -61,7 +61,7 @@ pub(crate) fn short_conv(
         kernel: Kernel {
             family: &FAMILY,
             function: "short_conv",
-            constants: Constants::of([0, 0]),
+            constants: Constants::of([0, 0, 0]),
             args: CONV,
         },
         params: ConvParams { sequences, cols, width }.params(),
@@ -78,7 +78,7 @@ pub(crate) fn short_conv(
 }
 
 /// `S = decay * S`; `u = β * v`, or `β * (v - Sᵀ k)` by the delta rule; `S = S + k uᵀ`; `y = Sᵀ q`, of each head and token:
-/// `(q, k: F32 [tokens, heads * key_dim], v: F32 [tokens, heads * value_dim], decay, β: F32 [tokens, heads]) ->
+/// `(q, k: F32 [tokens, key_heads * key_dim], v: F32 [tokens, heads * value_dim], decay, β: F32 [tokens, heads]) ->
 /// F32 [tokens, heads * value_dim]`.
 pub(crate) fn recurrence(r: &Recurrence, shape: &StepShape, limits: &Limits) -> Result<Stages, GpuError> {
     let count = |n| count("recurrence", n);
@@ -88,11 +88,11 @@ pub(crate) fn recurrence(r: &Recurrence, shape: &StepShape, limits: &Limits) -> 
     let width = limits.simd_width;
     let bytes = |columns: u32| (4 * key_dim * (2 + columns)).next_multiple_of(16);
     let held = bytes(width) <= limits.threadgroup_memory;
-    let constants = Constants::of([u32::from(r.delta), u32::from(held)]);
+    let constants = Constants::of([u32::from(r.delta), u32::from(held), u32::from(r.tiled)]);
     let passes = if r.delta { 3 } else { 2 };
     let launch = Launch {
         kernel: Kernel { family: &FAMILY, function: "recurrence", constants, args: RECURRENCE },
-        params: RecurrenceParams { heads, key_dim, value_dim }.params(),
+        params: RecurrenceParams { heads, key_heads: count(r.key_heads)?, key_dim, value_dim }.params(),
         groups: [value_dim.div_ceil(width), heads, count(shape.sequences)?],
         threads: [width, 1, 1],
         threadgroup_bytes: bytes(if held { width } else { 0 }),
@@ -223,8 +223,8 @@ mod tests {
         let scaled = |x: Vec<f32>, by: f32| x.iter().map(|x| x * by).collect::<Vec<_>>();
         // Keys of length 1 at most, as models have them: by the delta rule longer ones grow without bound.
         let (q, k, v) = (
-            numbers(heads * dk, 1),
-            scaled(numbers(heads * dk, 2), (dk as f32).powf(-0.5)),
+            numbers(r.key_heads * dk, 1),
+            scaled(numbers(r.key_heads * dk, 2), (dk as f32).powf(-0.5)),
             numbers(heads * dv, 3),
         );
         let unit = |x: Vec<f32>| x.iter().map(|x| x.abs()).collect::<Vec<_>>();
@@ -245,15 +245,16 @@ mod tests {
             for (token, head) in (0..s.tokens * heads).map(|i| (first + i / heads, i % heads)) {
                 let matrix = &mut kept[head * dk * dv..][..dk * dv];
                 let at = token * heads + head;
+                let key = r.key_head(at);
                 for col in 0..dv {
                     let mut column: Vec<f64> =
                         (0..dk).map(|i| matrix[i * dv + col] * f64::from(decay[at])).collect();
                     let dot = |x: &[f32], column: &[f64]| {
-                        x[at * dk..][..dk].iter().zip(column).map(|(x, s)| f64::from(*x) * s).sum::<f64>()
+                        x[key * dk..][..dk].iter().zip(column).map(|(x, s)| f64::from(*x) * s).sum::<f64>()
                     };
                     let has = if r.delta { dot(&k, &column) } else { 0.0 };
                     let u = f64::from(beta[at]) * (f64::from(v[at * dv + col]) - has);
-                    column.iter_mut().zip(&k[at * dk..]).for_each(|(s, k)| *s += f64::from(*k) * u);
+                    column.iter_mut().zip(&k[key * dk..]).for_each(|(s, k)| *s += f64::from(*k) * u);
                     out.push(dot(&q, &column));
                     (0..dk).for_each(|i| matrix[i * dv + col] = column[i]);
                 }
@@ -274,14 +275,16 @@ mod tests {
         let small = Limits { threadgroup_memory: 1024, ..LIMITS };
         for delta in [false, true] {
             for (heads, key_dim, value_dim) in [(1, 1, 1), (3, 5, 33), (2, 16, 7), (2, 32, 64)] {
-                let r = Recurrence { state: StateId(0), heads, key_dim, value_dim, delta };
+                let r = Recurrence { state: StateId(0), heads, key_heads: heads, tiled: false, key_dim, value_dim, delta };
                 for step in STEPS {
                     recurs(step, &r, &LIMITS);
+                    recurs(step, &Recurrence { heads: 3 * heads, ..r }, &LIMITS);
+                    recurs(step, &Recurrence { heads: 3 * heads, tiled: true, ..r }, &LIMITS);
                     // Matrices stay where they are kept.
                     recurs(step, &r, &small);
                 }
             }
-            let r = Recurrence { state: StateId(0), heads: 1, key_dim: 257, value_dim: 40, delta };
+            let r = Recurrence { state: StateId(0), heads: 1, key_heads: 1, tiled: false, key_dim: 257, value_dim: 40, delta };
             recurs(&[sequence(3, 1, false)], &r, &LIMITS);
         }
     }
@@ -291,7 +294,7 @@ mod tests {
         let shape = shape(STEPS[2]);
         let conv = short_conv(&shape, (10, 4), &LIMITS).unwrap();
         assert_eq!(conv.stages[0].slots()[3].1, Moved::Bytes(2 * 3 * 10 * 4));
-        let r = Recurrence { state: StateId(0), heads: 2, key_dim: 8, value_dim: 5, delta: true };
+        let r = Recurrence { state: StateId(0), heads: 2, key_heads: 2, tiled: false, key_dim: 8, value_dim: 5, delta: true };
         let stages = recurrence(&r, &shape, &LIMITS).unwrap();
         assert_eq!(stages.stages[0].slots()[6].1, Moved::Bytes(2 * 80 * 4));
         assert_eq!(stages.stages[0].launch.work, 12 * 80 * 3);

@@ -27,6 +27,7 @@ macro_rules! function_codes {
 function_codes! {
     SILU = 0, GELU = 1, GELU_TANH = 2, RELU = 3, SIGMOID = 4,
     ADD = 5, SUB = 6, SUB_FROM = 7, MUL = 8, DIV = 9, DIV_INTO = 10, SOFTCAP = 11, EXP = 12, SOFTPLUS = 13,
+    MIN = 14, MAX = 15,
 }
 
 /// The code of a function of one number, for a function constant.
@@ -49,6 +50,8 @@ pub(crate) fn binary_code(f: Binary) -> u32 {
         Binary::Sub => SUB,
         Binary::Mul => MUL,
         Binary::Div => DIV,
+        Binary::Min => MIN,
+        Binary::Max => MAX,
     }
 }
 

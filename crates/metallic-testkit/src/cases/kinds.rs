@@ -39,6 +39,8 @@ kinds! {
     "sub": Op::Binary(Binary::Sub),
     "mul": Op::Binary(Binary::Mul),
     "div": Op::Binary(Binary::Div),
+    "min": Op::Binary(Binary::Min),
+    "max": Op::Binary(Binary::Max),
     "scalar": Op::Scalar { reversed: false, .. },
     "scalar, reversed": Op::Scalar { reversed: true, .. },
     "softcap": Op::Softcap(_),

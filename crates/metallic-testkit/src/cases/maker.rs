@@ -84,7 +84,14 @@ pub(crate) fn weights(dtype: DType, len: usize, random: &mut Random) -> Vec<u8> 
 
 fn scaled_weights(dtype: DType, len: usize, scale: f32, random: &mut Random) -> Vec<u8> {
     match dtype {
-        DType::Q2K | DType::Q3K | DType::Q4K | DType::Q5K | DType::Q6K => blocks(dtype, len, random),
+        DType::Q2K
+        | DType::Q3K
+        | DType::Q4K
+        | DType::Q5K
+        | DType::Q6K
+        | DType::IQ4NL
+        | DType::IQ4XS
+        | DType::MXFP4 => blocks(dtype, len, random),
         _ => encode(dtype, &random.floats(len, scale)),
     }
 }
@@ -105,9 +112,15 @@ fn blocks(dtype: DType, len: usize, random: &mut Random) -> Vec<u8> {
         DType::Q3K => (&[108], 6),
         DType::Q4K => (&[0, 2], 3),
         DType::Q5K => (&[0, 2], 2),
+        DType::IQ4NL => (&[0], 7),
+        DType::IQ4XS => (&[0], 2),
+        DType::MXFP4 => (&[], 0),
         _ => (&[208], 1),
     };
     for block in bytes.chunks_exact_mut(dtype.block_bytes()) {
+        if dtype == DType::MXFP4 {
+            block[0] = 121 + block[0] % 3;
+        }
         for at in halves {
             let half = exponent << 10 | (random.bits() as u16 & 0x3ff);
             block[*at..at + 2].copy_from_slice(&half.to_le_bytes());

@@ -6,7 +6,8 @@ use super::{Case, FLOATS, VOCAB};
 
 pub(super) const UNARY: [Unary; 7] =
     [Unary::Silu, Unary::Gelu, Unary::GeluTanh, Unary::Relu, Unary::Sigmoid, Unary::Exp, Unary::Softplus];
-pub(super) const BINARY: [Binary; 4] = [Binary::Add, Binary::Sub, Binary::Mul, Binary::Div];
+pub(super) const BINARY: [Binary; 6] =
+    [Binary::Add, Binary::Sub, Binary::Mul, Binary::Div, Binary::Min, Binary::Max];
 
 /// A function of a few operations in `F32`, each off by a few units.
 const FUNCTION: f32 = 3e-6;
@@ -81,6 +82,9 @@ pub(super) fn picked() -> Vec<Case> {
             m.matrix(dtype, VOCAB, cols).embed(m.g.tokens())
         }));
     }
+    cases.push(Case::new("embed, several side by side", 0.0, |m| {
+        m.matrix(DType::F16, 7, 12).embed(m.scores(7).top_k(3))
+    }));
     cases.push(Case::new("select rows", 0.0, |m| m.rows(9).select_rows(m.g.output_rows())));
     for (start, len) in [(7, 21), (0, 40), (39, 1)] {
         cases.push(Case::new(format!("slice {start}..+{len}"), 0.0, move |m| m.rows(40).slice(start, len)));

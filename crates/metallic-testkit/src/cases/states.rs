@@ -6,7 +6,7 @@ use super::{Case, Maker};
 
 /// Keys are so short that the delta rule settles.
 fn recur<'g>(m: &Maker<'g>, r: Recurrence) -> Var<'g> {
-    let keys = r.heads * r.key_dim;
+    let keys = r.key_heads * r.key_dim;
     let (q, k, v) =
         (m.rows(keys), m.rows(keys).scale(1.0 / (r.key_dim as f32).sqrt()), m.rows(r.heads * r.value_dim));
     let [decay, beta] = [0, 1].map(|_| m.rows(r.heads).unary(Unary::Sigmoid));
@@ -24,16 +24,19 @@ pub(super) fn all() -> Vec<Case> {
         m.rows(40).short_conv(m.tensor(DType::F16, &[40, 4], 1.0), StateId(1))
     }));
     for delta in [false, true] {
-        for (heads, key_dim, value_dim) in [(3, 8, 12), (2, 32, 32), (1, 1, 33), (4, 64, 16)] {
-            let r = Recurrence { state: StateId(0), heads, key_dim, value_dim, delta };
-            let name = format!("recurrence {heads} of {key_dim} and {value_dim}, delta {delta}");
+        for (heads, key_heads, key_dim, value_dim) in
+            [(3, 3, 8, 12), (2, 1, 32, 32), (1, 1, 1, 33), (4, 2, 64, 16)]
+        {
+            let tiled = heads == 4;
+            let r = Recurrence { state: StateId(0), heads, key_heads, tiled, key_dim, value_dim, delta };
+            let name = format!("recurrence {heads} by {key_heads} of {key_dim} and {value_dim}, delta {delta}");
             cases.push(Case::new(name, 1e-4, move |m| recur(m, r)));
         }
     }
     // Two kinds of state, and keys and values beside them.
     cases.push(Case::new("recurrence after a convolution, then attention", 2e-4, |m| {
         let x = m.rows(32).short_conv(m.tensor(DType::F32, &[32, 4], 0.5), StateId(1)).unary(Unary::Silu);
-        let r = Recurrence { state: StateId(3), heads: 2, key_dim: 16, value_dim: 16, delta: true };
+        let r = Recurrence { state: StateId(3), heads: 2, key_heads: 2, tiled: false, key_dim: 16, value_dim: 16, delta: true };
         let y = x + recur(m, r);
         let a = Attention {
             state: StateId(0),

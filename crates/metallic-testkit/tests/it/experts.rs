@@ -4,7 +4,7 @@
 use metallic::core::{Shape, Unary};
 use metallic::model::config::{MAX_WIDTH, epsilon};
 use metallic::model::{Config, Decoder, Family, Key, Meta, ModelError, Results, RopeConfig};
-use metallic::nn::{Dims, Experts, Ffn, Linear, Norm, Rotary, SelfAttention};
+use metallic::nn::{Dims, Experts, Ffn, Linear, Norm, Rotary, Routing, SelfAttention};
 use metallic::weights::WeightSource;
 
 pub(crate) const FAMILY: Family = Family { gguf: &[], hf: &["experts"], read };
@@ -82,6 +82,8 @@ impl Moe {
             down: stack(DOWN, hidden, inner),
             act: Unary::Silu,
             top: self.top,
+            routing: Routing::Chosen,
+            scale: 1.0,
         })
     }
 }

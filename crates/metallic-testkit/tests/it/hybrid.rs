@@ -80,7 +80,7 @@ impl Hybrid {
         let [decay, beta] = [DECAY, BETA].map(|name| rows(name, heads).unary(Unary::Sigmoid)); // [tokens, heads]
         let (q, k, v) = (unit(Q, Q_NORM), unit(K, K_NORM), rows(V, inner)); // [tokens, inner]
         let (state, key_dim, value_dim) = (StateId(layers + i), head_dim, head_dim);
-        let rule = Recurrence { state, heads, key_dim, value_dim, delta: true };
+        let rule = Recurrence { state, heads, key_heads: heads, tiled: false, key_dim, value_dim, delta: true };
         linear(w, O, hidden, inner).forward(q.recurrence([k, v, decay, beta], rule))
     }
 

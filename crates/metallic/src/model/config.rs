@@ -80,6 +80,22 @@ impl Config {
         })
     }
 
+    /// The numbers of a model that has no attention: one head stands for all.
+    pub fn without_heads(meta: &Meta<'_>) -> Result<Config, ModelError> {
+        let hidden = meta.count(HIDDEN, MAX_WIDTH)?;
+        Ok(Config {
+            architecture: meta.architecture().to_owned(),
+            layers: meta.count(LAYERS, MAX_LAYERS)?,
+            hidden,
+            heads: 1,
+            kv_heads: 1,
+            head_dim: hidden,
+            vocab: vocab(meta)?,
+            // It keeps no more of a long sequence than of a short one.
+            context: meta.opt_count(CONTEXT, u32::MAX as usize)?.unwrap_or(1 << 20),
+        })
+    }
+
     /// Attention of a layer over all it may see: `softmax(q · Kᵀ / sqrt(head_dim)) · V`.
     pub fn attention(&self, layer: usize) -> Attention {
         let Config { heads, kv_heads, head_dim, .. } = *self;
@@ -164,5 +180,9 @@ pub fn plain_weights(meta: &Meta<'_>) -> Result<(), ModelError> {
         return Ok(());
     }
     let method = meta.within(QUANTIZED.hf)?.get_or(Key::new("", "quant_method"), "unknown")?;
+    // The experts of a family that reads them itself.
+    if method == "mxfp4" {
+        return Ok(());
+    }
     Err(meta.bad(QUANTIZED, format!("method `{method}`"), "plain F32, F16 or BF16 weights"))
 }

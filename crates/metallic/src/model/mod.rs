@@ -5,18 +5,24 @@ pub mod config;
 mod deepseek;
 mod error;
 mod exaone4;
+mod falcon_h1;
 mod gemma;
 mod glm4;
 mod gpt2;
+mod gpt_oss;
 mod granite;
+mod granite_hybrid;
 mod lfm2;
 mod llama;
+mod mamba;
 mod meta;
 mod mistral;
 mod moe;
+mod nemotron;
 mod olmo2;
 mod phi3;
 mod qwen2;
+mod qwen3_next;
 mod rope;
 mod smollm3;
 mod stablelm;
@@ -94,19 +100,25 @@ pub const FAMILIES: &[&Family] = &[
     &cohere2::FAMILY,
     &deepseek::FAMILY,
     &exaone4::FAMILY,
+    &falcon_h1::FAMILY,
     &gemma::GEMMA2,
     &gemma::GEMMA3,
     &glm4::GLM4,
     &glm4::GLM4_MOE,
     &gpt2::FAMILY,
+    &gpt_oss::FAMILY,
     &granite::FAMILY,
+    &granite_hybrid::FAMILY,
     &lfm2::FAMILY,
     &llama::FAMILY,
+    &mamba::FAMILY,
     &mistral::FAMILY,
+    &nemotron::FAMILY,
     &olmo2::FAMILY,
     &phi3::FAMILY,
     &qwen2::QWEN2,
     &qwen2::QWEN3,
+    &qwen3_next::FAMILY,
     &smollm3::FAMILY,
     &stablelm::FAMILY,
     &starcoder2::FAMILY,

@@ -38,6 +38,8 @@ pub(super) struct ExpertNames {
     pub(super) shared_gate: Key,
     pub(super) shared_up: Key,
     pub(super) shared_down: Key,
+    /// Gate and up of the shared expert in one matrix, in Hugging Face folders.
+    pub(super) shared_gate_up: Option<Key>,
     pub(super) shared_router: Key,
 }
 
@@ -53,6 +55,7 @@ impl ExpertNames {
         shared_gate: Key::new("ffn_gate_shexp", "mlp.shared_expert.gate_proj|mlp.shared_experts.gate_proj"),
         shared_up: Key::new("ffn_up_shexp", "mlp.shared_expert.up_proj|mlp.shared_experts.up_proj"),
         shared_down: Key::new("ffn_down_shexp", "mlp.shared_expert.down_proj|mlp.shared_experts.down_proj"),
+        shared_gate_up: None,
         shared_router: Key::new("ffn_gate_inp_shexp", "mlp.shared_expert_gate"),
     };
 }
@@ -134,13 +137,22 @@ impl MoeConfig {
             top,
             routing,
             scale: self.scale,
+            biases: None,
+            clamped: None,
         };
         let Some(shared) = self.shared else { return Ffn::Moe(experts) };
+        let half = |name: Key, start| {
+            let recipe = match names.shared_gate_up {
+                None => name.weight(),
+                Some(both) => Recipe::by_file(name.weight(), both.weight().rows(start..start + shared)),
+            };
+            Linear::made(w, Dims { rows: shared, cols: hidden }, recipe, None)
+        };
         Ffn::Shared {
             experts,
             shared: Box::new(Ffn::Gated {
-                gate: linear(names.shared_gate, shared, hidden),
-                up: linear(names.shared_up, shared, hidden),
+                gate: half(names.shared_gate, 0),
+                up: half(names.shared_up, shared),
                 down: linear(names.shared_down, hidden, shared),
                 act,
             }),

@@ -30,6 +30,7 @@ pub(super) struct Names {
     pub(super) qkv: Option<Key>,
     pub(super) q_norm: Key,
     pub(super) k_norm: Key,
+    /// One more score for each head.
     pub(super) sinks: Option<Key>,
     pub(super) attn_post_norm: Option<Key>,
     pub(super) ffn_norm: Option<Key>,
@@ -85,6 +86,8 @@ pub(super) enum NormKind {
     /// Rms by `w + 1`, which GGUF files have added already.
     RmsPlusOne,
     Layer,
+    /// Layer by `w + 1`, which GGUF files have added already.
+    LayerPlusOne,
 }
 
 /// What queries and keys are normalised by before they are rotated.
@@ -102,7 +105,11 @@ pub(super) enum QueryNorm {
 pub(super) enum FfnConfig {
     Gated(usize),
     Plain(usize),
+    /// Without a gate, and what comes inside squared.
+    Squared(usize),
     Moe(MoeConfig),
+    /// Nothing.
+    None,
 }
 
 /// What differs from layer to layer.
@@ -124,6 +131,8 @@ pub(super) struct Transformer {
     pub(super) act: Unary,
     pub(super) layers: Vec<LayerConfig>,
     pub(super) query_norm: QueryNorm,
+    /// The matrix of queries has a gate for what each head gives, too.
+    pub(super) gated_queries: bool,
     /// On `q · k`; `None` is one over the root of a head's elements.
     pub(super) attention_scale: Option<f32>,
     pub(super) attention_softcap: Option<f32>,
@@ -163,7 +172,10 @@ impl Transformer {
         plain_weights(meta)?;
         let said = |key| Ok::<_, ModelError>(meta.opt(key)?.or(unsaid(meta)));
         let attention_bias = said(ATTENTION_BIAS)?;
-        let key = if norm == NormKind::Layer { EPSILON } else { RMS_EPSILON };
+        let key = match norm {
+            NormKind::Rms | NormKind::RmsPlusOne => RMS_EPSILON,
+            NormKind::Layer | NormKind::LayerPlusOne => EPSILON,
+        };
         let rope = RopeConfig::read(meta, config.head_dim)?;
         config.context = rope.limit.map_or(config.context, |limit| config.context.min(limit));
         Ok(Transformer {
@@ -173,6 +185,7 @@ impl Transformer {
             act: activation(meta, Unary::Silu)?,
             layers: vec![LayerConfig { window: None, rope: Some(rope), ffn }; config.layers],
             query_norm: QueryNorm::None,
+            gated_queries: false,
             attention_scale: None,
             attention_softcap: None,
             qkv_bias: attention_bias,
@@ -214,11 +227,12 @@ impl Transformer {
     pub(super) fn norm<'g>(&self, w: &WeightSource<'_, 'g>, name: Key, cols: usize) -> Norm<'g> {
         match self.norm {
             NormKind::Rms => Norm::rms(w, name.weight(), cols, self.eps),
-            NormKind::RmsPlusOne => {
-                let weight = Recipe::by_file(name.weight(), name.weight().plus_one());
-                Norm::rms(w, weight, cols, self.eps)
-            }
+            NormKind::RmsPlusOne => Norm::rms(w, plus_one(name), cols, self.eps),
             NormKind::Layer => Norm::layer(w, name, cols, self.eps),
+            NormKind::LayerPlusOne => {
+                let b = Some(w.weight(name.bias(), Shape::vector(cols)));
+                Norm::Layer { w: w.weight(plus_one(name), Shape::vector(cols)), b, eps: self.eps }
+            }
         }
     }
 
@@ -255,15 +269,26 @@ impl Transformer {
             Some([self.norm(w, names.q_norm, cols[0]), self.norm(w, names.k_norm, cols[1])])
         };
         let plain = self.config.attention(i);
+        // Each head's query, then its gate.
+        let half = |second: usize| {
+            let rows = (0..q).map(|row| Some((row / head_dim * 2 + second) * head_dim + row % head_dim));
+            Linear::made(w, Dims { rows: q, cols: hidden }, names.q.weight().picked(rows.collect()), None)
+        };
+        let (queries, gate) =
+            if self.gated_queries { (half(0), Some(half(1))) } else { (part(names.q, 0, q), None) };
         SelfAttention {
-            q: part(names.q, 0, q),
+            q: queries,
             k: part(names.k, q, kv),
             v: part(names.v, q + kv, kv),
             o: self.linear(w, Part::whole(names.o, hidden), q, bias(self.out_bias, names.o)),
             head_norms: if self.query_norm == QueryNorm::Heads { norms([head_dim; 2]) } else { None },
             row_norms: if self.query_norm == QueryNorm::Rows { norms([q, kv]) } else { None },
             rotary: layer.rope.as_ref().map(|rope| Rotary::new(root, rope, head_dim)),
-            sinks: names.sinks.map(|name| w.weight(name, Shape::vector(heads))),
+            sinks: names.sinks.map(|name| {
+                let recipe = Recipe::by_file(name.weight(), name.into());
+                w.weight(recipe, Shape::vector(heads))
+            }),
+            gate,
             attention: Attention {
                 window: layer.window,
                 scale: self.attention_scale.unwrap_or(plain.scale),
@@ -273,23 +298,24 @@ impl Transformer {
         }
     }
 
-    fn ffn<'g>(&self, w: &WeightSource<'_, 'g>, i: usize) -> Ffn<'g> {
+    /// What follows the mixing of tokens in layer `i`, where anything does.
+    fn ffn<'g>(&self, w: &WeightSource<'_, 'g>, i: usize) -> Option<Ffn<'g>> {
         let (names, hidden, act) = (&self.names, self.config.hidden, self.act);
         let bias = || self.mlp_bias.unwrap_or_else(|| w.has(names.down.bias()));
         let down = |ffn| self.linear(w, Part::whole(names.down, hidden), ffn, bias());
-        match &self.layers[i].ffn {
+        let up = |ffn| self.linear(w, Part::whole(names.up, ffn), hidden, bias());
+        Some(match &self.layers[i].ffn {
+            FfnConfig::None => return None,
             FfnConfig::Moe(moe) => moe.ffn(w, hidden, act),
-            FfnConfig::Plain(ffn) => {
-                let up = self.linear(w, Part::whole(names.up, *ffn), hidden, bias());
-                Ffn::Plain { up, down: down(*ffn), act }
-            }
+            FfnConfig::Plain(ffn) => Ffn::Plain { up: up(*ffn), down: down(*ffn), act },
+            FfnConfig::Squared(ffn) => Ffn::Squared { up: up(*ffn), down: down(*ffn) },
             FfnConfig::Gated(ffn) => {
                 let part = |name, start| {
                     self.linear(w, Part { name, fused: names.gate_up, start, rows: *ffn }, hidden, bias())
                 };
                 Ffn::Gated { gate: part(names.gate, 0), up: part(names.up, *ffn), down: down(*ffn), act }
             }
-        }
+        })
     }
 
     /// The whole decoder, where `mix(w, i, x)` is what layer `i` does to mix tokens.
@@ -297,6 +323,16 @@ impl Transformer {
         &self,
         w: &WeightSource<'a, 'g>,
         mix: impl Fn(&WeightSource<'a, 'g>, usize, Var<'g>) -> Var<'g>,
+    ) -> Results<'g> {
+        self.forward_layers(w, mix, |w, i, x| Some(self.ffn(w, i)?.forward(x)))
+    }
+
+    /// The same, where `ffn(w, i, x)` is what it does to each token then, if anything.
+    pub(super) fn forward_layers<'a, 'g>(
+        &self,
+        w: &WeightSource<'a, 'g>,
+        mix: impl Fn(&WeightSource<'a, 'g>, usize, Var<'g>) -> Var<'g>,
+        ffn: impl Fn(&WeightSource<'a, 'g>, usize, Var<'g>) -> Option<Var<'g>>,
     ) -> Results<'g> {
         let (names, &Config { layers, hidden, vocab, context, .. }) = (&self.names, &self.config);
         let embed = w.weight(names.embed.weight(), Shape::matrix(vocab, hidden));
@@ -312,7 +348,7 @@ impl Transformer {
             let normed = norm(names.attn_norm, x);
             let mixed = add(x, norm(names.attn_post_norm, mix(w, i, normed)));
             let input = if self.parallel { normed } else { norm(names.ffn_norm, mixed) };
-            x = add(mixed, norm(names.ffn_post_norm, self.ffn(w, i).forward(input)));
+            x = ffn(w, i, input).map_or(mixed, |more| add(mixed, norm(names.ffn_post_norm, more)));
         }
         let (norm, head) = (self.norm(w, names.norm, hidden), Linear::head(w, names.head, embed, self.tied));
         let logits = |x| {
@@ -345,6 +381,11 @@ impl Part {
     fn whole(name: Key, rows: usize) -> Part {
         Part { name, fused: None, start: 0, rows }
     }
+}
+
+/// `w + 1`, which GGUF files have added already.
+fn plus_one(name: Key) -> Recipe {
+    Recipe::by_file(name.weight(), name.weight().plus_one())
 }
 
 /// A gated feed-forward of the file's size.

@@ -35,7 +35,7 @@ pub enum Recipe {
     },
     /// Rows in another order, some of them more than once; `None` is a row of zeros.
     Picked {
-        /// `[n, k]` or `[n]`.
+        /// `[.., n, k]` or `[n]`.
         of: Box<Recipe>,
         /// Where each row comes from.
         rows: Vec<Option<usize>>,
@@ -44,6 +44,15 @@ pub enum Recipe {
     Transposed(Box<Recipe>),
     /// `w + 1`, in `F32`. Floats only.
     PlusOne(Box<Recipe>),
+    /// `-exp(w)`, in `F32`. Floats only.
+    NegatedExp(Box<Recipe>),
+    /// Blocks of 16 bytes, two elements in each, and their exponents: one `MXFP4` tensor.
+    Mxfp4 {
+        /// Bytes `[.., n, k / 32, 16]`.
+        blocks: Box<Recipe>,
+        /// Bytes `[.., n, k / 32]`.
+        scales: Box<Recipe>,
+    },
     /// `[w_0, w_1, ..]`: one axis more. Taken as it is where the file's name for it has no `{}`: it is a stack already.
     Stacked {
         /// One item.
@@ -114,6 +123,18 @@ impl Recipe {
         Recipe::PlusOne(Box::new(self))
     }
 
+    /// See [`Recipe::NegatedExp`].
+    #[must_use]
+    pub fn negated_exp(self) -> Recipe {
+        Recipe::NegatedExp(Box::new(self))
+    }
+
+    /// See [`Recipe::Mxfp4`].
+    #[must_use]
+    pub fn mxfp4(blocks: Recipe, scales: Recipe) -> Recipe {
+        Recipe::Mxfp4 { blocks: Box::new(blocks), scales: Box::new(scales) }
+    }
+
     /// See [`Recipe::Stacked`].
     #[must_use]
     pub fn stacked(self, count: usize) -> Recipe {
@@ -138,6 +159,8 @@ impl Recipe {
             | Recipe::Picked { of, .. }
             | Recipe::Transposed(of)
             | Recipe::PlusOne(of)
+            | Recipe::NegatedExp(of)
+            | Recipe::Mxfp4 { blocks: of, .. }
             | Recipe::Stacked { of, .. }
             | Recipe::Adapted { of, .. } => of.is_numbered(naming),
         }
@@ -187,7 +210,13 @@ impl WeightSource<'_, '_> {
             Recipe::Rows { of, rows } => self.make(of, item)?.rows(rows),
             Recipe::Picked { of, rows } => self.make(of, item)?.picked(rows),
             Recipe::Transposed(of) => self.make(of, item)?.changed(transposed),
-            Recipe::PlusOne(of) => self.make(of, item)?.changed(plus_one),
+            Recipe::PlusOne(of) => self.make(of, item)?.changed(|t| each(t, "+ 1", |x| x + 1.0)),
+            Recipe::NegatedExp(of) => self.make(of, item)?.changed(|t| each(t, "-exp", |x| -x.exp())),
+            Recipe::Mxfp4 { blocks, scales } => {
+                let (mut blocks, scales) = (self.make(blocks, item)?, self.make(scales, item)?);
+                blocks.used.extend(scales.used);
+                blocks.changed(|blocks| mxfp4(blocks, &scales.tensor))
+            }
             Recipe::Stacked { of, .. } if !of.is_numbered(self.ledger.naming) => self.make(of, item),
             Recipe::Stacked { of, count } => {
                 stack((0..*count).map(|i| self.make(of, Some(i))).collect::<Result<_, _>>()?)
@@ -212,7 +241,12 @@ impl WeightSource<'_, '_> {
             return Err(Fault::Missing { name });
         };
         let used = vec![Used { name: tensor.name.clone(), rows: 0..1, of: 1 }];
-        Ok(Made { tensor: (*tensor).clone(), used })
+        let mut tensor = (*tensor).clone();
+        // `[d, 1, width]` is how some libraries have a matrix.
+        if tensor.shape.len() > 2 {
+            tensor.shape.retain(|n| *n != 1);
+        }
+        Ok(Made { tensor, used })
     }
 }
 
@@ -225,14 +259,15 @@ impl Made {
         let Tensor { name, dtype, shape, data } = &self.tensor;
         let most = rows.iter().flatten().max().map_or(0, |row| row + 1);
         let unfit = || Fault::unfit(&self.tensor, format!("rows 0 to {most}"));
-        let (n, k) = match *shape.as_slice() {
-            [n] => (n, 1),
-            [n, k] => (n, k),
-            _ => return Err(unfit()),
+        let (outer, n, k) = match shape.as_slice() {
+            [n] => (1, *n, 1),
+            [outer @ .., n, k] => (outer.iter().product(), *n, *k),
+            [] => return Err(unfit()),
         };
         let bytes = dtype.bytes_for(k).filter(|_| most <= n).ok_or_else(unfit)?;
-        let mut picked = vec![0; rows.len() * bytes];
-        for (to, row) in picked.chunks_exact_mut(bytes.max(1)).zip(rows) {
+        let mut picked = vec![0; outer * rows.len() * bytes];
+        let sources = (0..outer).flat_map(|i| rows.iter().map(move |row| row.map(|row| i * n + row)));
+        for (to, row) in picked.chunks_exact_mut(bytes.max(1)).zip(sources) {
             let Some(row) = row else { continue };
             to.copy_from_slice(data.get(row * bytes..(row + 1) * bytes).ok_or_else(unfit)?);
         }
@@ -240,7 +275,8 @@ impl Made {
         let mut hasher = DefaultHasher::new();
         rows.hash(&mut hasher);
         let mut shape = shape.clone();
-        shape[0] = rows.len();
+        let axis = shape.len().saturating_sub(2);
+        shape[axis] = rows.len();
         let name = format!("{name}[{} rows, {:x}]", rows.len(), hasher.finish());
         let one = |used: &Used, row: usize| Used { name: used.name.clone(), rows: row..row + 1, of: n };
         let used = self.used.iter().flat_map(|used| rows.iter().flatten().map(move |row| one(used, *row)));
@@ -299,9 +335,28 @@ fn f32s(name: String, shape: &[usize], numbers: &[f32]) -> Tensor {
     Tensor { name, dtype: DType::F32, shape: shape.to_vec(), data: data.into() }
 }
 
-fn plus_one(tensor: &Tensor) -> Result<Tensor, Fault> {
-    let numbers: Vec<f32> = floats(tensor)?.iter().map(|x| x + 1.0).collect();
-    Ok(f32s(format!("{} + 1", tensor.name), &tensor.shape, &numbers))
+fn each(tensor: &Tensor, what: &str, f: impl Fn(f32) -> f32) -> Result<Tensor, Fault> {
+    let numbers: Vec<f32> = floats(tensor)?.into_iter().map(f).collect();
+    Ok(f32s(format!("{} {what}", tensor.name), &tensor.shape, &numbers))
+}
+
+/// Elements `2i` and `2i + 1` in byte `i` become elements `i` and `i + 16` in byte `i`, behind their exponent.
+fn mxfp4(blocks: &Tensor, scales: &Tensor) -> Result<Tensor, Fault> {
+    let [rows @ .., count, 16] = blocks.shape.as_slice() else {
+        return Err(Fault::unfit(blocks, "blocks of 16 bytes"));
+    };
+    let shape: Vec<usize> = rows.iter().chain([count]).copied().collect();
+    if scales.shape != shape || scales.data.len() * 16 != blocks.data.len() {
+        return Err(Fault::unfit(scales, format!("bytes {shape:?}, as `{}` has blocks", blocks.name)));
+    }
+    let mut data = Vec::with_capacity(17 * scales.data.len());
+    for (block, scale) in blocks.data.as_chunks::<16>().0.iter().zip(scales.data.iter()) {
+        let element = |i: usize| block[i / 2] >> (i % 2 * 4) & 15;
+        data.push(*scale);
+        data.extend((0..16).map(|i| element(i) | element(i + 16) << 4));
+    }
+    let shape = rows.iter().copied().chain([32 * count]).collect();
+    Ok(Tensor { name: format!("{} as MXFP4", blocks.name), dtype: DType::MXFP4, shape, data: data.into() })
 }
 
 /// Moves elements without looking at them, so that every float keeps its bits.

@@ -24,7 +24,9 @@ unsafe fn unpack<Q: Format>(w: *const u8, j: usize, h: usize) -> __m256i {
         let nibbles = if j.is_multiple_of(2) { nibbles } else { _mm256_srli_epi16::<4>(nibbles) };
         let low = _mm256_and_si256(nibbles, _mm256_set1_epi8(15));
         if Q::BITS == 4 {
-            return low;
+            let Some(table) = Q::TABLE else { return low };
+            let table = _mm256_broadcastsi128_si256(_mm_loadu_si128(table.as_ptr().cast()));
+            return _mm256_shuffle_epi8(table, low);
         }
         // Plane bytes hold bit `j` of 8 vectors, or bits `2c, 2c + 1` of 4 vectors; bring them to bit 4.
         let (plane, from, mask) = if Q::BITS == 5 { (0, j, 0x10) } else { (j / 4, j % 4 * 2, 0x30) };
@@ -215,8 +217,8 @@ impl Lanes for Avx2 {
             let zero = _mm256_setzero_si256();
             let ones = _mm256_set1_epi16(1);
             let mut acc = [[[zero; 2]; 2]; T];
-            // 8-bit values are taken as signed below, which is their offset of 128.
-            if Q::OFFSET != 0 && Q::BITS != 8 {
+            // Values of 8 bits are taken as signed below, which is their offset of 128.
+            if Q::OFFSET != 0 && !Q::WIDE {
                 let (low, high) = (i32::from(-Q::OFFSET) & 0xffff, i32::from(-Q::OFFSET) << 16);
                 for t in 0..T {
                     let sums = _mm256_set1_epi32(sums(x[t]));
@@ -228,9 +230,10 @@ impl Lanes for Avx2 {
                     }
                 }
             }
-            // How many products of pairs fit in 16 bits: 2 · 127 · (2^BITS - 1) each.
+            // How many products of pairs fit in 16 bits: 2 · 127 · (2^BITS - 1) each, or the largest of a table.
             let run = match Q::BITS {
-                4 if Q::HALVES == 1 => 8,
+                _ if Q::WIDE => 1,
+                4 if Q::HALVES == 1 && Q::TABLE.is_none() => 8,
                 4 | 5 => 4,
                 6 => 2,
                 _ => 1,
@@ -242,7 +245,7 @@ impl Lanes for Avx2 {
                         let v = unpack::<Q>(w, $j, h);
                         for t in 0..T {
                             let quad = _mm256_set1_epi32(quad(x[t], $j));
-                            let product = if Q::BITS == 8 {
+                            let product = if Q::WIDE {
                                 let v = _mm256_xor_si256(v, _mm256_set1_epi8(-128));
                                 _mm256_maddubs_epi16(_mm256_abs_epi8(v), _mm256_sign_epi8(quad, v))
                             } else {

@@ -25,7 +25,9 @@ unsafe fn unpack<Q: Format>(w: *const u8, j: usize) -> __m512i {
         let nibbles = if j.is_multiple_of(2) { nibbles } else { _mm512_srli_epi16::<4>(nibbles) };
         let low = _mm512_and_si512(nibbles, _mm512_set1_epi8(15));
         if Q::BITS == 4 {
-            return low;
+            let Some(table) = Q::TABLE else { return low };
+            let table = _mm512_broadcast_i32x4(_mm_loadu_si128(table.as_ptr().cast()));
+            return _mm512_shuffle_epi8(table, low);
         }
         // Plane bytes hold bit `j` of 8 vectors, or bits `2c, 2c + 1` of 4 vectors; bring them to bit 4.
         let (plane, from, mask) = if Q::BITS == 5 { (0, j, 0x10) } else { (j / 4, j % 4 * 2, 0x30) };

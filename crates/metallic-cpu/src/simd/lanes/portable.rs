@@ -25,7 +25,7 @@ unsafe fn unpack<Q: Format>(w: *const u8, j: usize) -> [u8; 64] {
             *b = (*b >> shift) & 15;
         }
         if Q::BITS == 4 {
-            return v;
+            return Q::TABLE.map_or(v, |table| v.map(|q| table[usize::from(q)]));
         }
         // Plane bytes hold bit `j` of 8 vectors, or bits `2c, 2c + 1` of 4 vectors.
         let (plane, from, mask) = if Q::BITS == 5 { (0, j, 1) } else { (j / 4, j % 4 * 2, 3) };

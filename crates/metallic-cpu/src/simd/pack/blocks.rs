@@ -2,7 +2,7 @@
 
 use std::array::from_fn;
 
-use metallic_core::DType;
+use metallic_core::{DType, quant};
 
 /// One block of a row.
 pub(super) struct Block<'a> {
@@ -16,12 +16,13 @@ impl Block<'_> {
         [self.bytes[at], self.bytes[at + 1]]
     }
 
-    /// The f16 scale `d`.
+    /// The f16 scale `d`, or the upper half of it as an f32.
     pub(super) fn scale(&self) -> [u8; 2] {
         match self.dtype {
             DType::Q2K => self.half(80),
             DType::Q3K => self.half(108),
             DType::Q6K => self.half(208),
+            DType::MXFP4 => ((quant::mxfp4_scale(self.bytes[0]).to_bits() >> 16) as u16).to_le_bytes(),
             _ => self.half(0),
         }
     }
@@ -47,6 +48,11 @@ impl Block<'_> {
                 ((low | high << 4) as i8 - 32, 0)
             }
             DType::Q6K => (self.bytes[192 + sub] as i8, 0),
+            DType::IQ4XS => {
+                let low = (self.bytes[4 + sub / 2] >> (sub % 2 * 4)) & 15;
+                let high = (self.bytes[2 + sub / 4] >> (sub % 4 * 2)) & 3;
+                ((low | high << 4) as i8 - 32, 0)
+            }
             // Q4_K, Q5_K: eight pairs of 6 bits in 12 bytes.
             _ => {
                 let s = &self.bytes[4..16];
@@ -71,7 +77,9 @@ impl Block<'_> {
         let (n, j) = (g / 4, g % 4);
         // The type is asked once a group: each loop below is then straight code.
         match self.dtype {
-            DType::Q4_0 => from_fn(|l| nibbles(2, l)),
+            DType::Q4_0 | DType::IQ4NL => from_fn(|l| nibbles(2, l)),
+            DType::IQ4XS => from_fn(|l| nibbles(8 + 16 * g, l)),
+            DType::MXFP4 => from_fn(|l| nibbles(1, l)),
             DType::Q4_1 => from_fn(|l| nibbles(4, l)),
             DType::Q5_0 => from_fn(|l| nibbles(6, l) | fifth(2, l) << 4),
             DType::Q5_1 => from_fn(|l| nibbles(8, l) | fifth(4, l) << 4),
@@ -90,7 +98,7 @@ impl Block<'_> {
                 let (low, high) = (part(64 * n + 32 * (j % 2)), part(128 + 32 * n));
                 from_fn(|l| (low[l] >> (j / 2 * 4)) & 15 | ((high[l] >> (2 * j)) & 3) << 4)
             }
-            DType::F32 | DType::F16 | DType::BF16 | DType::I32 | DType::U32 => [0; 32],
+            DType::F32 | DType::F16 | DType::BF16 | DType::I32 | DType::U32 | DType::U8 => [0; 32],
         }
     }
 }

@@ -135,7 +135,10 @@ macro_rules! with_format {
             DType::Q4K => $f::<format::Q4K>($($arg),*),
             DType::Q5K => $f::<format::Q5K>($($arg),*),
             DType::Q6K => $f::<format::Q6K>($($arg),*),
-            DType::F32 | DType::F16 | DType::BF16 | DType::I32 | DType::U32 => $other,
+            DType::IQ4NL => $f::<format::IQ4NL>($($arg),*),
+            DType::IQ4XS => $f::<format::IQ4XS>($($arg),*),
+            DType::MXFP4 => $f::<format::MXFP4>($($arg),*),
+            DType::F32 | DType::F16 | DType::BF16 | DType::I32 | DType::U32 | DType::U8 => $other,
         }
     }};
 }
@@ -360,14 +363,16 @@ fn take_row<Q: Format>(values: &[u8], scales: &[u8], lane: usize, out: &mut [f32
         let block = &scales[g / Q::SPAN * Q::SCALE_BYTES..][..Q::SCALE_BYTES];
         let half = |at: usize| {
             let at = at + 2 * lane;
-            super::lanes::widen(u16::from_le_bytes([block[at], block[at + 1]]))
+            let bits = u16::from_le_bytes([block[at], block[at + 1]]);
+            if Q::BRAIN { f32::from_bits(u32::from(bits) << 16) } else { super::lanes::widen(bits) }
         };
         for (k, out) in out.iter_mut().enumerate() {
             let sub = g % Q::SPAN * Q::HALVES + k / (32 / Q::HALVES);
             let factor =
                 |at: usize| if Q::SUPER { f32::from(block[at + 16 * sub + lane] as i8) } else { 1.0 };
             let scale = half(0) * factor(Q::SUBS_AT);
-            let value = scale * f32::from(i16::from(q[k]) - Q::OFFSET);
+            let level = Q::TABLE.map_or(q[k], |table| table[usize::from(q[k])]);
+            let value = scale * f32::from(i16::from(level) - Q::OFFSET);
             *out = if Q::MIN { value + half(32) * factor(Q::MINS_AT) } else { value };
         }
     }
