@@ -115,7 +115,9 @@ pub(crate) fn plan(site: &Site<'_>, provider: Option<Provider>, limits: &Limits)
                 rows: site.count(site.elements(site.out) / cols.max(1))?,
                 cols: site.count(cols)?,
                 of: site.count(site.rows(table))?,
-                fed: site.shape.fed && matches!(site.op, Op::Embed(_)) && site.inputs[1].shape.dims().len() == 1,
+                fed: site.shape.fed
+                    && matches!(site.op, Op::Embed(_))
+                    && site.inputs[1].shape.dims().len() == 1,
             };
             gather::gather(&spec, limits)
         }

@@ -26,6 +26,9 @@ pub struct Prompt {
     pub token_ids: Vec<u32>,
     /// Logits of the last position.
     pub last_logits: Vec<f32>,
+    /// What llama.cpp gave with its own activations.
+    #[serde(default)]
+    pub last_logits_llamacpp: Vec<f32>,
     /// Best id at every position.
     pub argmax: Vec<u32>,
     /// Best minus second-best logit at every position.
@@ -56,9 +59,12 @@ impl Expected {
 
     /// Root mean square by which llama.cpp, with its own activations, is off the reference.
     pub fn peer_rms(&self) -> Option<f64> {
-        let by_prompt = self.checks.get("llamacpp_vs_ref_last_logits_rms")?.as_object()?;
-        let squares: Vec<f64> =
-            by_prompt.values().filter_map(serde_json::Value::as_f64).map(|v| v * v).collect();
+        let mean_square = |prompt: &Prompt| {
+            let pairs = prompt.last_logits.iter().zip(&prompt.last_logits_llamacpp);
+            let squares = pairs.map(|(a, b)| f64::from(a - b).powi(2)).sum::<f64>();
+            (!prompt.last_logits_llamacpp.is_empty()).then(|| squares / prompt.last_logits.len() as f64)
+        };
+        let squares: Vec<f64> = self.prompts.iter().map(mean_square).collect::<Option<_>>()?;
         Some((squares.iter().sum::<f64>() / squares.len() as f64).sqrt())
     }
 }
@@ -69,7 +75,8 @@ const NOT_RUN: &[&str] = &["gemma3n", "gemma4"];
 /// What lies in the folders of this name of all golden sets that are here, the models not run left out.
 fn entries(kind: &str) -> Vec<PathBuf> {
     let folders = crate::data::golden_sets().into_iter().map(|set| set.join(kind));
-    let read = |folder: PathBuf| std::fs::read_dir(&folder).unwrap_or_else(|e| panic!("{}: {e}", folder.display()));
+    let read =
+        |folder: PathBuf| std::fs::read_dir(&folder).unwrap_or_else(|e| panic!("{}: {e}", folder.display()));
     let paths = folders.flat_map(read).map(|entry| entry.expect("the golden set is complete").path());
     let runs = |path: &PathBuf| !NOT_RUN.iter().any(|family| name_of(path).split('.').next() == Some(family));
     let mut found: Vec<PathBuf> = paths.filter(runs).collect();
@@ -94,7 +101,8 @@ pub fn ggufs() -> Vec<String> {
 
 /// A GGUF file of the golden set and what is expected of it.
 pub fn gguf(name: &str) -> (PathBuf, Expected) {
-    let files = crate::data::golden_sets().into_iter().map(|set| set.join("gguf").join(format!("{name}.gguf")));
+    let files =
+        crate::data::golden_sets().into_iter().map(|set| set.join("gguf").join(format!("{name}.gguf")));
     let path = files.into_iter().find(|path| path.is_file()).unwrap_or_else(|| panic!("no golden {name}"));
     let expected = Expected::read(&path.with_extension("expected.json")).expect("the golden set is complete");
     (path, expected)

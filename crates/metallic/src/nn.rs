@@ -176,6 +176,12 @@ impl Clamped {
 }
 
 impl<'g> Experts<'g> {
+    /// The `top` of so many experts by `router`, whose matrices are `gate`, `up` and `down`, with nothing else.
+    pub fn new(router: Linear<'g>, [gate, up, down]: [Var<'g>; 3], act: Unary, top: usize) -> Experts<'g> {
+        let (routing, scale, biases, clamped) = (Routing::Chosen, 1.0, None, None);
+        Experts { router, gate, up, down, act, top, routing, scale, biases, clamped }
+    }
+
     /// `[tokens, hidden]` again.
     pub fn forward(&self, x: Var<'g>) -> Var<'g> {
         let scores = self.router.forward(x); // [tokens, experts]
@@ -201,7 +207,8 @@ impl<'g> Experts<'g> {
             self.biases.map_or(y, |biases| y + biases[which].embed(chosen))
         };
         let (gate, up) = (product(x, self.gate, 0), product(x, self.up, 1)); // [tokens, top * inner]
-        let inner = self.clamped.map_or_else(|| gate.gated(self.act, up), |clamped| clamped.forward(gate, up));
+        let inner =
+            self.clamped.map_or_else(|| gate.gated(self.act, up), |clamped| clamped.forward(gate, up));
         product(inner, self.down, 2).combine(scaled(weights, self.scale))
     }
 }
@@ -287,6 +294,12 @@ pub struct SelfAttention<'g> {
 }
 
 impl<'g> SelfAttention<'g> {
+    /// Queries, keys, values and what follows, with nothing else.
+    pub fn new([q, k, v, o]: [Linear<'g>; 4], attention: Attention) -> SelfAttention<'g> {
+        let (head_norms, row_norms, rotary, sinks, gate) = (None, None, None, None, None);
+        SelfAttention { q, k, v, o, head_norms, row_norms, rotary, sinks, gate, attention }
+    }
+
     /// `[tokens, hidden]` again.
     pub fn forward(&self, x: Var<'g>) -> Var<'g> {
         let Attention { state, heads, kv_heads, .. } = self.attention;

@@ -130,7 +130,18 @@ mod tests {
             let error = dequantize(dtype, &vec![0; dtype.block_bytes()], &mut [0.0]).unwrap_err();
             assert!(error.to_string().starts_with(dtype.name()), "{error}");
         }
-        for dtype in [DType::I32, DType::U32, DType::Q2K, DType::Q3K, DType::Q4K, DType::Q5K, DType::Q6K, DType::IQ4NL, DType::IQ4XS, DType::MXFP4] {
+        for dtype in [
+            DType::I32,
+            DType::U32,
+            DType::Q2K,
+            DType::Q3K,
+            DType::Q4K,
+            DType::Q5K,
+            DType::Q6K,
+            DType::IQ4NL,
+            DType::IQ4XS,
+            DType::MXFP4,
+        ] {
             let (values, mut bytes) = (vec![0.0; dtype.block_len()], vec![0; dtype.block_bytes()]);
             let error = quantize(dtype, &values, &mut bytes).unwrap_err();
             assert_eq!(error, QuantError::Unsupported { dtype, action: "made from floating-point numbers" });

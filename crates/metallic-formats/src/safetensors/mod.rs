@@ -18,8 +18,7 @@ const SINGLE: &str = "model.safetensors";
 const INDEX: &str = "model.safetensors.index.json";
 
 /// The types a tensor may have here. Others are refused by name when the file is opened.
-const DTYPES: [DType; 6] =
-    [DType::F32, DType::F16, DType::BF16, DType::I32, DType::U32, DType::U8];
+const DTYPES: [DType; 6] = [DType::F32, DType::F16, DType::BF16, DType::I32, DType::U32, DType::U8];
 
 /// A safetensors model, from one file or from several with an index; tensor data stays in the files.
 ///

@@ -275,7 +275,15 @@ mod tests {
         let small = Limits { threadgroup_memory: 1024, ..LIMITS };
         for delta in [false, true] {
             for (heads, key_dim, value_dim) in [(1, 1, 1), (3, 5, 33), (2, 16, 7), (2, 32, 64)] {
-                let r = Recurrence { state: StateId(0), heads, key_heads: heads, tiled: false, key_dim, value_dim, delta };
+                let r = Recurrence {
+                    state: StateId(0),
+                    heads,
+                    key_heads: heads,
+                    tiled: false,
+                    key_dim,
+                    value_dim,
+                    delta,
+                };
                 for step in STEPS {
                     recurs(step, &r, &LIMITS);
                     recurs(step, &Recurrence { heads: 3 * heads, ..r }, &LIMITS);
@@ -284,7 +292,15 @@ mod tests {
                     recurs(step, &r, &small);
                 }
             }
-            let r = Recurrence { state: StateId(0), heads: 1, key_heads: 1, tiled: false, key_dim: 257, value_dim: 40, delta };
+            let r = Recurrence {
+                state: StateId(0),
+                heads: 1,
+                key_heads: 1,
+                tiled: false,
+                key_dim: 257,
+                value_dim: 40,
+                delta,
+            };
             recurs(&[sequence(3, 1, false)], &r, &LIMITS);
         }
     }
@@ -294,7 +310,15 @@ mod tests {
         let shape = shape(STEPS[2]);
         let conv = short_conv(&shape, (10, 4), &LIMITS).unwrap();
         assert_eq!(conv.stages[0].slots()[3].1, Moved::Bytes(2 * 3 * 10 * 4));
-        let r = Recurrence { state: StateId(0), heads: 2, key_heads: 2, tiled: false, key_dim: 8, value_dim: 5, delta: true };
+        let r = Recurrence {
+            state: StateId(0),
+            heads: 2,
+            key_heads: 2,
+            tiled: false,
+            key_dim: 8,
+            value_dim: 5,
+            delta: true,
+        };
         let stages = recurrence(&r, &shape, &LIMITS).unwrap();
         assert_eq!(stages.stages[0].slots()[6].1, Moved::Bytes(2 * 80 * 4));
         assert_eq!(stages.stages[0].launch.work, 12 * 80 * 3);

@@ -29,14 +29,23 @@ pub(super) fn all() -> Vec<Case> {
         {
             let tiled = heads == 4;
             let r = Recurrence { state: StateId(0), heads, key_heads, tiled, key_dim, value_dim, delta };
-            let name = format!("recurrence {heads} by {key_heads} of {key_dim} and {value_dim}, delta {delta}");
+            let name =
+                format!("recurrence {heads} by {key_heads} of {key_dim} and {value_dim}, delta {delta}");
             cases.push(Case::new(name, 1e-4, move |m| recur(m, r)));
         }
     }
     // Two kinds of state, and keys and values beside them.
     cases.push(Case::new("recurrence after a convolution, then attention", 2e-4, |m| {
         let x = m.rows(32).short_conv(m.tensor(DType::F32, &[32, 4], 0.5), StateId(1)).unary(Unary::Silu);
-        let r = Recurrence { state: StateId(3), heads: 2, key_heads: 2, tiled: false, key_dim: 16, value_dim: 16, delta: true };
+        let r = Recurrence {
+            state: StateId(3),
+            heads: 2,
+            key_heads: 2,
+            tiled: false,
+            key_dim: 16,
+            value_dim: 16,
+            delta: true,
+        };
         let y = x + recur(m, r);
         let a = Attention {
             state: StateId(0),

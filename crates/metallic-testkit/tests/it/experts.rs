@@ -4,7 +4,7 @@
 use metallic::core::{Shape, Unary};
 use metallic::model::config::{MAX_WIDTH, epsilon};
 use metallic::model::{Config, Decoder, Family, Key, Meta, ModelError, Results, RopeConfig};
-use metallic::nn::{Dims, Experts, Ffn, Linear, Norm, Rotary, Routing, SelfAttention};
+use metallic::nn::{Dims, Experts, Ffn, Linear, Norm, Rotary, SelfAttention};
 use metallic::weights::WeightSource;
 
 pub(crate) const FAMILY: Family = Family { gguf: &[], hf: &["experts"], read };
@@ -58,16 +58,12 @@ impl Moe {
             let [matrix, bias] = [QKV.weight(), QKV.bias()].map(|whole| whole.rows(start..start + rows));
             Linear::made(w, Dims { rows, cols: hidden }, matrix, Some(bias))
         };
+        let o = Linear::new(w, O, Dims { rows: hidden, cols: q }, true);
+        let all = [part(0, q), part(q, kv), part(q + kv, kv), o];
         SelfAttention {
-            q: part(0, q),
-            k: part(q, kv),
-            v: part(q + kv, kv),
-            o: Linear::new(w, O, Dims { rows: hidden, cols: q }, true),
-            head_norms: None,
-            row_norms: None,
             rotary: Some(rotary),
             sinks: Some(w.weight(SINKS, Shape::vector(heads))),
-            attention: self.config.attention(i),
+            ..SelfAttention::new(all, self.config.attention(i))
         }
     }
 
@@ -75,16 +71,9 @@ impl Moe {
         let (hidden, inner, count) = (self.config.hidden, self.inner, self.count);
         let stack =
             |name: Key, rows, cols| w.weight(name.weight().stacked(count), Shape::stack(count, rows, cols));
-        Ffn::Moe(Experts {
-            router: Linear::new(w, ROUTER, Dims { rows: count, cols: hidden }, true),
-            gate: stack(GATE, inner, hidden),
-            up: stack(UP, inner, hidden),
-            down: stack(DOWN, hidden, inner),
-            act: Unary::Silu,
-            top: self.top,
-            routing: Routing::Chosen,
-            scale: 1.0,
-        })
+        let router = Linear::new(w, ROUTER, Dims { rows: count, cols: hidden }, true);
+        let matrices = [stack(GATE, inner, hidden), stack(UP, inner, hidden), stack(DOWN, hidden, inner)];
+        Ffn::Moe(Experts::new(router, matrices, Unary::Silu, self.top))
     }
 }
 

@@ -53,16 +53,14 @@ fn read(meta: &Meta<'_>) -> Result<Box<dyn Decoder>, ModelError> {
 impl Hybrid {
     fn attention<'g>(&self, w: &WeightSource<'_, 'g>, i: usize, rotary: Rotary<'g>) -> SelfAttention<'g> {
         let Config { hidden, heads, kv_heads, head_dim, .. } = self.config;
+        let (q, kv) = (heads * head_dim, kv_heads * head_dim);
+        let [q_rows, k_rows, v_rows] =
+            [(Q, q), (K, kv), (V, kv)].map(|(name, rows)| linear(w, name, rows, hidden));
+        let all = [q_rows, k_rows, v_rows, linear(w, O, hidden, q)];
         SelfAttention {
-            q: linear(w, Q, heads * head_dim, hidden),
-            k: linear(w, K, kv_heads * head_dim, hidden),
-            v: linear(w, V, kv_heads * head_dim, hidden),
-            o: linear(w, O, hidden, heads * head_dim),
-            row_norms: None,
             head_norms: Some([Q_NORM, K_NORM].map(|name| self.norm(w, name, head_dim))),
             rotary: Some(rotary),
-            sinks: None,
-            attention: self.config.attention(i),
+            ..SelfAttention::new(all, self.config.attention(i))
         }
     }
 
@@ -80,7 +78,8 @@ impl Hybrid {
         let [decay, beta] = [DECAY, BETA].map(|name| rows(name, heads).unary(Unary::Sigmoid)); // [tokens, heads]
         let (q, k, v) = (unit(Q, Q_NORM), unit(K, K_NORM), rows(V, inner)); // [tokens, inner]
         let (state, key_dim, value_dim) = (StateId(layers + i), head_dim, head_dim);
-        let rule = Recurrence { state, heads, key_heads: heads, tiled: false, key_dim, value_dim, delta: true };
+        let rule =
+            Recurrence { state, heads, key_heads: heads, tiled: false, key_dim, value_dim, delta: true };
         linear(w, O, hidden, inner).forward(q.recurrence([k, v, decay, beta], rule))
     }
 

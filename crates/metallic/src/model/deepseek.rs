@@ -11,8 +11,7 @@ use super::{Config, Decoder, Family, Key, Meta, ModelError, Results, RopeConfig}
 use crate::nn::{Dims, Linear, Rotary};
 use crate::weights::{Recipe, WeightSource};
 
-pub(super) const FAMILY: Family =
-    Family { gguf: &["deepseek2"], hf: &["deepseek_v2", "deepseek_v3"], read };
+pub(super) const FAMILY: Family = Family { gguf: &["deepseek2"], hf: &["deepseek_v2", "deepseek_v3"], read };
 
 const Q_RANK: Key = Key::new("attention.q_lora_rank", "q_lora_rank");
 const KV_RANK: Key = Key::new("attention.kv_lora_rank", "kv_lora_rank");
@@ -75,19 +74,28 @@ fn read(meta: &Meta<'_>) -> Result<Box<dyn Decoder>, ModelError> {
 }
 
 impl DeepSeek {
-    fn attention<'g>(&self, root: &WeightSource<'_, 'g>, w: &WeightSource<'_, 'g>, i: usize, x: Var<'g>) -> Var<'g> {
+    fn attention<'g>(
+        &self,
+        root: &WeightSource<'_, 'g>,
+        w: &WeightSource<'_, 'g>,
+        i: usize,
+        x: Var<'g>,
+    ) -> Var<'g> {
         let Config { hidden, heads, head_dim, .. } = self.base.config;
         let (rotated, value_dim) = (self.rope.dims, self.value_dim);
         let linear = |recipe: Recipe, rows, cols| Linear::made(w, Dims { rows, cols }, recipe, None);
         let turned = |x| Rotary::new(root, &self.rope, head_dim).forward(x);
 
         // The file has what is rotated at the end of each head, a rotation takes the beginning.
-        let rotated_first = |head: usize| (self.plain..head_dim).chain(0..self.plain).map(move |row| Some(head * head_dim + row));
+        let rotated_first = |head: usize| {
+            (self.plain..head_dim).chain(0..self.plain).map(move |row| Some(head * head_dim + row))
+        };
         let rows: Vec<Option<usize>> = (0..heads).flat_map(rotated_first).collect();
         let q = match self.q_rank {
             None => linear(Q.weight().picked(rows), heads * head_dim, hidden).forward(x),
             Some(rank) => {
-                let short = self.base.norm(w, Q_A_NORM, rank).forward(linear(Q_A.weight(), rank, hidden).forward(x));
+                let short =
+                    self.base.norm(w, Q_A_NORM, rank).forward(linear(Q_A.weight(), rank, hidden).forward(x));
                 linear(Q_B.weight().picked(rows), heads * head_dim, rank).forward(short)
             }
         };

@@ -50,7 +50,11 @@ fn read(meta: &Meta<'_>) -> Result<Box<dyn Decoder>, ModelError> {
     let factor = |key| meta.get_or::<f32>(key, 1.0);
     let list = |key, len: usize| {
         let found = meta.get_or::<Vec<f32>>(key, vec![1.0; len])?;
-        if found.len() == len { Ok(found) } else { Err(meta.bad(key, format!("{} numbers", found.len()), format!("{len}"))) }
+        if found.len() == len {
+            Ok(found)
+        } else {
+            Err(meta.bad(key, format!("{} numbers", found.len()), format!("{len}")))
+        }
     };
     // Rotated, a key is still that many times as long.
     let scale = factor(KEYS)? / (base.config.head_dim as f32).sqrt();

@@ -7,7 +7,7 @@ use super::config::windows;
 use super::moe::{ExpertNames, MoeConfig};
 use super::transformer::{FfnConfig, Names, NormKind, Transformer};
 use super::{Config, Decoder, Family, Key, Meta, ModelError, Naming, Results};
-use crate::nn::{Clamped, Dims, Experts, Linear, Routing};
+use crate::nn::{Clamped, Dims, Experts, Linear};
 use crate::weights::{Recipe, WeightSource};
 
 pub(super) const FAMILY: Family = Family { gguf: &["gpt-oss"], hf: &["gpt_oss"], read };
@@ -63,7 +63,8 @@ struct GptOss {
 }
 
 fn read(meta: &Meta<'_>) -> Result<Box<dyn Decoder>, ModelError> {
-    let mut base = Transformer { names: NAMES, ..Transformer::with_ffn(meta, NormKind::Rms, FfnConfig::None)? };
+    let mut base =
+        Transformer { names: NAMES, ..Transformer::with_ffn(meta, NormKind::Rms, FfnConfig::None)? };
     base.set_windows(windows(meta, base.config.layers, |i| i % 2 == 0)?);
     if meta.naming() == Naming::HuggingFace {
         // Said for all four matrices.
@@ -88,17 +89,12 @@ impl GptOss {
         let ((gate, gate_bias), (up, up_bias)) = (half(GATE, 0), half(UP, 1));
         let down = Recipe::by_file(DOWN.weight(), DOWN_ROWS.matrices(in_blocks));
         let down_bias = Recipe::by_file(DOWN.bias(), DOWN_ROWS.bias.into());
+        let router = Linear::new(w, ROUTER, Dims { rows: count, cols: hidden }, true);
+        let down = w.weight(down, Shape::stack(count, hidden, inner));
         Experts {
-            router: Linear::new(w, ROUTER, Dims { rows: count, cols: hidden }, true),
-            gate,
-            up,
-            down: w.weight(down, Shape::stack(count, hidden, inner)),
-            act: Unary::Silu,
-            top,
-            routing: Routing::Chosen,
-            scale: 1.0,
             biases: Some([gate_bias, up_bias, w.weight(down_bias, Shape::matrix(count, hidden))]),
             clamped: Some(self.clamped),
+            ..Experts::new(router, [gate, up, down], Unary::Silu, top)
         }
     }
 }
@@ -109,7 +105,8 @@ impl Decoder for GptOss {
     }
 
     fn forward<'g>(&self, w: &WeightSource<'_, 'g>) -> Results<'g> {
-        let attention = |layer: &WeightSource<'_, 'g>, i, x: Var<'g>| self.base.attention(w, layer, i).forward(x);
+        let attention =
+            |layer: &WeightSource<'_, 'g>, i, x: Var<'g>| self.base.attention(w, layer, i).forward(x);
         self.base.forward_layers(w, attention, |layer, _, x| Some(self.experts(layer).forward(x)))
     }
 }

@@ -59,7 +59,15 @@ impl Mamba {
             return Err(meta.bad(GROUPS, key_heads, format!("a divisor of the {heads} heads")));
         }
         let key_dim = meta.count(STATE, MAX_WIDTH)?;
-        let rule = Recurrence { state: StateId(0), heads, key_heads, tiled: false, key_dim, value_dim, delta: false };
+        let rule = Recurrence {
+            state: StateId(0),
+            heads,
+            key_heads,
+            tiled: false,
+            key_dim,
+            value_dim,
+            delta: false,
+        };
         let norm_groups = match meta.naming() {
             Naming::Gguf => key_heads,
             Naming::HuggingFace => 1,
@@ -69,7 +77,13 @@ impl Mamba {
 
     /// `out(norm(silu(z) * (space(x, B, C, dt) + D * x)))`, where `in(x)` is `z | x | B | C | dt` and `silu(conv(..))` is taken of
     /// the middle three. Its states are `i` and `layers + i`.
-    pub(super) fn forward<'g>(&self, w: &WeightSource<'_, 'g>, config: &Config, i: usize, x: Var<'g>) -> Var<'g> {
+    pub(super) fn forward<'g>(
+        &self,
+        w: &WeightSource<'_, 'g>,
+        config: &Config,
+        i: usize,
+        x: Var<'g>,
+    ) -> Var<'g> {
         let Recurrence { heads, key_heads, key_dim, value_dim, .. } = self.rule;
         let (inner, keys, hidden) = (heads * value_dim, key_heads * key_dim, config.hidden);
         let (mixed, all) = (inner + 2 * keys, 2 * inner + 2 * keys + heads);
@@ -78,7 +92,8 @@ impl Mamba {
         if let Some(factors) = self.factors {
             let lengths = [inner, inner, keys, keys, heads];
             let row = factors.iter().zip(lengths).flat_map(|(f, len)| std::iter::repeat_n(*f, len));
-            parts = parts * w.constant("factors of what comes in", Shape::vector(all), &row.collect::<Vec<_>>());
+            parts =
+                parts * w.constant("factors of what comes in", Shape::vector(all), &row.collect::<Vec<_>>());
         }
         let taps = w.weight(CONV.weight(), Shape::matrix(mixed, self.width));
         let mut conv = parts.slice(inner, mixed).short_conv(taps, StateId(i));
@@ -86,7 +101,8 @@ impl Mamba {
             conv = conv + w.weight(CONV.bias(), Shape::vector(mixed));
         }
         let conv = conv.unary(Unary::Silu);
-        let [values, b, c] = [(0, inner), (inner, keys), (inner + keys, keys)].map(|(at, len)| conv.slice(at, len));
+        let [values, b, c] =
+            [(0, inner), (inner, keys), (inner + keys, keys)].map(|(at, len)| conv.slice(at, len));
         let vector = |recipe: Recipe| w.weight(recipe, Shape::vector(heads));
         let dt = (parts.slice(inner + mixed, heads) + vector(DT_BIAS.into())).unary(Unary::Softplus);
         let decay = (dt * vector(Recipe::by_file(A.into(), Recipe::from(A).negated_exp()))).unary(Unary::Exp);
@@ -111,7 +127,10 @@ fn read(meta: &Meta<'_>) -> Result<Box<dyn Decoder>, ModelError> {
     let config = Config::without_heads(meta)?;
     let base = Transformer::with_config(meta, NormKind::Rms, FfnConfig::None, config)?;
     let base = Transformer { names: NAMES, tied: tied(meta, true)?, ..base };
-    let mamba = Mamba::read(meta, config::epsilon(meta, Key::new("attention.layer_norm_rms_epsilon", "layer_norm_epsilon"))?)?;
+    let mamba = Mamba::read(
+        meta,
+        config::epsilon(meta, Key::new("attention.layer_norm_rms_epsilon", "layer_norm_epsilon"))?,
+    )?;
     let base = Transformer { eps: mamba.eps, ..base };
     Ok(Box::new(Mamba2 { base, mamba }))
 }

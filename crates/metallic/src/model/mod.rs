@@ -172,7 +172,29 @@ impl Source {
 fn read_json(path: &Path) -> Result<Map<String, Value>, ModelError> {
     let file = path.display().to_string();
     let bytes = std::fs::read(path).map_err(|error| ModelError::Read { file: file.clone(), error })?;
-    serde_json::from_slice(&bytes).map_err(|error| ModelError::Json { file, reason: error.to_string() })
+    serde_json::from_slice(&without_infinities(bytes))
+        .map_err(|error| ModelError::Json { file, reason: error.to_string() })
+}
+
+/// Python writes numbers that JSON does not have; nothing a model needs is one of them.
+fn without_infinities(mut json: Vec<u8>) -> Vec<u8> {
+    const WORDS: [&[u8]; 3] = [b"-Infinity", b"Infinity", b"NaN"];
+    let (mut at, mut in_text) = (0, false);
+    while at < json.len() {
+        match json[at] {
+            b'"' => in_text = !in_text,
+            b'\\' => at += 1,
+            _ if in_text => {}
+            _ => {
+                if let Some(word) = WORDS.iter().find(|word| json[at..].starts_with(word)) {
+                    json.splice(at..at + word.len(), *b"null");
+                    at += 3;
+                }
+            }
+        }
+        at += 1;
+    }
+    json
 }
 
 /// A model read from disk: its numbers and its graph, on no device yet.

@@ -128,18 +128,10 @@ impl MoeConfig {
                 parts: normalised.then(|| w.constant("ones", Shape::matrix(top, top), &vec![1.0; top * top])),
             },
         };
-        let experts = Experts {
-            router: linear(names.router, count, hidden),
-            gate: half(names.gate, 0),
-            up: half(names.up, inner),
-            down: w.weight(names.down.weight().stacked(count), Shape::stack(count, hidden, inner)),
-            act,
-            top,
-            routing,
-            scale: self.scale,
-            biases: None,
-            clamped: None,
-        };
+        let down = w.weight(names.down.weight().stacked(count), Shape::stack(count, hidden, inner));
+        let matrices = [half(names.gate, 0), half(names.up, inner), down];
+        let plain = Experts::new(linear(names.router, count, hidden), matrices, act, top);
+        let experts = Experts { routing, scale: self.scale, ..plain };
         let Some(shared) = self.shared else { return Ffn::Moe(experts) };
         let half = |name: Key, start| {
             let recipe = match names.shared_gate_up {

@@ -84,7 +84,12 @@ fn read(meta: &Meta<'_>) -> Result<Box<dyn Decoder>, ModelError> {
 
 impl Qwen3Next {
     /// Rows of a matrix that has for each key head `parts` rows: those from `start` on, `len` of them.
-    fn of_groups(&self, parts: usize, start: usize, len: usize) -> impl Iterator<Item = Option<usize>> + use<> {
+    fn of_groups(
+        &self,
+        parts: usize,
+        start: usize,
+        len: usize,
+    ) -> impl Iterator<Item = Option<usize>> + use<> {
         (0..self.rule.key_heads * len).map(move |row| Some(row / len * parts + start + row % len))
     }
 
@@ -106,7 +111,8 @@ impl Qwen3Next {
             (QKV.weight(), Z.weight())
         };
         let (beta, alpha) = if w.has(BETA_ALPHA.weight()) {
-            let part = |start| BETA_ALPHA.weight().picked(self.of_groups(2 * sharing, start, sharing).collect());
+            let part =
+                |start| BETA_ALPHA.weight().picked(self.of_groups(2 * sharing, start, sharing).collect());
             (part(0), part(sharing))
         } else {
             (BETA.weight(), ALPHA.weight())
@@ -122,7 +128,12 @@ impl Qwen3Next {
         let a = vector(Recipe::by_file(A.into(), Recipe::from(A).negated_exp()));
         let softened = (product(alpha, heads) + vector(DT_BIAS.into())).unary(Unary::Softplus);
         let decay = (softened * a).unary(Unary::Exp); // [tokens, heads]
-        let more = [k.scale(root.recip()), mixed.slice(2 * keys, inner), decay, product(beta, heads).unary(Unary::Sigmoid)];
+        let more = [
+            k.scale(root.recip()),
+            mixed.slice(2 * keys, inner),
+            decay,
+            product(beta, heads).unary(Unary::Sigmoid),
+        ];
         let rule = Recurrence { state: StateId(layers + i), ..self.rule };
         let y = q.scale(root.recip() / root).recurrence(more, rule); // [tokens, inner]
         let norm = Norm::rms(w, NORM.weight(), value_dim, self.base.eps);

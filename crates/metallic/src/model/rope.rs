@@ -272,8 +272,13 @@ mod tests {
     #[test]
     fn llama3_scaling_keeps_high_and_divides_low_frequencies() {
         let scaling = RopeScaling::Llama3 { factor: 8.0, low: 1.0, high: 4.0, original: 32.0 };
-        let plain =
-            RopeConfig { theta: 500.0, dims: 32, pairs: RopePairs::Halves, scaling: RopeScaling::None, limit: None };
+        let plain = RopeConfig {
+            theta: 500.0,
+            dims: 32,
+            pairs: RopePairs::Halves,
+            scaling: RopeScaling::None,
+            limit: None,
+        };
         let scaled = RopeConfig { scaling, ..plain.clone() };
         let (plain, scaled) = (plain.frequencies(), scaled.frequencies());
         assert_eq!(plain[0], scaled[0]);

@@ -8,11 +8,8 @@ use super::{Decoder, Family, Key, Meta, ModelError};
 
 pub(super) const FAMILY: Family = Family { gguf: &["starcoder2"], hf: &["starcoder2"], read };
 
-const NAMES: Names = Names {
-    up: Key::new("ffn_up", "mlp.c_fc"),
-    down: Key::new("ffn_down", "mlp.c_proj"),
-    ..Names::LLAMA
-};
+const NAMES: Names =
+    Names { up: Key::new("ffn_up", "mlp.c_fc"), down: Key::new("ffn_down", "mlp.c_proj"), ..Names::LLAMA };
 
 fn read(meta: &Meta<'_>) -> Result<Box<dyn Decoder>, ModelError> {
     let ffn = FfnConfig::Plain(meta.count(FFN, MAX_WIDTH)?);

@@ -11,7 +11,8 @@ use crate::weights::{Recipe, WeightSource};
 
 pub(super) const FFN: Key = Key::new("feed_forward_length", "intermediate_size|n_inner");
 const RMS_EPSILON: Key = Key::new("attention.layer_norm_rms_epsilon", "rms_norm_eps|norm_eps");
-const EPSILON: Key = Key::new("attention.layer_norm_epsilon", "layer_norm_eps|layer_norm_epsilon|norm_epsilon|norm_eps");
+const EPSILON: Key =
+    Key::new("attention.layer_norm_epsilon", "layer_norm_eps|layer_norm_epsilon|norm_epsilon|norm_eps");
 const ATTENTION_BIAS: Key = Key::new("", "attention_bias");
 const MLP_BIAS: Key = Key::new("", "mlp_bias");
 
@@ -158,7 +159,11 @@ impl Transformer {
     }
 
     /// The same with another feed-forward.
-    pub(super) fn with_ffn(meta: &Meta<'_>, norm: NormKind, ffn: FfnConfig) -> Result<Transformer, ModelError> {
+    pub(super) fn with_ffn(
+        meta: &Meta<'_>,
+        norm: NormKind,
+        ffn: FfnConfig,
+    ) -> Result<Transformer, ModelError> {
         Transformer::with_config(meta, norm, ffn, Config::read(meta)?)
     }
 
@@ -264,7 +269,9 @@ impl Transformer {
         let there = |name: Key| first.has(name.bias()) || w.has(name.bias());
         let bias = |said: Option<bool>, name: Key| said.unwrap_or_else(|| there(name));
         let qkv_bias = bias(self.qkv_bias, names.qkv.unwrap_or(names.q));
-        let part = |name, start, rows| self.linear(w, Part { name, fused: names.qkv, start, rows }, hidden, qkv_bias);
+        let part = |name, start, rows| {
+            self.linear(w, Part { name, fused: names.qkv, start, rows }, hidden, qkv_bias)
+        };
         let norms = |cols: [usize; 2]| {
             Some([self.norm(w, names.q_norm, cols[0]), self.norm(w, names.k_norm, cols[1])])
         };

@@ -243,8 +243,8 @@ impl WeightSource<'_, '_> {
         let used = vec![Used { name: tensor.name.clone(), rows: 0..1, of: 1 }];
         let mut tensor = (*tensor).clone();
         // `[d, 1, width]` is how some libraries have a matrix.
-        if tensor.shape.len() > 2 {
-            tensor.shape.retain(|n| *n != 1);
+        if let [d, 1, width] = tensor.shape[..] {
+            tensor.shape = vec![d, width];
         }
         Ok(Made { tensor, used })
     }

@@ -54,17 +54,10 @@ impl Phi3 {
     fn attention<'g>(&self, w: &WeightSource<'_, 'g>, i: usize, rotary: Rotary<'g>) -> SelfAttention<'g> {
         let Config { hidden, heads, kv_heads, head_dim, .. } = self.config;
         let (q, kv) = (heads * head_dim, kv_heads * head_dim);
-        SelfAttention {
-            q: rows(w, QKV, 0..q, hidden),
-            k: rows(w, QKV, q..q + kv, hidden),
-            v: rows(w, QKV, q + kv..q + 2 * kv, hidden),
-            o: Linear::new(w, O, Dims { rows: hidden, cols: q }, false),
-            head_norms: None,
-            row_norms: None,
-            rotary: Some(rotary),
-            sinks: None,
-            attention: self.config.attention(i),
-        }
+        let [q_rows, k_rows, v_rows] = [0..q, q..q + kv, q + kv..q + 2 * kv].map(|r| rows(w, QKV, r, hidden));
+        let o = Linear::new(w, O, Dims { rows: hidden, cols: q }, false);
+        let plain = SelfAttention::new([q_rows, k_rows, v_rows, o], self.config.attention(i));
+        SelfAttention { rotary: Some(rotary), ..plain }
     }
 
     fn ffn<'g>(&self, w: &WeightSource<'_, 'g>) -> Ffn<'g> {
