@@ -89,9 +89,13 @@ fn name_of(path: &Path) -> String {
     path.file_name().expect("the golden set is complete").to_string_lossy().into_owned()
 }
 
-/// Golden folders.
+/// Golden folders, and those of families that are in no golden set.
 pub fn folders() -> Vec<PathBuf> {
-    entries("arch")
+    let own = std::fs::read_dir(crate::data::own().join("families")).expect("the data of this crate");
+    let own = own.map(|entry| entry.expect("the data of this crate").path());
+    let mut all: Vec<PathBuf> = entries("arch").into_iter().chain(own).collect();
+    all.sort();
+    all
 }
 
 /// Golden GGUF files, by name.

@@ -8,7 +8,7 @@ use metallic::generate::{Engine, EngineConfig, Generation, greedy};
 use metallic::{Model, Request, Sampling};
 use metallic_gpu::fault::{Fault, Faulty};
 use metallic_gpu::{GpuBackend, GpuOptions, Soft, SoftOptions};
-use metallic_testkit::needed;
+use metallic_testkit::{golden, needed};
 
 use crate::agree::{devices, prompt};
 use crate::tiny::Tiny;
@@ -63,6 +63,29 @@ fn a_crowd_on_a_small_cache_gets_the_answers_each_gets_alone() {
             tokens.dedup();
             assert!(tokens.len() > 20, "{}: answers of {} ids prove little", tiny.name, tokens.len());
         }
+    }
+}
+
+#[test]
+fn every_family_gives_a_crowd_the_answers_each_gets_alone() {
+    // The last two share what they begin with, and come again when it is there.
+    let (shared, vocab) = (prompt(7, 33), 100);
+    let mut prompts: Vec<Vec<u32>> = [3, 9, 20].map(|len| prompt(len, len as usize)).to_vec();
+    prompts.extend([[shared.clone(), vec![5]].concat(), [shared, vec![9, 4]].concat()]);
+    prompts.iter_mut().flatten().for_each(|id| *id %= vocab);
+    for folder in golden::folders() {
+        let model = Model::open(&folder).unwrap_or_else(|e| panic!("{e}"));
+        let (_, cpu) = devices().find(|(name, _)| *name == "cpu").expect("a processor");
+        let mut program = model.compile(cpu.as_ref(), DType::F32).expect("a program");
+        let alone: Vec<Vec<u32>> =
+            prompts.iter().map(|p| greedy(program.as_mut(), p, ANSWER).expect("an answer")).collect();
+        let engine = engine(&model, program, BLOCKS);
+        for round in 0..2 {
+            assert_eq!(together(&engine, &prompts), alone, "{}, round {round}", folder.display());
+        }
+        let stats = engine.stats().expect("stats");
+        let keeps_blocks = model.states(DType::F32).expect("a layout").block_bytes() > 0;
+        assert!(!keeps_blocks || stats.preemptions > 0, "{}: {stats:?}", folder.display());
     }
 }
 

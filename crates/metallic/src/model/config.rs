@@ -143,7 +143,8 @@ pub fn activation(meta: &Meta<'_>, family: Unary) -> Result<Unary, ModelError> {
         Some("silu" | "swish") => Unary::Silu,
         Some("gelu") => Unary::Gelu,
         Some("gelu_pytorch_tanh" | "gelu_new" | "gelu_tanh") => Unary::GeluTanh,
-        Some("relu") => Unary::Relu,
+        // Families whose inner numbers are squared do that themselves.
+        Some("relu" | "relu2") => Unary::Relu,
         Some(other) => {
             let needed = "silu, gelu, gelu_pytorch_tanh or relu";
             return Err(meta.bad(ACTIVATION, format!("`{other}`"), needed));

@@ -1,5 +1,5 @@
-//! Gemma 2 and 3: norms of `w + 1` before and after each half of a layer, embeddings scaled by the root of their length,
-//! windows on most layers; soft caps in 2, norms of the heads and a rotation of its own for windows in 3.
+//! Gemma 1, 2 and 3: norms of `w + 1` before (and from 2 on after) each half of a layer, embeddings scaled by the root of their length,
+//! windows on most layers and soft caps in 2, norms of the heads and a rotation of its own for windows in 3.
 
 use metallic_core::Unary;
 
@@ -7,6 +7,7 @@ use super::config::{activation, tied, windows};
 use super::transformer::{Names, NormKind, QueryNorm, Transformer};
 use super::{Decoder, Family, Key, Meta, ModelError, RopeConfig};
 
+pub(super) const GEMMA: Family = Family { gguf: &["gemma"], hf: &["gemma"], read: read1 };
 pub(super) const GEMMA2: Family = Family { gguf: &["gemma2"], hf: &["gemma2"], read: read2 };
 pub(super) const GEMMA3: Family = Family { gguf: &["gemma3"], hf: &["gemma3_text"], read: read3 };
 
@@ -27,6 +28,10 @@ fn read(meta: &Meta<'_>) -> Result<Transformer, ModelError> {
         tied: tied(meta, true)?,
         ..decoder
     })
+}
+
+fn read1(meta: &Meta<'_>) -> Result<Box<dyn Decoder>, ModelError> {
+    Ok(Box::new(Transformer { names: Names::LLAMA, ..read(meta)? }))
 }
 
 fn read2(meta: &Meta<'_>) -> Result<Box<dyn Decoder>, ModelError> {

@@ -1,13 +1,14 @@
 //! GLM-4: norms before and after each half of a layer, half of each head rotated in neighbouring pairs, gate and up in one
-//! matrix. GLM-4-MoE: a Llama with experts that sigmoids weigh, the first layers without.
+//! matrix. Older ones lack the norms after. GLM-4-MoE: a Llama with experts that sigmoids weigh, the first layers without.
 
 use metallic_core::RopePairs;
 
 use super::moe::{ExpertNames, MoeConfig};
-use super::transformer::{FfnConfig, Names, NormKind, QueryNorm, Transformer};
-use super::{Decoder, Family, Key, Meta, ModelError};
+use super::transformer::{AHEAD, FfnConfig, Names, NormKind, QueryNorm, Transformer, gated};
+use super::{Config, Decoder, Family, Key, Meta, ModelError, Naming};
 
 pub(super) const GLM4: Family = Family { gguf: &["glm4"], hf: &["glm4"], read };
+pub(super) const GLM: Family = Family { gguf: &[], hf: &["glm"], read: read_plain };
 pub(super) const GLM4_MOE: Family = Family { gguf: &["glm4moe"], hf: &["glm4_moe"], read: read_moe };
 
 const NAMES: Names = Names {
@@ -30,8 +31,21 @@ fn read(meta: &Meta<'_>) -> Result<Box<dyn Decoder>, ModelError> {
     Ok(Box::new(decoder))
 }
 
+/// GLM-4 without the norms after.
+fn read_plain(meta: &Meta<'_>) -> Result<Box<dyn Decoder>, ModelError> {
+    let names = Names { gate_up: NAMES.gate_up, ..Names::LLAMA };
+    let mut decoder = Transformer { names, out_bias: Some(false), ..Transformer::read(meta, NormKind::Rms)? };
+    decoder.set_pairs(RopePairs::Interleaved);
+    Ok(Box::new(decoder))
+}
+
 fn read_moe(meta: &Meta<'_>) -> Result<Box<dyn Decoder>, ModelError> {
-    let decoder = Transformer::read(meta, NormKind::Rms)?;
+    let mut config = Config::read(meta)?;
+    if meta.naming() == Naming::Gguf {
+        // It counts them all.
+        config.layers = config.layers.saturating_sub(meta.get_or(AHEAD, 0)?);
+    }
+    let decoder = Transformer::with_config(meta, NormKind::Rms, gated(meta)?, config)?;
     let mut decoder = Transformer { names: MOE_NAMES, out_bias: Some(false), ..decoder };
     if meta.get_or(HEAD_NORMS, false)? {
         decoder.query_norm = QueryNorm::Heads;

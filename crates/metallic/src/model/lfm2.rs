@@ -3,12 +3,13 @@
 use metallic_core::{Shape, StateId, Var};
 
 use super::config::{MAX_WIDTH, tied};
+use super::moe::{ExpertNames, MoeConfig};
 use super::transformer::{FfnConfig, Names, NormKind, QueryNorm, Transformer};
 use super::{Config, Decoder, Family, Key, Meta, ModelError, Naming, Results};
 use crate::nn::{Dims, Linear};
 use crate::weights::WeightSource;
 
-pub(super) const FAMILY: Family = Family { gguf: &["lfm2"], hf: &["lfm2"], read };
+pub(super) const FAMILY: Family = Family { gguf: &["lfm2", "lfm2moe"], hf: &["lfm2", "lfm2_moe"], read };
 
 const NAMES: Names = Names {
     attn_norm: Some(Key::new("attn_norm", "operator_norm")),
@@ -22,6 +23,15 @@ const NAMES: Names = Names {
     norm: Key::new("token_embd_norm", "model.embedding_norm"),
     ..Names::LLAMA
 };
+const EXPERTS: ExpertNames = ExpertNames {
+    router: Key::new("ffn_gate_inp", "feed_forward.gate"),
+    gate: Key::new("ffn_gate_exps", "feed_forward.experts.{}.w1"),
+    up: Key::new("ffn_up_exps", "feed_forward.experts.{}.w3"),
+    down: Key::new("ffn_down_exps", "feed_forward.experts.{}.w2"),
+    bias: Key::new("exp_probs_b.bias", "feed_forward.expert_bias"),
+    ..ExpertNames::QWEN
+};
+const DENSE: Key = Key::new("leading_dense_block_count", "num_dense_layers");
 const IN: Key = Key::new("shortconv.in_proj", "conv.in_proj");
 const CONV: Key = Key::new("shortconv.conv", "conv.conv");
 const OUT: Key = Key::new("shortconv.out_proj", "conv.out_proj");
@@ -48,6 +58,12 @@ fn read(meta: &Meta<'_>) -> Result<Box<dyn Decoder>, ModelError> {
     let base = Transformer::with_ffn(meta, NormKind::Rms, ffn)?;
     let base = Transformer { names: NAMES, query_norm: QueryNorm::Heads, tied: tied(meta, true)?, ..base };
     let layers = base.config.layers;
+    let mut base = base;
+    if MoeConfig::is_there(meta)? {
+        let moe = MoeConfig::read(meta, EXPERTS)?.sigmoid(meta)?;
+        let sparse = base.layers.iter_mut().skip(meta.get_or(DENSE, 0)?);
+        sparse.for_each(|layer| layer.ffn = FfnConfig::Moe(moe.clone()));
+    }
     let attends = match meta.naming() {
         Naming::Gguf => {
             let heads = meta.per_layer::<usize>(KV_HEADS, layers)?.unwrap_or_else(|| vec![1; layers]);
@@ -67,7 +83,7 @@ fn read(meta: &Meta<'_>) -> Result<Box<dyn Decoder>, ModelError> {
 /// Elements inside the feed-forward, which `config.json` says in a roundabout way.
 fn ffn(meta: &Meta<'_>) -> Result<usize, ModelError> {
     let said = meta.count(FFN, MAX_WIDTH)?;
-    if meta.naming() == Naming::Gguf || !meta.get_or(ADJUSTED, true)? {
+    if meta.naming() == Naming::Gguf || !meta.get_or(ADJUSTED, meta.has(FFN_MULTIPLE))? {
         return Ok(said);
     }
     let part = (2 * said / 3) as f64 * f64::from(meta.get_or::<f32>(FFN_FACTOR, 1.0)?);

@@ -125,6 +125,8 @@ pub struct Meta<'a> {
     section: Section<'a>,
 }
 
+/// Where a larger model keeps what is about its model of text.
+const TEXT: &str = "text_config";
 const ARCHITECTURE: Key = Key::new("general.architecture", "model_type");
 
 impl<'a> Meta<'a> {
@@ -137,6 +139,22 @@ impl<'a> Meta<'a> {
     pub fn json(file: &'a str, map: &'a Map<String, Value>) -> Result<Meta<'a>, ModelError> {
         let section = Section::Json { map: Some(map), path: String::new() };
         Meta::named(Meta { file, architecture: "", section })
+    }
+
+    /// The `config.json` of a model, or of the model of text in a larger one where none of these families is called as the
+    /// whole is.
+    pub(super) fn of_text(
+        file: &'a str,
+        map: &'a Map<String, Value>,
+        families: &[&super::Family],
+    ) -> Result<Meta<'a>, ModelError> {
+        let whole = Meta::json(file, map)?;
+        let known = |meta: &Meta<'_>| families.iter().any(|family| family.hf.contains(&meta.architecture));
+        if known(&whole) || !map.contains_key(TEXT) {
+            return Ok(whole);
+        }
+        let text = Meta::named(whole.within(TEXT)?)?;
+        Ok(if known(&text) { text } else { whole })
     }
 
     fn named(meta: Meta<'a>) -> Result<Meta<'a>, ModelError> {

@@ -97,12 +97,15 @@ pub const HIDDEN: usize = 2;
 
 /// The families this engine runs.
 pub const FAMILIES: &[&Family] = &[
-    &cohere2::FAMILY,
+    &cohere2::COHERE,
+    &cohere2::COHERE2,
     &deepseek::FAMILY,
     &exaone4::FAMILY,
     &falcon_h1::FAMILY,
+    &gemma::GEMMA,
     &gemma::GEMMA2,
     &gemma::GEMMA3,
+    &glm4::GLM,
     &glm4::GLM4,
     &glm4::GLM4_MOE,
     &gpt2::FAMILY,
@@ -110,11 +113,15 @@ pub const FAMILIES: &[&Family] = &[
     &granite::FAMILY,
     &granite_hybrid::FAMILY,
     &lfm2::FAMILY,
+    &llama::ARCEE,
+    &llama::ERNIE,
     &llama::FAMILY,
+    &llama::SEED,
     &mamba::FAMILY,
     &mistral::FAMILY,
     &nemotron::FAMILY,
     &olmo2::FAMILY,
+    &olmo2::OLMOE,
     &phi3::FAMILY,
     &qwen2::QWEN2,
     &qwen2::QWEN3,
@@ -234,7 +241,7 @@ impl Model {
                 return Err(not("the folder has no config.json"));
             }
             let (file, config) = (file.display().to_string(), read_json(&file)?);
-            let decoder = Family::decoder(families, &Meta::json(&file, &config)?)?;
+            let decoder = Family::decoder(families, &Meta::of_text(&file, &config, families)?)?;
             return Model::build(path, Source::Folder(SafeTensors::open(path)?), decoder.as_ref());
         }
         if path.extension().is_some_and(|e| e == "safetensors") {

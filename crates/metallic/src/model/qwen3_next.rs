@@ -5,7 +5,7 @@ use metallic_core::{Recurrence, Shape, StateId, Unary, Var};
 
 use super::config::MAX_WIDTH;
 use super::moe::MoeConfig;
-use super::qwen2::set_experts;
+use super::qwen2::{SHARED, set_experts};
 use super::transformer::{Names, NormKind, QueryNorm, Transformer};
 use super::{Config, Decoder, Family, Key, Meta, ModelError, Naming, Results};
 use crate::nn::{Dims, Linear, Norm};
@@ -41,7 +41,6 @@ const VALUE_DIM: Key = Key::new("", "linear_value_head_dim");
 const WIDTH: Key = Key::new("ssm.conv_kernel", "linear_conv_kernel_dim");
 const TYPES: Key = Key::new("", "layer_types");
 const INTERVAL: Key = Key::new("full_attention_interval", "full_attention_interval");
-const SHARED: Key = Key::new("expert_shared_feed_forward_length", "shared_expert_intermediate_size");
 
 /// Keeps the length of a query or key away from zero.
 const UNIT_EPS: f32 = 1e-6;
@@ -59,7 +58,7 @@ fn read(meta: &Meta<'_>) -> Result<Box<dyn Decoder>, ModelError> {
     let base = Transformer::read(meta, NormKind::RmsPlusOne)?;
     let mut base = Transformer { names: NAMES, query_norm: QueryNorm::Heads, gated_queries: true, ..base };
     let shared = meta.opt_count(SHARED, MAX_WIDTH)?;
-    set_experts(meta, &mut base, |moe| MoeConfig { shared, ..moe })?;
+    set_experts(meta, &mut base, true, |moe| MoeConfig { shared, ..moe })?;
     let layers = base.config.layers;
     let interval = meta.get_or(INTERVAL, 4_usize)?.max(1);
     let attends = match meta.per_layer::<&str>(TYPES, layers)? {

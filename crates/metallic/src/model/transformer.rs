@@ -13,6 +13,7 @@ pub(super) const FFN: Key = Key::new("feed_forward_length", "intermediate_size|n
 const RMS_EPSILON: Key = Key::new("attention.layer_norm_rms_epsilon", "rms_norm_eps|norm_eps");
 const EPSILON: Key =
     Key::new("attention.layer_norm_epsilon", "layer_norm_eps|layer_norm_epsilon|norm_epsilon|norm_eps");
+pub(super) const AHEAD: Key = Key::new("nextn_predict_layers", "num_nextn_predict_layers");
 const ATTENTION_BIAS: Key = Key::new("", "attention_bias");
 const MLP_BIAS: Key = Key::new("", "mlp_bias");
 
@@ -131,6 +132,8 @@ pub(super) struct Transformer {
     pub(super) eps: f32,
     pub(super) act: Unary,
     pub(super) layers: Vec<LayerConfig>,
+    /// Layers of the file behind those, which guess tokens ahead.
+    pub(super) extra_layers: usize,
     pub(super) query_norm: QueryNorm,
     /// The matrix of queries has a gate for what each head gives, too.
     pub(super) gated_queries: bool,
@@ -183,7 +186,9 @@ impl Transformer {
         };
         let rope = RopeConfig::read(meta, config.head_dim)?;
         config.context = rope.limit.map_or(config.context, |limit| config.context.min(limit));
+        let extra_layers = meta.get_or(AHEAD, 0)?;
         Ok(Transformer {
+            extra_layers,
             names: Names::LLAMA,
             norm,
             eps: epsilon(meta, key)?,
@@ -357,6 +362,7 @@ impl Transformer {
             let input = if self.parallel { normed } else { norm(names.ffn_norm, mixed) };
             x = ffn(w, i, input).map_or(mixed, |more| add(mixed, norm(names.ffn_post_norm, more)));
         }
+        (layers..layers + self.extra_layers).for_each(|i| w.skip_item(names.layers, i));
         let (norm, head) = (self.norm(w, names.norm, hidden), Linear::head(w, names.head, embed, self.tied));
         let logits = |x| {
             let logits = scaled(head.forward(x), self.logit_scale);

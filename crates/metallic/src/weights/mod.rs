@@ -20,11 +20,37 @@ fn is_derived(name: &str) -> bool {
     name.ends_with("rotary_emb.inv_freq") || name.ends_with("attn_rot_embd")
 }
 
+/// What comes before the name of a tensor where a model of text is part of a larger one, and what stands for it alone.
+const WRAPPERS: [(&str, &str); 2] = [("model.language_model.", "model."), ("language_model.", "")];
+/// How the names of tensors begin that have to do with images and sounds, or guess tokens ahead.
+const OTHERS: [&str; 9] = [
+    "vision_tower.",
+    "multi_modal_projector.",
+    "model.vision_tower.",
+    "model.multi_modal_projector.",
+    "model.visual.",
+    "visual.",
+    "model.audio_tower.",
+    "audio_tower.",
+    "mtp.",
+];
+
+/// The name of a tensor as a model of text alone has it; `None` for what such a model does not have.
+fn plain_name(name: &str) -> Option<String> {
+    if OTHERS.iter().any(|other| name.starts_with(other)) {
+        return None;
+    }
+    let inner =
+        WRAPPERS.iter().find_map(|(wrapper, plain)| Some(format!("{plain}{}", name.strip_prefix(wrapper)?)));
+    Some(inner.unwrap_or_else(|| name.to_owned()))
+}
+
 /// The tensors of a file, and what became of them.
 pub(crate) struct Ledger<'f> {
     naming: Naming,
     file: String,
-    tensors: BTreeMap<&'f str, &'f Tensor>,
+    /// By the names families know them by.
+    tensors: BTreeMap<String, &'f Tensor>,
     state: RefCell<State>,
 }
 
@@ -36,7 +62,7 @@ struct State {
 
 impl<'f> Ledger<'f> {
     pub(crate) fn new(naming: Naming, file: String, tensors: impl Iterator<Item = &'f Tensor>) -> Ledger<'f> {
-        let tensors = tensors.map(|t| (t.name.as_str(), t)).collect();
+        let tensors = tensors.filter_map(|t| Some((plain_name(&t.name)?, t))).collect();
         Ledger { naming, file, tensors, state: RefCell::default() }
     }
 
@@ -61,11 +87,13 @@ impl<'f> Ledger<'f> {
         if let Some(error) = error {
             return Err(error);
         }
-        let unread = |name: &&str| match used.get(*name) {
-            Some(parts) => first_gap(parts).map(|rows| format!("{name}[{}..{}]", rows.start, rows.end)),
-            None => (!is_derived(name)).then(|| (*name).to_owned()),
+        let unread = |tensor: &&Tensor| match used.get(&tensor.name) {
+            Some(parts) => {
+                first_gap(parts).map(|rows| format!("{}[{}..{}]", tensor.name, rows.start, rows.end))
+            }
+            None => (!is_derived(&tensor.name)).then(|| tensor.name.clone()),
         };
-        let mut unread = self.tensors.keys().filter_map(unread);
+        let mut unread = self.tensors.values().filter_map(unread);
         match unread.next() {
             None => Ok(()),
             Some(name) => Err(ModelError::Unread { file: self.file, name, others: unread.count() }),
@@ -112,7 +140,7 @@ impl<'a, 'g> WeightSource<'a, 'g> {
             group.spellings(self.ledger.naming).map(|name| format!("{}{name}.{i}.", self.prefix)).peekable();
         let first = prefixes.peek().cloned().unwrap_or_default();
         let there = |prefix: &String| {
-            let mut after = self.ledger.tensors.range(prefix.as_str()..);
+            let mut after = self.ledger.tensors.range(prefix.clone()..);
             after.next().is_some_and(|(name, _)| name.starts_with(prefix))
         };
         WeightSource { prefix: prefixes.find(there).unwrap_or(first), ..*self }
@@ -147,6 +175,15 @@ impl<'a, 'g> WeightSource<'a, 'g> {
         if let Ok(made) = self.make(&recipe.into(), None) {
             self.ledger.mark(made.used);
         }
+    }
+
+    /// Lets the file have item `i` of a numbered group without using it.
+    pub fn skip_item(&self, group: Key, i: usize) {
+        let prefix = self.item(group, i).prefix;
+        let items = self.ledger.tensors.range(prefix.clone()..);
+        let items = items.take_while(|(name, _)| name.starts_with(&prefix));
+        let whole = |tensor: &Tensor| Used { name: tensor.name.clone(), rows: 0..1, of: 1 };
+        self.ledger.mark(items.map(|(_, tensor)| whole(tensor)).collect());
     }
 
     /// The numbers of a small `F32` vector, all above 0, where the file has it.

