@@ -84,6 +84,9 @@ fn every_family_gives_a_crowd_the_answers_each_gets_alone() {
         for round in 0..2 {
             assert_eq!(together(&engine, &prompts), alone, "{}, round {round}", folder.display());
         }
+        // What they begin with need not be computed again, a recurrent state included.
+        let again = engine.submit(ask(&prompts[4], 1)).expect("it fits").complete().expect("a token");
+        assert_eq!((again.tokens[0], again.stats.cached_tokens), (alone[4][0], 32), "{}", folder.display());
         let stats = engine.stats().expect("stats");
         // Windows and states that do not grow leave room for all.
         preempted += usize::from(stats.preemptions > 0);

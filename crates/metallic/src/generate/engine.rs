@@ -71,12 +71,6 @@ impl EngineConfig {
         self.kv_budget_bytes.checked_div(self.states.block_bytes()).unwrap_or(most).min(most)
     }
 
-    /// Whether what was computed for one prompt serves others that begin the same way. A recurrent state is not kept in
-    /// blocks, so nothing of it could be found again.
-    pub(super) fn reuses_prefixes(&self) -> bool {
-        self.prefix_cache && !self.states.is_recurrent()
-    }
-
     pub(super) fn over_budget(&self, tokens: usize) -> EngineError {
         EngineError::KvBudget {
             tokens,

@@ -20,6 +20,7 @@ mod request;
 pub mod sample;
 mod scheduler;
 mod sequence;
+mod snapshots;
 mod text;
 
 pub use engine::{Engine, EngineConfig, EngineStats};

@@ -151,9 +151,15 @@ impl BlockPool {
         block.holders += 1;
     }
 
-    /// Takes hold of the blocks that contain a beginning of `tokens`, always leaving one token to compute.
-    pub(super) fn take_prefix(&mut self, tokens: &[u32]) -> (Vec<u32>, Chain) {
+    /// Takes hold of the blocks that contain a beginning of `tokens`, always leaving one token to compute. It must be one that a
+    /// sequence may go on from, by `usable`.
+    pub(super) fn take_prefix(
+        &mut self,
+        tokens: &[u32],
+        usable: impl Fn(Chain) -> bool,
+    ) -> (Vec<u32>, Chain) {
         let (mut blocks, mut parent) = (Vec::new(), Chain::default());
+        let (mut good, mut end) = (0, parent);
         let reusable = tokens.len().saturating_sub(1) / BLOCK_TOKENS;
         for tokens in tokens.as_chunks().0.iter().take(reusable) {
             let Some(&id) = self.index.get(&Prefix { parent, tokens: *tokens }) else { break };
@@ -161,8 +167,12 @@ impl BlockPool {
             self.hold(id);
             blocks.push(id);
             parent = chain;
+            if usable(chain) {
+                (good, end) = (blocks.len(), chain);
+            }
         }
-        (blocks, parent)
+        self.give_back(&mut blocks.split_off(good));
+        (blocks, end)
     }
 
     /// Makes known that the block `id`, held by one sequence, contains `tokens` after the prefix `parent`.
@@ -185,14 +195,21 @@ impl BlockPool {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
     use metallic_core::{ProgramMemory, RunStats, Step};
 
-    /// A program that only counts blocks, up to what its memory holds.
-    struct Memory {
-        reserved: usize,
-        room: usize,
+    /// A program that only counts blocks, up to what its memory holds; and slots, which stand for prefixes.
+    #[derive(Default)]
+    pub(in super::super) struct Memory {
+        pub(in super::super) reserved: usize,
+        pub(in super::super) room: usize,
+        pub(in super::super) slots: Vec<u32>,
+    }
+
+    /// Names as a pool would give them.
+    pub(in super::super) fn chain(name: u64) -> Chain {
+        Chain(name)
     }
 
     impl Program for Memory {
@@ -208,11 +225,16 @@ mod tests {
             self.reserved
         }
 
-        fn reserve_slots(&mut self, _: usize) -> Result<(), BackendError> {
+        fn reserve_slots(&mut self, slots: usize) -> Result<(), BackendError> {
+            if slots > self.room {
+                return Err(BackendError::OutOfMemory { device: "fake", what: "states", needed: slots });
+            }
+            self.slots.resize(slots.max(self.slots.len()), 0);
             Ok(())
         }
 
-        fn copy_slot(&mut self, _: u32, _: u32) -> Result<(), BackendError> {
+        fn copy_slot(&mut self, from: u32, to: u32) -> Result<(), BackendError> {
+            self.slots[to as usize] = self.slots[from as usize];
             Ok(())
         }
 
@@ -255,7 +277,7 @@ mod tests {
 
     #[test]
     fn the_reservation_grows_as_blocks_are_taken_and_stops_at_the_limit() {
-        let (mut pool, mut memory) = (BlockPool::new(40), Memory { reserved: 0, room: 1000 });
+        let (mut pool, mut memory) = (BlockPool::new(40), Memory { room: 1000, ..Memory::default() });
         let mut seen = Vec::new();
         let mut held = Vec::new();
         while let Some(block) = pool.take(&mut memory) {
@@ -273,7 +295,7 @@ mod tests {
 
     #[test]
     fn when_memory_is_short_the_pool_takes_what_there_is_and_keeps_the_reason() {
-        let (mut pool, mut memory) = (BlockPool::new(100), Memory { reserved: 0, room: 18 });
+        let (mut pool, mut memory) = (BlockPool::new(100), Memory { room: 18, ..Memory::default() });
         assert_eq!(take(&mut pool, &mut memory, 100).len(), 18);
         assert!(matches!(pool.growth_error, Some(BackendError::OutOfMemory { .. })));
         assert_eq!(pool.available(), 0);
@@ -281,20 +303,20 @@ mod tests {
 
     #[test]
     fn a_known_prefix_is_found_up_to_the_token_before_the_last() {
-        let (mut pool, mut memory) = (BlockPool::new(8), Memory { reserved: 0, room: 8 });
+        let (mut pool, mut memory) = (BlockPool::new(8), Memory { room: 8, ..Memory::default() });
         let mut blocks = take(&mut pool, &mut memory, 3);
         share(&mut pool, &mut blocks, &[1, 2, 3]);
         let original = blocks.clone();
         pool.give_back(&mut blocks);
         assert_eq!((pool.held(), pool.idle()), (0, 3));
 
-        let mut found = pool.take_prefix(&tokens(&[1, 2, 3])).0;
+        let mut found = pool.take_prefix(&tokens(&[1, 2, 3]), |_| true).0;
         assert_eq!(found, original[..2], "the last token must be computed for its logits");
-        let mut longer = pool.take_prefix(&tokens(&[1, 2, 3, 9])).0;
+        let mut longer = pool.take_prefix(&tokens(&[1, 2, 3, 9]), |_| true).0;
         assert_eq!(longer, original);
-        assert_eq!(pool.take_prefix(&tokens(&[1, 3, 2, 9])).0, original[..1]);
+        assert_eq!(pool.take_prefix(&tokens(&[1, 3, 2, 9]), |_| true).0, original[..1]);
         assert!(
-            pool.take_prefix(&tokens(&[2, 3, 3])).0.is_empty(),
+            pool.take_prefix(&tokens(&[2, 3, 3]), |_| true).0.is_empty(),
             "the same tokens after another prefix differ"
         );
         pool.give_back(&mut found);
@@ -303,7 +325,7 @@ mod tests {
 
     #[test]
     fn equal_blocks_of_two_sequences_become_one() {
-        let (mut pool, mut memory) = (BlockPool::new(8), Memory { reserved: 0, room: 8 });
+        let (mut pool, mut memory) = (BlockPool::new(8), Memory { room: 8, ..Memory::default() });
         let mut first = take(&mut pool, &mut memory, 2);
         let mut second = take(&mut pool, &mut memory, 2);
         share(&mut pool, &mut first, &[1, 2]);
@@ -319,7 +341,7 @@ mod tests {
 
     #[test]
     fn eviction_takes_the_longest_idle_and_children_before_parents() {
-        let (mut pool, mut memory) = (BlockPool::new(5), Memory { reserved: 0, room: 5 });
+        let (mut pool, mut memory) = (BlockPool::new(5), Memory { room: 5, ..Memory::default() });
         let mut old = take(&mut pool, &mut memory, 3);
         share(&mut pool, &mut old, &[1, 2, 3]);
         pool.give_back(&mut old);
@@ -328,22 +350,22 @@ mod tests {
         pool.give_back(&mut new);
 
         let mut taken = take(&mut pool, &mut memory, 2);
-        let (mut found, _) = pool.take_prefix(&tokens(&[1, 2, 3, 0]));
+        let (mut found, _) = pool.take_prefix(&tokens(&[1, 2, 3, 0]), |_| true);
         assert_eq!(found.len(), 1, "blocks 3 and 2 of the old prefix went first");
-        assert_eq!(pool.take_prefix(&tokens(&[7, 8, 0])).0.len(), 2);
+        assert_eq!(pool.take_prefix(&tokens(&[7, 8, 0]), |_| true).0.len(), 2);
         pool.give_back(&mut found);
         pool.give_back(&mut taken);
     }
 
     #[test]
     fn a_block_put_to_another_use_is_no_parent_of_its_former_children() {
-        let (mut pool, mut memory) = (BlockPool::new(2), Memory { reserved: 0, room: 2 });
+        let (mut pool, mut memory) = (BlockPool::new(2), Memory { room: 2, ..Memory::default() });
         let mut blocks = take(&mut pool, &mut memory, 2);
         share(&mut pool, &mut blocks, &[1, 2]);
         pool.give_back(&mut blocks);
         let mut reused = take(&mut pool, &mut memory, 2);
         share(&mut pool, &mut reused[..1], &[5]);
         pool.give_back(&mut reused);
-        assert_eq!(pool.take_prefix(&tokens(&[5, 2, 0])).0.len(), 1);
+        assert_eq!(pool.take_prefix(&tokens(&[5, 2, 0]), |_| true).0.len(), 1);
     }
 }

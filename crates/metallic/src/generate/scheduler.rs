@@ -9,6 +9,7 @@ use super::engine::{EngineConfig, EngineStats};
 use super::pool::{BlockPool, Chain, blocks_for};
 use super::sample::Scratch;
 use super::sequence::{Outcome, Sequence, Submission};
+use super::snapshots::Snapshots;
 use super::{Detokenize, EngineError, FinishReason};
 use crate::model::{CHOSEN, HIDDEN, LOGITS};
 
@@ -20,6 +21,7 @@ pub(super) struct Scheduler<'t> {
     pool: BlockPool,
     /// Recurrent states nobody has.
     free_slots: Vec<u32>,
+    snapshots: Snapshots,
     /// In order of arrival; preempted sequences stand before those that never ran.
     waiting: VecDeque<Sequence<'t>>,
     /// In order of arrival: the last is the youngest.
@@ -84,6 +86,7 @@ impl<'t> Scheduler<'t> {
             text,
             pool: BlockPool::new(config.block_limit()),
             free_slots: (0..slots as u32).rev().collect(),
+            snapshots: Snapshots::new(&config),
             config,
             waiting: VecDeque::new(),
             running: Vec::new(),
@@ -100,7 +103,8 @@ impl<'t> Scheduler<'t> {
 
     pub(super) fn submit(&mut self, submission: Submission) {
         self.arrivals += 1;
-        let sequence = Sequence::new(submission, self.arrivals, &self.config.end_tokens, self.text);
+        let mut sequence = Sequence::new(submission, self.arrivals, &self.config.end_tokens, self.text);
+        sequence.stops_at_borders = self.config.prefix_cache && self.config.states.is_recurrent();
         self.waiting.push_back(sequence);
     }
 
@@ -191,7 +195,10 @@ impl<'t> Scheduler<'t> {
             let sequence = self.running.iter_mut().find(|s| s.serial == member.serial);
             // Sequences that are gone leave the step to the others.
             let Some(sequence) = sequence.filter(|s| s.outcome.is_none()) else { continue };
-            if member.rows != 1 || !sequence.may_be_chased() {
+            // A state that is to be kept must not have gone on.
+            let border =
+                sequence.stops_at_borders && (sequence.computed + member.share).is_multiple_of(BLOCK_TOKENS);
+            if member.rows != 1 || border || !sequence.may_be_chased() {
                 return None;
             }
             if sequence.room() < 2 {
@@ -333,8 +340,9 @@ impl<'t> Scheduler<'t> {
                 continue;
             }
             sequence.advance(member.share, cost);
-            if self.config.reuses_prefixes() {
+            if self.config.prefix_cache {
                 sequence.share_full_blocks(&mut self.pool);
+                sequence.keep_state(&mut self.snapshots, self.program.as_mut());
             }
             if let Some(window) = self.config.states.window() {
                 sequence.free_blocks_before(window, &mut self.pool);
@@ -391,8 +399,9 @@ impl<'t> Scheduler<'t> {
         while self.running.len() < self.config.max_sequences
             && let Some(mut sequence) = self.waiting.pop_front()
         {
-            let (mut blocks, chain) = if self.config.reuses_prefixes() && sequence.may_share() {
-                self.pool.take_prefix(&sequence.tokens)
+            let known = |prefix| !sequence.stops_at_borders || self.snapshots.has(prefix);
+            let (mut blocks, chain) = if self.config.prefix_cache && sequence.may_share() {
+                self.pool.take_prefix(&sequence.tokens, known)
             } else {
                 (Vec::new(), Chain::default())
             };
@@ -407,8 +416,15 @@ impl<'t> Scheduler<'t> {
                 self.waiting.push_front(sequence);
                 return;
             }
-            sequence.admit(blocks, chain);
             sequence.slot = self.free_slots.pop().unwrap_or(0);
+            let state = self.snapshots.find(chain).filter(|_| !blocks.is_empty());
+            let copied = state.map(|state| self.program.copy_slot(state, sequence.slot));
+            if sequence.stops_at_borders && !matches!(copied, Some(Ok(()))) {
+                self.pool.give_back(&mut blocks);
+                sequence.admit(Vec::new(), Chain::default());
+            } else {
+                sequence.admit(blocks, chain);
+            }
             self.running.push(sequence);
         }
     }

@@ -3,13 +3,14 @@
 use std::time::Instant;
 
 use metallic_core::sample::Choices;
-use metallic_core::{BLOCK_TOKENS, RunStats};
+use metallic_core::{BLOCK_TOKENS, Program, RunStats};
 
 use super::hook::Hook;
 use super::pool::{BlockPool, Chain};
 use super::request::{HiddenSink, Outlet};
 use super::sample::{Sampler, Scratch, logprobs};
 use super::scheduler::Member;
+use super::snapshots::Snapshots;
 use super::text::TextStream;
 use super::{Detokenize, EngineError, Event, FinishReason, Finished, Logprob, Request, RequestStats, Token};
 
@@ -50,6 +51,10 @@ pub(super) struct Sequence<'t> {
     freed: usize,
     /// Its recurrent state, where the model has any.
     pub(super) slot: u32,
+    /// Its prompt is computed up to the last full block and then further, so that the state there can be kept.
+    pub(super) stops_at_borders: bool,
+    /// The prefix of the answer whose state was kept last.
+    kept: Option<Chain>,
     /// How many of `blocks` are known to the pool's index, and the prefix they make.
     shared: (usize, Chain),
     /// `tokens` never grows longer than this.
@@ -126,6 +131,8 @@ impl<'t> Sequence<'t> {
             blocks: Vec::new(),
             freed: 0,
             slot: 0,
+            stops_at_borders: false,
+            kept: None,
             shared: (0, Chain::default()),
             most_tokens,
             stop_tokens,
@@ -145,7 +152,10 @@ impl<'t> Sequence<'t> {
 
     /// Tokens it may bring to the next step: rows of logits are large, so not too many of those that want one.
     pub(super) fn due(&self) -> usize {
-        self.pending().min((self.wanted + STEP_ROWS).saturating_sub(self.computed))
+        let due = self.pending().min((self.wanted + STEP_ROWS).saturating_sub(self.computed));
+        let border = (self.tokens.len() - 1) / BLOCK_TOKENS * BLOCK_TOKENS;
+        let stops = self.stops_at_borders && self.computed < border;
+        if stops { due.min(border - self.computed) } else { due }
     }
 
     /// How many of its tokens before `end` want their logits.
@@ -178,6 +188,7 @@ impl<'t> Sequence<'t> {
     /// Forgets what was computed, and gives all blocks back.
     pub(super) fn restart(&mut self, pool: &mut BlockPool) {
         self.give_back(pool);
+        self.kept = None;
         self.computed = 0;
         self.shared = (0, Chain::default());
     }
@@ -220,6 +231,19 @@ impl<'t> Sequence<'t> {
             (*block, chain) = pool.share(*block, chain, *tokens);
         }
         self.shared = (full, chain);
+    }
+
+    /// Keeps its recurrent state where it stands at the end of its prompt's full blocks, or of a block of its answer: of those
+    /// only the last.
+    pub(super) fn keep_state(&mut self, snapshots: &mut Snapshots, program: &mut dyn Program) {
+        let border = self.prompt_len.saturating_sub(1) / BLOCK_TOKENS * BLOCK_TOKENS;
+        let full = self.computed.is_multiple_of(BLOCK_TOKENS) && self.computed >= border.max(1);
+        if !self.stops_at_borders || !full {
+            return;
+        }
+        let prefix = self.shared.1;
+        let instead = if self.computed > border { self.kept.replace(prefix) } else { None };
+        snapshots.keep(program, self.slot, prefix, instead);
     }
 
     /// Whether its hidden states are wanted, and no answer.
