@@ -75,7 +75,6 @@ const REFUSED: &[(&str, &str)] = &[
     ("st_index_not_json", "the index is not as needed: EOF"),
     ("st_index_traversal", "a file name is `../../../../etc/passwd`, needed the plain name"),
     ("st_is_gguf", "is not a safetensors file: it begins with `GGUF`"),
-    ("st_offsets_misaligned", "tensor `pad`: the dtype is U8, needed one of F32"),
     ("st_offsets_missing", "`model.layers.0.self_attn.q_proj.weight`: missing field `data_offsets`"),
     ("st_offsets_out_of_range", "`model.layers.0.self_attn.q_proj.weight`: data_offsets is"),
     ("st_offsets_overlap", "where the tensor before it ends"),
@@ -117,6 +116,7 @@ const LOADED: &[(&str, usize)] = &[
     ("control_valid_hf", 11),
     ("st_shape_wrong_for_config", 11),
     ("st_tensor_missing", 11),
+    ("st_offsets_misaligned", 12),
     ("st_weights_nan", 11),
 ];
 

@@ -46,7 +46,6 @@ const WINDOW: Key = Key::new("attention.sliding_window", "sliding_window");
 const LAYER_TYPES: Key = Key::new("", "layer_types");
 const ACTIVATION: Key = Key::new("", "hidden_act|hidden_activation|activation_function");
 const TIED: Key = Key::new("", "tie_word_embeddings");
-const QUANTIZED: Key = Key::new("", "quantization_config");
 
 impl Config {
     /// Reads the numbers under their usual keys, and refuses those no model can have.
@@ -173,17 +172,4 @@ pub fn tied(meta: &Meta<'_>, family: bool) -> Result<Option<bool>, ModelError> {
         Naming::Gguf => None,
         Naming::HuggingFace => Some(meta.get_or(TIED, family)?),
     })
-}
-
-/// Refuses `config.json` of weights that were quantised in a way of their own.
-pub fn plain_weights(meta: &Meta<'_>) -> Result<(), ModelError> {
-    if !meta.has(QUANTIZED) {
-        return Ok(());
-    }
-    let method = meta.within(QUANTIZED.hf)?.get_or(Key::new("", "quant_method"), "unknown")?;
-    // The experts of a family that reads them itself.
-    if method == "mxfp4" {
-        return Ok(());
-    }
-    Err(meta.bad(QUANTIZED, format!("method `{method}`"), "plain F32, F16 or BF16 weights"))
 }

@@ -44,7 +44,7 @@ pub use meta::{Field, Key, Meta, Naming};
 pub use rope::{RopeConfig, RopeScaling};
 
 use crate::text::{ChatTemplate, TemplateSources, TextError, Tokenizer};
-use crate::weights::{Ledger, WeightSource};
+use crate::weights::{Ledger, Packing, WeightSource};
 
 /// A family of models: the names its files give it, and how it is read from them.
 #[derive(Clone, Copy, Debug)]
@@ -242,21 +242,27 @@ impl Model {
             }
             let (file, config) = (file.display().to_string(), read_json(&file)?);
             let decoder = Family::decoder(families, &Meta::of_text(&file, &config, families)?)?;
-            return Model::build(path, Source::Folder(SafeTensors::open(path)?), decoder.as_ref());
+            let packing = Packing::read(&Meta::json(&file, &config)?)?;
+            return Model::build(path, Source::Folder(SafeTensors::open(path)?), decoder.as_ref(), packing);
         }
         if path.extension().is_some_and(|e| e == "safetensors") {
             return Err(not("a safetensors file alone has no configuration; give its folder"));
         }
         let gguf = Gguf::open(path)?;
         let decoder = Family::decoder(families, &Meta::gguf(&name, &gguf.metadata)?)?;
-        Model::build(path, Source::Gguf(gguf), decoder.as_ref())
+        Model::build(path, Source::Gguf(gguf), decoder.as_ref(), Packing::Plain)
     }
 
-    fn build(path: &Path, source: Source, decoder: &dyn Decoder) -> Result<Model, ModelError> {
+    fn build(
+        path: &Path,
+        source: Source,
+        decoder: &dyn Decoder,
+        packing: Packing,
+    ) -> Result<Model, ModelError> {
         let builder = GraphBuilder::new();
         let file = path.display().to_string();
         let config = decoder.config().clone();
-        let ledger = Ledger::new(source.naming(), file.clone(), source.tensors());
+        let ledger = Ledger::new(source.naming(), file.clone(), source.tensors()).packed(packing);
         // Every layer has several tensors of its own: do not walk layers that cannot be there.
         if config.layers > ledger.len() {
             let needed = format!("no more than its {} tensors allow", ledger.len());

@@ -47,9 +47,9 @@ impl ExpertNames {
     /// As Qwen, DeepSeek and GLM have them.
     pub(super) const QWEN: ExpertNames = ExpertNames {
         router: Key::new("ffn_gate_inp", "mlp.gate"),
-        gate: Key::new("ffn_gate_exps", "mlp.experts.{}.gate_proj"),
-        up: Key::new("ffn_up_exps", "mlp.experts.{}.up_proj"),
-        down: Key::new("ffn_down_exps", "mlp.experts.{}.down_proj"),
+        gate: Key::new("ffn_gate_exps", "mlp.experts.{}.gate_proj|mlp.switch_mlp.gate_proj"),
+        up: Key::new("ffn_up_exps", "mlp.experts.{}.up_proj|mlp.switch_mlp.up_proj"),
+        down: Key::new("ffn_down_exps", "mlp.experts.{}.down_proj|mlp.switch_mlp.down_proj"),
         gate_up: None,
         bias: Key::new("exp_probs_b.bias", "mlp.gate.e_score_correction_bias"),
         shared_gate: Key::new("ffn_gate_shexp", "mlp.shared_expert.gate_proj|mlp.shared_experts.gate_proj"),

@@ -3,7 +3,7 @@
 
 use metallic_core::{Attention, RopePairs, Shape, Unary, Var};
 
-use super::config::{MAX_WIDTH, activation, epsilon, plain_weights, tied};
+use super::config::{MAX_WIDTH, activation, epsilon, tied};
 use super::moe::MoeConfig;
 use super::{Config, Decoder, Key, Meta, ModelError, Naming, Results, RopeConfig};
 use crate::nn::{Dims, Ffn, Linear, Norm, Rotary, SelfAttention, scaled};
@@ -177,7 +177,6 @@ impl Transformer {
         ffn: FfnConfig,
         mut config: Config,
     ) -> Result<Transformer, ModelError> {
-        plain_weights(meta)?;
         let said = |key| Ok::<_, ModelError>(meta.opt(key)?.or(unsaid(meta)));
         let attention_bias = said(ATTENTION_BIAS)?;
         let key = match norm {

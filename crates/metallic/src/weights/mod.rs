@@ -1,5 +1,6 @@
 //! Weights by recipe: typed from the file's own tensors, and nothing missing, misshapen or left unread.
 
+mod packed;
 mod recipe;
 #[cfg(test)]
 mod tests;
@@ -12,6 +13,7 @@ use metallic_core::{Bytes, DType, Dim, GraphBuilder, Shape, TensorType, Var, Wei
 use metallic_formats::Tensor;
 
 use crate::model::{Key, ModelError, Naming};
+pub(crate) use packed::Packing;
 pub use recipe::Recipe;
 use recipe::{Fault, Used};
 
@@ -51,6 +53,7 @@ pub(crate) struct Ledger<'f> {
     file: String,
     /// By the names families know them by.
     tensors: BTreeMap<String, &'f Tensor>,
+    packing: Packing,
     state: RefCell<State>,
 }
 
@@ -63,7 +66,12 @@ struct State {
 impl<'f> Ledger<'f> {
     pub(crate) fn new(naming: Naming, file: String, tensors: impl Iterator<Item = &'f Tensor>) -> Ledger<'f> {
         let tensors = tensors.filter_map(|t| Some((plain_name(&t.name)?, t))).collect();
-        Ledger { naming, file, tensors, state: RefCell::default() }
+        Ledger { naming, file, tensors, packing: Packing::Plain, state: RefCell::default() }
+    }
+
+    /// The same, where matrices are packed.
+    pub(crate) fn packed(self, packing: Packing) -> Ledger<'f> {
+        Ledger { packing, ..self }
     }
 
     pub(crate) fn len(&self) -> usize {
@@ -182,8 +190,7 @@ impl<'a, 'g> WeightSource<'a, 'g> {
         let prefix = self.item(group, i).prefix;
         let items = self.ledger.tensors.range(prefix.clone()..);
         let items = items.take_while(|(name, _)| name.starts_with(&prefix));
-        let whole = |tensor: &Tensor| Used { name: tensor.name.clone(), rows: 0..1, of: 1 };
-        self.ledger.mark(items.map(|(_, tensor)| whole(tensor)).collect());
+        self.ledger.mark(items.map(|(_, tensor)| Used::all(tensor)).collect());
     }
 
     /// The numbers of a small `F32` vector, all above 0, where the file has it.

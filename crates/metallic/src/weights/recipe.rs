@@ -6,7 +6,7 @@ use std::ops::Range;
 use metallic_core::{Bytes, DType, quant};
 use metallic_formats::Tensor;
 
-use super::WeightSource;
+use super::{Packing, WeightSource, packed};
 use crate::model::{Key, Naming};
 
 /// How a weight is made. Begins with [`Key::weight`] or [`Key::bias`].
@@ -53,7 +53,7 @@ pub enum Recipe {
         /// Bytes `[.., n, k / 32]`.
         scales: Box<Recipe>,
     },
-    /// `[w_0, w_1, ..]`: one axis more. Taken as it is where the file's name for it has no `{}`: it is a stack already.
+    /// `[w_0, w_1, ..]`: one axis more. Taken as it is where the file has it under a name without `{}`: it is a stack already.
     Stacked {
         /// One item.
         of: Box<Recipe>,
@@ -146,25 +146,6 @@ impl Recipe {
     pub fn adapted(self, a: Recipe, b: Recipe, scale: f32) -> Recipe {
         Recipe::Adapted { of: Box::new(self), a: Box::new(a), b: Box::new(b), scale }
     }
-
-    /// Whether it is one of several, in this kind of file.
-    fn is_numbered(&self, naming: Naming) -> bool {
-        match self {
-            Recipe::Tensor { name, .. } => name.spellings(naming).any(|name| name.contains("{}")),
-            Recipe::ByFile { gguf, hf } => match naming {
-                Naming::Gguf => gguf.is_numbered(naming),
-                Naming::HuggingFace => hf.is_numbered(naming),
-            },
-            Recipe::Rows { of, .. }
-            | Recipe::Picked { of, .. }
-            | Recipe::Transposed(of)
-            | Recipe::PlusOne(of)
-            | Recipe::NegatedExp(of)
-            | Recipe::Mxfp4 { blocks: of, .. }
-            | Recipe::Stacked { of, .. }
-            | Recipe::Adapted { of, .. } => of.is_numbered(naming),
-        }
-    }
 }
 
 /// What was made, and of what.
@@ -180,6 +161,13 @@ pub(super) struct Used {
     pub(super) rows: Range<usize>,
     /// How many rows it has.
     pub(super) of: usize,
+}
+
+impl Used {
+    /// The whole of a tensor.
+    pub(super) fn all(tensor: &Tensor) -> Used {
+        Used { name: tensor.name.clone(), rows: 0..1, of: 1 }
+    }
 }
 
 /// Why a weight could not be made.
@@ -217,10 +205,11 @@ impl WeightSource<'_, '_> {
                 blocks.used.extend(scales.used);
                 blocks.changed(|blocks| mxfp4(blocks, &scales.tensor))
             }
-            Recipe::Stacked { of, .. } if !of.is_numbered(self.ledger.naming) => self.make(of, item),
-            Recipe::Stacked { of, count } => {
-                stack((0..*count).map(|i| self.make(of, Some(i))).collect::<Result<_, _>>()?)
-            }
+            // A name without a number is that of a stack already.
+            Recipe::Stacked { of, count } => match self.make(of, None) {
+                Ok(stacked) => Ok(stacked),
+                Err(_) => stack((0..*count).map(|i| self.make(of, Some(i))).collect::<Result<_, _>>()?),
+            },
             Recipe::Adapted { of, a, b, scale } => {
                 let (mut w, a, b) = (self.make(of, item)?, self.make(a, item)?, self.make(b, item)?);
                 w.used.extend(a.used.into_iter().chain(b.used));
@@ -235,13 +224,31 @@ impl WeightSource<'_, '_> {
             .spellings(self.ledger.naming)
             .map(|name| format!("{}{}{suffix}", self.prefix, name.replace("{}", &item)))
             .collect();
-        let found = names.iter().find_map(|name| self.ledger.tensors.get(name.as_str()));
-        let Some(tensor) = found else {
+        let get = |name: &str| self.ledger.tensors.get(name).copied();
+        let found = names.iter().find_map(|name| Some((name, get(name)?)));
+        if let Packing::Nibbles = self.ledger.packing {
+            let part = |end: &str| names.iter().find_map(|name| get(&format!("{name}{end}")));
+            if let (Some(words), Some(scales)) = (part("_packed"), part("_scale")) {
+                let shape = part("_shape");
+                let used = [Some(words), Some(scales), shape].into_iter().flatten().map(Used::all).collect();
+                return Ok(Made { tensor: packed::nibbles(words, scales)?, used });
+            }
+        }
+        let Some((name, tensor)) = found else {
             let name = names.into_iter().next().unwrap_or_else(|| format!("{}{suffix}", name.gguf));
             return Err(Fault::Missing { name });
         };
-        let used = vec![Used { name: tensor.name.clone(), rows: 0..1, of: 1 }];
-        let mut tensor = (*tensor).clone();
+        if let (Packing::Groups { size }, DType::U32) = (&self.ledger.packing, tensor.dtype) {
+            let sibling = |end: &str| {
+                let name = format!("{}{end}", name.trim_end_matches(suffix));
+                get(&name).ok_or(Fault::Missing { name })
+            };
+            let (scales, biases) = (sibling(".scales")?, sibling(".biases")?);
+            let used = [tensor, scales, biases].map(Used::all).into();
+            return Ok(Made { tensor: packed::groups(tensor, scales, biases, *size)?, used });
+        }
+        let used = vec![Used::all(tensor)];
+        let mut tensor = tensor.clone();
         // `[d, 1, width]` is how some libraries have a matrix.
         if let [d, 1, width] = tensor.shape[..] {
             tensor.shape = vec![d, width];
