@@ -23,7 +23,7 @@ pub fn lint(compiler: &Compiler, source: &Source) -> Result<Vec<Diagnostic>> {
     let flags = "-x clcpp -cl-std=CLC++2021 -cl-no-stdinc -target spir64 -Xclang -cl-ext=+all -fdeclspec -fsyntax-only \
         -Wno-everything -fno-caret-diagnostics -fno-color-diagnostics -ferror-limit=0 -ftemplate-backtrace-limit=0 -";
     let output = compiler.toolchain().run(flags.split_whitespace(), text.as_bytes())?;
-    let shim = compiler.shim_folder().display().to_string();
+    let shim = compiler.shim();
     let mut found: Vec<Diagnostic> = parse_clang(&output.stderr, &shim)
         .into_iter()
         .filter(|diagnostic| concerns_address_spaces(diagnostic, &shim))
@@ -64,8 +64,6 @@ fn concerns_address_spaces(diagnostic: &Diagnostic, shim: &str) -> bool {
             .iter()
             .any(|rule| message.contains(rule));
     }
-    let spaces = ["__global", "__local", "__constant", "__private"];
-    let names_space = |text: &str| spaces.iter().any(|space| text.contains(space));
     // A mismatch shows in a message of types, or in the notes about candidates.
     let mismatch = [
         "initializing",
@@ -80,7 +78,7 @@ fn concerns_address_spaces(diagnostic: &Diagnostic, shim: &str) -> bool {
     ]
     .iter()
     .any(|word| message.contains(word));
-    if mismatch && names_space(message) {
+    if mismatch && space(message).is_some() {
         return true;
     }
     message.starts_with("no matching function for call")
@@ -90,11 +88,16 @@ fn concerns_address_spaces(diagnostic: &Diagnostic, shim: &str) -> bool {
         })
 }
 
+/// OpenCL's address spaces, and Metal's names for them.
+const SPACES: [(&str, &str); 4] =
+    [("__global", "device"), ("__local", "threadgroup"), ("__constant", "constant"), ("__private", "thread")];
+
+fn space(text: &str) -> Option<&'static str> {
+    SPACES.iter().map(|(opencl, _)| *opencl).find(|space| text.contains(space))
+}
+
 /// Whether the two types of "no known conversion from 'A' to 'B'" name different address spaces.
 fn differs(note: &str) -> bool {
-    let space = |text: &str| {
-        ["__global", "__local", "__constant", "__private"].into_iter().find(|space| text.contains(space))
-    };
     match note.split_once("' to '") {
         Some((from, to)) => space(from).is_some() && space(to).is_some() && space(from) != space(to),
         None => false,
@@ -103,15 +106,9 @@ fn differs(note: &str) -> bool {
 
 /// OpenCL's names back to Metal's.
 fn in_metal_words(mut diagnostic: Diagnostic) -> Diagnostic {
-    let words = [
-        ("__global", "device"),
-        ("__local", "threadgroup"),
-        ("__constant", "constant"),
-        ("__private", "thread"),
-    ];
     // A pointer's own place is not the point.
     let mut message = diagnostic.message.replace("*__private", "*").replace("*const __private", "*const");
-    for (opencl, metal) in words {
+    for (opencl, metal) in SPACES {
         message = message.replace(opencl, metal);
     }
     diagnostic.message = message;

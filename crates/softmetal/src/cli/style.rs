@@ -82,6 +82,11 @@ fn wanted(terminal: bool) -> bool {
     set("CLICOLOR_FORCE") || (terminal && !set("NO_COLOR"))
 }
 
+/// `1 kernel`, `2 kernels`.
+pub(super) fn count(count: usize, what: &str) -> String {
+    format!("{count} {what}{}", if count == 1 { "" } else { "s" })
+}
+
 /// Prints a line; a reader that has gone away is no error.
 pub(super) fn print(text: &str) {
     let _ = writeln!(io::stdout(), "{text}");

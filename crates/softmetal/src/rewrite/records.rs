@@ -8,7 +8,7 @@ use crate::error::Result;
 impl Rewriter<'_> {
     /// Visits the members between the braces at `open`.
     pub(super) fn record(&mut self, open: usize, class: &str) -> Result<()> {
-        let Some(close) = self.view.tokens.close(open) else { return Ok(()) };
+        let Some(close) = self.view.close(open) else { return Ok(()) };
         let mut methods = HashSet::new();
         let mut at = open + 1;
         while at < close {
@@ -38,8 +38,7 @@ impl Rewriter<'_> {
                     continue;
                 }
                 "struct" | "class" | "union" => {
-                    let stop =
-                        (at..end).find(|&i| matches!(self.view.at(i), "{" | ";" | "(" | "=")).unwrap_or(end);
+                    let stop = self.view.find(at..end, &["{", ";", "(", "="]);
                     if self.view.at(stop) == "{" {
                         let name = self.record_name(at, stop);
                         self.record(stop, &name)?;
@@ -48,18 +47,12 @@ impl Rewriter<'_> {
                     at = stop.max(at + 1);
                     continue;
                 }
-                "<" if self.view.tokens.is_word(at.saturating_sub(1)) => {
+                "<" if self.view.is_word(at.saturating_sub(1)) => {
                     at = self.view.skip_angles(at).unwrap_or(at + 1);
                     continue;
                 }
                 "operator" => {
-                    at += 1;
-                    while at < end && self.view.at(at) != "(" {
-                        at += 1;
-                    }
-                    if self.view.at(at + 1) == ")" && self.view.at(at + 2) == "(" {
-                        at += 2;
-                    }
+                    at = self.view.operator_parameters(at, end);
                     return Ok(self.method(start, at, end, class, methods));
                 }
                 "(" if !matches!(
@@ -86,7 +79,7 @@ impl Rewriter<'_> {
         class: &str,
         methods: &mut HashSet<String>,
     ) -> usize {
-        let Some(close) = self.view.tokens.close(paren) else { return end };
+        let Some(close) = self.view.close(paren) else { return end };
         let (mut at, mut space, mut constant) = (close + 1, None, false);
         while at < end {
             match self.view.at(at) {
@@ -98,7 +91,7 @@ impl Rewriter<'_> {
                 "volatile" | "noexcept" | "override" | "final" | "&" | "&&" => {}
                 "[[" => at = self.view.skip(at) - 1,
                 "->" => {
-                    at = (at..end).find(|&i| matches!(self.view.at(i), "{" | ";" | "=")).unwrap_or(end);
+                    at = self.view.find(at..end, &["{", ";", "="]);
                     break;
                 }
                 _ => break,
