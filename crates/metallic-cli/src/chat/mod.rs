@@ -11,38 +11,11 @@ use std::{
     path::Path,
 };
 
-use serde::Serialize;
+use metallic::Message;
 
 use crate::{fail, interrupt::Listener};
 use command::{Command, HELP, parse};
 use input::{Input, Typed, read_message};
-
-/// Who said something.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "lowercase")]
-pub(crate) enum Role {
-    System,
-    User,
-    Assistant,
-}
-
-impl Role {
-    /// As templates call it.
-    pub(crate) fn name(self) -> &'static str {
-        match self {
-            Self::System => "system",
-            Self::User => "user",
-            Self::Assistant => "assistant",
-        }
-    }
-}
-
-/// One turn of a conversation.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub(crate) struct Message {
-    pub(crate) role: Role,
-    pub(crate) content: String,
-}
 
 /// What answers.
 pub(crate) trait Responder {
@@ -70,12 +43,8 @@ impl Conversation {
 
     /// The system prompt, if there is one, and the turns.
     fn messages(&self) -> Vec<Message> {
-        let system = self.system.iter().cloned().map(|content| Message { role: Role::System, content });
+        let system = self.system.iter().map(Message::system);
         system.chain(self.turns.iter().cloned()).collect()
-    }
-
-    fn push(&mut self, role: Role, content: String) {
-        self.turns.push(Message { role, content });
     }
 }
 
@@ -113,7 +82,7 @@ fn answer(
     out: &mut dyn Write,
     notes: &mut dyn Write,
 ) -> anyhow::Result<()> {
-    conversation.push(Role::User, text);
+    conversation.turns.push(Message::user(text));
     let result = {
         // Ctrl-C ends this answer, not the program.
         let _listener = Listener::new();
@@ -121,7 +90,7 @@ fn answer(
     };
     match result {
         Ok(answer) => {
-            conversation.push(Role::Assistant, answer);
+            conversation.turns.push(Message::assistant(answer));
             writeln!(out)?;
             out.flush()?;
             if let Some(remark) = responder.remark() {
@@ -190,11 +159,11 @@ mod tests {
 
     impl Responder for Echo {
         fn answer(&mut self, messages: &[Message], out: &mut dyn Write) -> anyhow::Result<String> {
-            let last = &messages[messages.len() - 1].content;
+            let last = messages[messages.len() - 1].content.as_ref().unwrap().as_str().unwrap();
             if last == "fail" {
                 bail!("the context is full");
             }
-            let system = messages.iter().filter(|message| message.role == Role::System).count();
+            let system = messages.iter().filter(|message| message.role == "system").count();
             let text = format!("{}/{system}:{last}", messages.len());
             out.write_all(text.as_bytes())?;
             Ok(text)
@@ -204,7 +173,7 @@ mod tests {
     fn play(script: &str) -> (String, String, Conversation) {
         let (mut out, mut notes) = (Vec::new(), Vec::new());
         let mut conversation = Conversation::new(None);
-        let mut input = input::Plain::new(script.as_bytes());
+        let mut input = input::Plain(script.as_bytes());
         talk(&mut conversation, &mut input, &mut Echo, &mut out, &mut notes).unwrap();
         (String::from_utf8(out).unwrap(), String::from_utf8(notes).unwrap(), conversation)
     }

@@ -53,8 +53,7 @@ Examples:
   metallic bench --json > bench.json";
 
 pub(crate) fn run(args: &BenchArgs, ui: Ui) -> anyhow::Result<()> {
-    let path = load::path(&args.model.model, ui)?;
-    let mut loaded = load::program(&path, &args.model.device, args.profile, ui)?;
+    let mut loaded = load::program(&args.model, args.profile, ui)?;
     let tests = tests(args);
     for test in &tests {
         loaded.check(&[], test.tokens.saturating_add(test.depth))?;
@@ -97,7 +96,7 @@ fn row(args: &BenchArgs, loaded: &Loaded, (test, measured): &(Test, Measurement)
         "threads": loaded.device.units,
         "device": loaded.device.kind,
         "device_name": loaded.device.name,
-        "kv_type": metallic::core::DType::from(args.model.device.kv_type).name(),
+        "kv_type": args.model.device.kv_type.name(),
         "model": args.model.model,
         "parameters": loaded.model.parameters(),
         "weight_bytes": loaded.model.weight_bytes(),

@@ -3,7 +3,7 @@
 use std::io::{self, IsTerminal, Write};
 
 use clap::Args;
-use metallic::{Event, Generation, Llm};
+use metallic::{Event, Generation, Llm, Message};
 
 use crate::{
     chat::{
@@ -52,7 +52,7 @@ pub(crate) fn run(args: &ChatArgs, ui: Ui) -> anyhow::Result<()> {
         ui.note(&format!("{} on {}; /help lists the commands", args.model.model, llm.device()));
         Box::new(Terminal::new(Cache::from_env()?.history())?)
     } else {
-        Box::new(Plain::new(io::stdin().lock()))
+        Box::new(Plain(io::stdin().lock()))
     };
     let mut conversation = Conversation::new(args.system.clone());
     let mut answers = Answers { llm: &llm, args, speed: None };
@@ -68,22 +68,19 @@ struct Answers<'a> {
 }
 
 impl Answers<'_> {
-    fn begin(&self, messages: &[chat::Message]) -> anyhow::Result<Generation> {
+    fn begin(&self, messages: &[Message]) -> anyhow::Result<Generation> {
         let options = self.args.answer.options();
         if self.llm.template().is_none() {
-            let texts: Vec<&str> = messages.iter().map(|message| message.content.as_str()).collect();
+            let texts: Vec<&str> =
+                messages.iter().filter_map(|message| message.content.as_ref()?.as_str()).collect();
             return Ok(self.llm.generate(texts.join("\n"), options)?);
         }
-        let messages: Vec<metallic::Message> = messages
-            .iter()
-            .map(|message| metallic::Message::new(message.role.name(), message.content.as_str()))
-            .collect();
-        Ok(self.llm.chat(messages, options)?)
+        Ok(self.llm.chat(messages.to_vec(), options)?)
     }
 }
 
 impl Responder for Answers<'_> {
-    fn answer(&mut self, messages: &[chat::Message], out: &mut dyn Write) -> anyhow::Result<String> {
+    fn answer(&mut self, messages: &[Message], out: &mut dyn Write) -> anyhow::Result<String> {
         let mut generation = self.begin(messages)?;
         let mut answer = String::new();
         while !generation.has_ended() {

@@ -193,19 +193,9 @@ fn array(len: usize, of: &str, first: &[Value]) -> Value {
 /// A metadata value as JSON; long arrays abbreviated, texts such as chat templates whole.
 fn meta(value: &Meta) -> Value {
     match value {
-        Meta::U8(v) => json!(v),
-        Meta::I8(v) => json!(v),
-        Meta::U16(v) => json!(v),
-        Meta::I16(v) => json!(v),
-        Meta::U32(v) => json!(v),
-        Meta::I32(v) => json!(v),
-        Meta::U64(v) => json!(v),
-        Meta::I64(v) => json!(v),
         Meta::F32(v) => float(*v),
-        Meta::F64(v) => json!(v),
-        Meta::Bool(v) => json!(v),
-        Meta::String(v) => json!(v),
         Meta::Array(v) => elements(v),
+        other => json!(other),
     }
 }
 
@@ -215,27 +205,11 @@ fn float(value: f32) -> Value {
 }
 
 fn elements(values: &Array) -> Value {
-    fn first<T>(values: &[T], value: impl Fn(&T) -> Value) -> Vec<Value> {
-        values.iter().take(SHOWN_ELEMENTS).map(value).collect()
-    }
-    let shown = match values {
-        Array::U8(v) => first(v, |v| json!(v)),
-        Array::I8(v) => first(v, |v| json!(v)),
-        Array::U16(v) => first(v, |v| json!(v)),
-        Array::I16(v) => first(v, |v| json!(v)),
-        Array::U32(v) => first(v, |v| json!(v)),
-        Array::I32(v) => first(v, |v| json!(v)),
-        Array::U64(v) => first(v, |v| json!(v)),
-        Array::I64(v) => first(v, |v| json!(v)),
-        Array::F32(v) => first(v, |v| float(*v)),
-        Array::F64(v) => first(v, |v| json!(v)),
-        Array::Bool(v) => first(v, |v| json!(v)),
-        Array::Strings(v) => first(v, |v| json!(v)),
-    };
+    let first: Vec<Value> = values.values().take(SHOWN_ELEMENTS).map(|value| meta(&value)).collect();
     if values.len() > SHOWN_ELEMENTS {
-        array(values.len(), values.type_name(), &shown)
+        array(values.len(), values.type_name(), &first)
     } else {
-        Value::Array(shown)
+        Value::Array(first)
     }
 }
 

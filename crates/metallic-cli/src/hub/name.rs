@@ -2,6 +2,8 @@
 
 use std::{fmt, path::PathBuf};
 
+use strsim::levenshtein;
+
 use super::{
     HubError,
     alias::{ALIASES, Alias},
@@ -73,10 +75,7 @@ impl ModelName {
 impl Reference {
     pub(super) fn parse(text: &str) -> Result<Self, HubError> {
         let bad = |problem| HubError::BadName { name: text.to_owned(), problem };
-        let (repo, pick) = match text.split_once(':') {
-            Some((repo, pick)) => (repo, Some(pick)),
-            None => (text, None),
-        };
+        let (repo, pick) = text.split_once(':').map_or((text, None), |(repo, pick)| (repo, Some(pick)));
         let (owner, name) = repo.split_once('/').ok_or_else(|| bad("OWNER/ is missing"))?;
         if ![owner, name].into_iter().all(is_repo_part) {
             return Err(bad(
@@ -143,25 +142,9 @@ fn nearest_alias(text: &str) -> Option<&'static str> {
     let close = |alias: &&Alias| {
         let (short, long) = (text.len().min(alias.name.len()), text.len().max(alias.name.len()));
         let begins = short >= 3 && (alias.name.starts_with(&text) || text.starts_with(alias.name));
-        begins || edits(&text, alias.name) * 3 <= long
+        begins || levenshtein(&text, alias.name) * 3 <= long
     };
-    ALIASES.iter().filter(close).min_by_key(|alias| edits(&text, alias.name)).map(|alias| alias.name)
-}
-
-/// Levenshtein distance.
-fn edits(a: &str, b: &str) -> usize {
-    let b: Vec<char> = b.chars().collect();
-    let mut row: Vec<usize> = (0..=b.len()).collect();
-    for (i, x) in a.chars().enumerate() {
-        let mut diagonal = row[0];
-        row[0] = i + 1;
-        for (j, y) in b.iter().enumerate() {
-            let above = row[j + 1];
-            row[j + 1] = (diagonal + usize::from(x != *y)).min(above + 1).min(row[j] + 1);
-            diagonal = above;
-        }
-    }
-    row[b.len()]
+    ALIASES.iter().filter(close).min_by_key(|alias| levenshtein(&text, alias.name)).map(|alias| alias.name)
 }
 
 #[cfg(test)]
