@@ -270,15 +270,8 @@ impl Compiler {
 
 /// The factor of `#pragma unroll (N)` may be a macro, which the preprocessor leaves alone.
 fn plain_pragmas(text: &str) -> String {
-    let mut out = String::with_capacity(text.len());
-    for line in text.split_inclusive('\n') {
-        if line.starts_with("#pragma unroll") && line.contains('(') {
-            out.push_str("#pragma unroll\n");
-        } else {
-            out.push_str(line);
-        }
-    }
-    out
+    let has_factor = |line: &str| line.starts_with("#pragma unroll") && line.contains('(');
+    text.split_inclusive('\n').map(|line| if has_factor(line) { "#pragma unroll\n" } else { line }).collect()
 }
 
 /// What clang is asked to do.

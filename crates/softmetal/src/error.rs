@@ -52,7 +52,7 @@ pub enum Error {
 
 impl Error {
     /// For `map_err`: what was attempted, and on what.
-    pub(crate) fn io(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Self {
+    pub fn io(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Self {
         let path = path.to_owned();
         move |source| Self::Io { action, path, source }
     }

@@ -41,47 +41,28 @@ fn concerns_address_spaces(diagnostic: &Diagnostic, shim: &str) -> bool {
     {
         return false;
     }
-    let message = &diagnostic.message;
+    let says = |phrases: &str| phrases.split('|').any(|phrase| diagnostic.message.contains(phrase));
     // What is in `constant` memory is read-only.
-    if message.contains("not assignable") || message.contains("read-only") {
+    if says("not assignable|read-only") {
         return true;
     }
     // Of OpenCL's own making: Metal has no generic address space, copies structs out of `constant` without a constructor for it,
     // and binds references to temporaries.
-    let foreign = [
-        "__generic",
-        "no matching constructor",
-        "no viable constructor",
-        "unrelated type",
-        "temporary object",
-    ];
-    if foreign.iter().any(|words| message.contains(words)) {
+    if says("__generic|no matching constructor|no viable constructor|unrelated type|temporary object") {
         return false;
     }
-    if message.contains("address space") {
+    if says("address space") {
         // Rules of OpenCL about where variables may be declared, not about what points where.
-        return !["variable in", "non-kernel function variable", "may not be qualified", "must be qualified"]
-            .iter()
-            .any(|rule| message.contains(rule));
+        return !says("variable in|non-kernel function variable|may not be qualified|must be qualified");
     }
     // A mismatch shows in a message of types, or in the notes about candidates.
-    let mismatch = [
-        "initializing",
-        "assigning",
-        "passing",
-        "returning",
-        "cannot initialize",
-        "binding",
-        "cannot bind",
-        "cannot assign",
-        "casting",
-    ]
-    .iter()
-    .any(|word| message.contains(word));
-    if mismatch && space(message).is_some() {
+    let mismatch = says(
+        "initializing|assigning|passing|returning|cannot initialize|binding|cannot bind|cannot assign|casting",
+    );
+    if mismatch && space(&diagnostic.message).is_some() {
         return true;
     }
-    message.starts_with("no matching function for call")
+    diagnostic.message.starts_with("no matching function for call")
         && diagnostic.notes.iter().any(|note| {
             note.message.contains("address space")
                 || (note.message.contains("no known conversion") && differs(&note.message))

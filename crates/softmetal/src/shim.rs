@@ -15,34 +15,16 @@ use crate::{
 };
 
 macro_rules! files {
-    ($($name:literal),* $(,)?) => { &[$(($name, include_str!(concat!("../shim/", $name)))),*] };
+    ($($name:literal)*) => { &[$(($name, include_str!(concat!("../shim/", $name)))),*] };
 }
 
 /// Name below the shim folder, and text.
-const FILES: &[(&str, &str)] = files![
-    "metal_stdlib",
-    "metal_logging",
-    "msl_abi.h",
-    "msl_apple.h",
-    "msl_entry.h",
-    "msl_atomic.h",
-    "msl_base.h",
-    "msl_bfloat.h",
-    "msl_integer.h",
-    "msl_math.h",
-    "msl_matrix.h",
-    "msl_prim.h",
-    "msl_simd.h",
-    "msl_simd_ptx.h",
-    "msl_simdgroup_matrix.h",
-    "msl_swizzles.h",
-    "msl_sync.h",
-    "msl_texture.h",
-    "msl_vec.h",
-    "rt/bf16.cpp",
-    "rt/glue.cpp",
-    "rt/hooks.cpp",
-];
+const FILES: &[(&str, &str)] = files! {
+    "metal_stdlib" "metal_logging" "msl_abi.h" "msl_apple.h" "msl_entry.h" "msl_atomic.h" "msl_base.h"
+    "msl_bfloat.h" "msl_integer.h" "msl_math.h" "msl_matrix.h" "msl_prim.h" "msl_simd.h" "msl_simd_ptx.h"
+    "msl_simdgroup_matrix.h" "msl_swizzles.h" "msl_sync.h" "msl_texture.h" "msl_vec.h" "rt/bf16.cpp"
+    "rt/glue.cpp" "rt/hooks.cpp"
+};
 
 /// Parts of the standard library that sources include one by one: each is the whole.
 const PARTS: &str = "\

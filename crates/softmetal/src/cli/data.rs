@@ -63,7 +63,6 @@ impl Type {
             Self::F32 => out.extend((number as f32).to_le_bytes()),
             Self::F16 => out.extend(f16::from_f32(number as f32).to_le_bytes()),
             Self::Bf16 => out.extend(bf16::from_f32(number as f32).to_le_bytes()),
-            Self::I64 => out.extend((number as i64).to_le_bytes()),
             Self::U64 => out.extend((number as u64).to_le_bytes()),
             _ => out.extend_from_slice(&(number as i64).to_le_bytes()[..self.size()]),
         }

@@ -54,11 +54,7 @@ pub(super) fn ptx(arguments: &Arguments, printer: Printer) -> Result<ExitCode, F
     };
     let module = translate(&compiler, &source, &options)?;
     if let Some(path) = &arguments.output {
-        std::fs::write(path, &module.text).map_err(|source| softmetal::Error::Io {
-            action: "write",
-            path: path.clone(),
-            source,
-        })?;
+        std::fs::write(path, &module.text).map_err(softmetal::Error::io("write", path))?;
     }
     if printer.json {
         Printer::json(&module);

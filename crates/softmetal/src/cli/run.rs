@@ -255,10 +255,9 @@ fn show(arguments: &Arguments, printer: Printer, summary: &Summary, shown: &[u32
     for index in shown {
         let data = &results[index];
         let values = data.kind.decode(&data.bytes);
-        let first: Vec<String> =
-            values.iter().take(arguments.show).map(|value| format!("{value:.6}")).collect();
-        let first: Vec<&str> =
-            first.iter().map(|text| text.trim_end_matches('0').trim_end_matches('.')).collect();
+        let short =
+            |value: &f64| format!("{value:.6}").trim_end_matches('0').trim_end_matches('.').to_owned();
+        let first: Vec<String> = values.iter().take(arguments.show).map(short).collect();
         let more = if values.len() > arguments.show { " …" } else { "" };
         let odd = values.iter().filter(|value| !value.is_finite()).count();
         let finite = || values.iter().copied().filter(|value| value.is_finite());

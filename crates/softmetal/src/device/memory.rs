@@ -161,7 +161,7 @@ impl Memory {
         bindings: &Bindings<'_>,
         kernel: &Kernel,
     ) -> Result<(), Problem> {
-        let mut ranges: Vec<(u32, Range<usize>)> = shared(bindings, hold.buffer()).collect();
+        let mut ranges: Vec<(u32, Range<usize>)> = shared(bindings, hold.buffer).collect();
         ranges.sort_unstable_by_key(|(index, range)| (range.start, *index));
         for group in ranges.chunk_by({
             let mut end = 0;
@@ -173,7 +173,7 @@ impl Memory {
             let start = group[0].1.start;
             let end = group.iter().map(|(_, r)| r.end).max().unwrap_or(start);
             let index = group.iter().map(|(i, _)| *i).min().unwrap_or(0);
-            let copy = Guarded::copy_of(hold.bytes(start..end), hold.buffer().address() + start)
+            let copy = Guarded::copy_of(hold.bytes(start..end), hold.buffer.address() + start)
                 .map_err(|e| no_memory(index, &e))?;
             let constant = group.iter().all(|(i, _)| !writes(kernel, *i));
             let block = self.blocks.len();
@@ -215,12 +215,10 @@ impl Memory {
     pub(super) fn regions(&self) -> Vec<Region> {
         let bound = self.blocks.iter().map(|b| {
             let range = b.storage.range();
-            let access = if b.constant {
-                Access::Const
-            } else if b.writable {
-                Access::Write
-            } else {
-                Access::Input
+            let access = match (b.constant, b.writable) {
+                (true, _) => Access::Const,
+                (false, true) => Access::Write,
+                (false, false) => Access::Input,
             };
             Region { bytes: range.start + b.low..range.end, index: Some(b.index), access }
         });
@@ -240,7 +238,7 @@ impl Memory {
             match source {
                 Source::Output { bytes, .. } => bytes.copy_from_slice(from),
                 Source::Shared { buffer, range } if writes(kernel, *index) => {
-                    if let Some(hold) = holds.iter_mut().find(|h| ptr::eq(h.buffer(), *buffer)) {
+                    if let Some(hold) = holds.iter_mut().find(|h| ptr::eq(h.buffer, *buffer)) {
                         hold.put(range.start, &from[place.offset..][..range.len()]);
                     }
                 }

@@ -29,7 +29,6 @@ use crate::{
 
 /// The most threads a threadgroup may have.
 pub const MAX_THREADS: u32 = 1024;
-const STACK: usize = 256 << 10;
 const TIME_LIMIT: Duration = Duration::from_secs(60);
 
 /// Runs kernels on the processors of this machine.
@@ -80,7 +79,6 @@ impl Device {
             seed: 0,
             workers: None,
             time_limit: TIME_LIMIT,
-            stack_size: STACK,
             options: CheckOptions::default(),
         }
     }
@@ -127,7 +125,6 @@ pub struct Dispatch<'a> {
     seed: u64,
     workers: Option<usize>,
     time_limit: Duration,
-    stack_size: usize,
     options: CheckOptions,
 }
 
@@ -252,7 +249,6 @@ impl<'a> Dispatch<'a> {
             constants,
             seed: self.seed,
             workers,
-            stack_size: self.stack_size,
             time_limit: self.time_limit,
         };
         let mut checker = image.checked().then(|| {

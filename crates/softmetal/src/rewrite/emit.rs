@@ -59,16 +59,14 @@ impl Rewriter<'_> {
                 self.blank(body);
             }
         }
-        let mut tail = String::new();
+        let mut text = self.edits.apply(&self.view.text);
         if !matches!(self.target, Target::Ptx { .. }) {
-            let calls = self.derived.iter().map(|derived| format!(" {}();", derived.initialiser));
-            let calls = calls.collect::<Vec<_>>().concat();
-            tail = format!(
-                "\n# 1 \"<softmetal>\"\nstatic void msl_init_derived() {{{calls} }}\n\
-                 static ::msl::reginit msl_reginit_(&msl_init_derived);\n"
-            );
+            text += "\n# 1 \"<softmetal>\"\nstatic void msl_init_derived() {";
+            for derived in &self.derived {
+                let _ = write!(text, " {}();", derived.initialiser);
+            }
+            text += " }\nstatic ::msl::reginit msl_reginit_(&msl_init_derived);\n";
         }
-        let text = self.edits.apply(&self.view.text) + &tail;
         Ok(Rewritten { text, kernels, constants: self.constants, warnings: self.warnings })
     }
 

@@ -16,7 +16,8 @@ struct Line([u8; ALIGN]);
 pub(crate) struct Arena {
     lines: Vec<Line>,
     next: usize,
-    used: usize,
+    /// Bytes in use, gaps not counted.
+    pub(crate) used: usize,
     variables: Vec<(usize, usize)>,
 }
 
@@ -38,11 +39,6 @@ impl Arena {
         self.next = GAP;
         self.used = 0;
         self.variables.clear();
-    }
-
-    /// Bytes in use, gaps not counted.
-    pub(crate) fn used(&self) -> usize {
-        self.used
     }
 
     /// The address of a `threadgroup` variable and whether this call made it; nothing if there is no more room.

@@ -10,7 +10,7 @@ pub(super) const GUARD: usize = 16 * PAGE;
 /// A private mapping.
 #[derive(Debug)]
 pub(crate) struct Mapping {
-    start: usize,
+    pub(super) start: usize,
     len: usize,
 }
 
@@ -34,10 +34,6 @@ impl Mapping {
         } else {
             Ok(Self { start: p as usize, len })
         }
-    }
-
-    pub(crate) fn start(&self) -> usize {
-        self.start
     }
 
     /// Sets the access to `len` bytes, in whole pages, from `offset` on.

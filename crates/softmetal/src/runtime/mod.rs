@@ -88,7 +88,6 @@ pub(crate) struct Job<'a> {
     /// Zero: in order.
     pub(crate) seed: u64,
     pub(crate) workers: usize,
-    pub(crate) stack_size: usize,
     pub(crate) time_limit: Duration,
 }
 

@@ -48,6 +48,8 @@ enum Next {
 struct Zeros(#[allow(dead_code)] [u8; 65536]);
 static ZEROS: Zeros = Zeros([0; 65536]);
 
+/// The stack of a GPU thread.
+const STACK: usize = 256 << 10;
 /// Stack that callbacks into the runtime may need.
 const ROOM: usize = 16 << 10;
 
@@ -249,7 +251,7 @@ impl Worker<'_> {
     /// Gives thread `i` a fiber of its own; its turn has come.
     fn start(&self, i: usize) -> Option<()> {
         let thread = &self.threads[i];
-        let Ok((fiber, top)) = self.space.fibers.take(self.job.stack_size) else {
+        let Ok((fiber, top)) = self.space.fibers.take(STACK) else {
             self.events.borrow_mut().push((Event::NoMemory, self.who()));
             return None;
         };

@@ -231,7 +231,7 @@ impl<'a> Worker<'a> {
     }
 
     pub(crate) fn report_threadgroup_memory(&self, size: usize) {
-        let used = self.space.arena.borrow().used();
+        let used = self.space.arena.borrow().used;
         self.events.borrow_mut().push((Event::ThreadgroupMemory { size, used }, self.who()));
     }
 
