@@ -19,14 +19,9 @@ use input::{Input, Typed, read_message};
 
 /// What answers.
 pub(crate) trait Responder {
-    /// Streams the answer to `out` and gives its whole text. Stops early, with what there is so
-    /// far, once `interrupt::check` fails.
-    fn answer(&mut self, messages: &[Message], out: &mut dyn Write) -> anyhow::Result<String>;
-
-    /// A note on the answer just given, such as its speed.
-    fn remark(&mut self) -> Option<String> {
-        None
-    }
+    /// Streams the answer to `out` and gives its whole text, and a note on it, such as its speed. Stops early, with what there
+    /// is so far, once `interrupt::check` fails.
+    fn answer(&self, messages: &[Message], out: &mut dyn Write) -> anyhow::Result<(String, Option<String>)>;
 }
 
 /// A conversation so far.
@@ -52,7 +47,7 @@ impl Conversation {
 pub(crate) fn talk(
     conversation: &mut Conversation,
     input: &mut dyn Input,
-    responder: &mut dyn Responder,
+    responder: &dyn Responder,
     out: &mut dyn Write,
     notes: &mut dyn Write,
 ) -> anyhow::Result<()> {
@@ -78,7 +73,7 @@ pub(crate) fn talk(
 fn answer(
     conversation: &mut Conversation,
     text: String,
-    responder: &mut dyn Responder,
+    responder: &dyn Responder,
     out: &mut dyn Write,
     notes: &mut dyn Write,
 ) -> anyhow::Result<()> {
@@ -89,11 +84,11 @@ fn answer(
         responder.answer(&conversation.messages(), out)
     };
     match result {
-        Ok(answer) => {
+        Ok((answer, remark)) => {
             conversation.turns.push(Message::assistant(answer));
             writeln!(out)?;
             out.flush()?;
-            if let Some(remark) = responder.remark() {
+            if let Some(remark) = remark {
                 writeln!(notes, "{remark}")?;
             }
         }
@@ -158,7 +153,11 @@ mod tests {
     struct Echo;
 
     impl Responder for Echo {
-        fn answer(&mut self, messages: &[Message], out: &mut dyn Write) -> anyhow::Result<String> {
+        fn answer(
+            &self,
+            messages: &[Message],
+            out: &mut dyn Write,
+        ) -> anyhow::Result<(String, Option<String>)> {
             let last = messages[messages.len() - 1].content.as_ref().unwrap().as_str().unwrap();
             if last == "fail" {
                 bail!("the context is full");
@@ -166,7 +165,7 @@ mod tests {
             let system = messages.iter().filter(|message| message.role == "system").count();
             let text = format!("{}/{system}:{last}", messages.len());
             out.write_all(text.as_bytes())?;
-            Ok(text)
+            Ok((text, None))
         }
     }
 
@@ -174,7 +173,7 @@ mod tests {
         let (mut out, mut notes) = (Vec::new(), Vec::new());
         let mut conversation = Conversation::new(None);
         let mut input = input::Plain(script.as_bytes());
-        talk(&mut conversation, &mut input, &mut Echo, &mut out, &mut notes).unwrap();
+        talk(&mut conversation, &mut input, &Echo, &mut out, &mut notes).unwrap();
         (String::from_utf8(out).unwrap(), String::from_utf8(notes).unwrap(), conversation)
     }
 

@@ -73,17 +73,14 @@ pub(crate) fn run(args: &BenchArgs, ui: Ui) -> anyhow::Result<()> {
 }
 
 fn tests(args: &BenchArgs) -> Vec<Test> {
-    let (mut prompts, mut answers) = (counts(args.prompt.as_ref()), counts(args.generate.as_ref()));
+    let counts = |list: &Option<Counts>| list.as_ref().map(|counts| counts.0.clone()).unwrap_or_default();
+    let (mut prompts, mut answers) = (counts(&args.prompt), counts(&args.generate));
     if prompts.is_empty() && answers.is_empty() {
         (prompts, answers) = (vec![512], vec![128]);
     }
     let test = |kind| move |tokens| Test { kind, tokens, depth: args.depth, sequences: args.sequences.get() };
     let prefill = prompts.into_iter().map(test(Kind::Prefill));
     prefill.chain(answers.into_iter().map(test(Kind::Decode))).collect()
-}
-
-fn counts(list: Option<&Counts>) -> Vec<usize> {
-    list.map(|counts| counts.0.clone()).unwrap_or_default()
 }
 
 fn row(args: &BenchArgs, loaded: &Loaded, (test, measured): &(Test, Measurement)) -> Value {

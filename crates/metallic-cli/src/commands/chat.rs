@@ -55,16 +55,14 @@ pub(crate) fn run(args: &ChatArgs, ui: Ui) -> anyhow::Result<()> {
         Box::new(Plain(io::stdin().lock()))
     };
     let mut conversation = Conversation::new(args.system.clone());
-    let mut answers = Answers { llm: &llm, args, speed: None };
+    let answers = Answers { llm: &llm, args };
     let (mut out, mut notes) = (io::stdout().lock(), io::stderr());
-    chat::talk(&mut conversation, input.as_mut(), &mut answers, &mut out, &mut notes)
+    chat::talk(&mut conversation, input.as_mut(), &answers, &mut out, &mut notes)
 }
 
 struct Answers<'a> {
     llm: &'a Llm,
     args: &'a ChatArgs,
-    /// Of the last answer, where it came to its end.
-    speed: Option<String>,
 }
 
 impl Answers<'_> {
@@ -80,13 +78,13 @@ impl Answers<'_> {
 }
 
 impl Responder for Answers<'_> {
-    fn answer(&mut self, messages: &[Message], out: &mut dyn Write) -> anyhow::Result<String> {
+    fn answer(&self, messages: &[Message], out: &mut dyn Write) -> anyhow::Result<(String, Option<String>)> {
         let mut generation = self.begin(messages)?;
-        let mut answer = String::new();
+        let (mut answer, mut remark) = (String::new(), None);
         while !generation.has_ended() {
             if interrupt::check().is_err() {
                 // Dropping the generation ends it.
-                return Ok(answer);
+                return Ok((answer, None));
             }
             let Some(event) = generation.next_timeout(interrupt::POLL) else { continue };
             let (text, stats) = match event? {
@@ -97,12 +95,8 @@ impl Responder for Answers<'_> {
             out.write_all(text.as_bytes())?;
             out.flush()?;
             answer.push_str(&text);
-            self.speed = stats.map(|stats| speed(&stats, self.llm.device()));
+            remark = stats.filter(|_| self.args.stats).map(|stats| speed(&stats, self.llm.device()));
         }
-        Ok(answer)
-    }
-
-    fn remark(&mut self) -> Option<String> {
-        self.speed.take().filter(|_| self.args.stats)
+        Ok((answer, remark))
     }
 }

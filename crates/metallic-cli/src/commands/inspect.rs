@@ -89,18 +89,11 @@ impl Report {
     }
 
     fn json(&self) -> Value {
-        let tensors: Vec<Value> = self
-            .tensors
-            .iter()
-            .map(|tensor| {
-                json!({
-                    "name": tensor.name,
-                    "type": tensor.dtype.name(),
-                    "shape": tensor.shape,
-                    "bytes": tensor.data.len(),
-                })
-            })
-            .collect();
+        let row = |tensor: &Tensor| {
+            let (dtype, bytes) = (tensor.dtype.name(), tensor.data.len());
+            json!({"name": tensor.name, "type": dtype, "shape": tensor.shape, "bytes": bytes})
+        };
+        let tensors: Vec<Value> = self.tensors.iter().map(row).collect();
         let (memory, missing) = match self.memory() {
             Ok(memory) => (json!(memory), Value::Null),
             Err(reason) => (Value::Null, json!(reason)),

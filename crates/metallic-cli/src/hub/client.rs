@@ -228,11 +228,6 @@ impl Client {
 }
 
 impl Answer {
-    /// The identity of the contents, if the tag is a sha256.
-    pub(super) fn sha256(&self) -> Option<String> {
-        self.tag.as_deref().and_then(as_sha256)
-    }
-
     /// Reads the body on a thread of its own: a stalled network does not hold up Ctrl-C.
     pub(super) fn into_chunks(self) -> Chunks {
         let (send, receive) = mpsc::sync_channel(8);
@@ -374,7 +369,7 @@ fn parse_range(value: &str) -> Option<(u64, Option<u64>)> {
     Some((first.parse().ok()?, total.parse().ok()))
 }
 
-fn as_sha256(text: &str) -> Option<String> {
+pub(super) fn as_sha256(text: &str) -> Option<String> {
     let valid = text.len() == 64 && text.bytes().all(|b| b.is_ascii_hexdigit());
     valid.then(|| text.to_ascii_lowercase())
 }

@@ -11,7 +11,7 @@ use sha2::{Digest, Sha256};
 
 use super::{
     HubError,
-    client::{Answer, Client, RemoteFile},
+    client::{Answer, Client, RemoteFile, as_sha256},
     name::Repo,
 };
 use crate::{
@@ -86,7 +86,7 @@ fn attempt(source: &Source<'_>, part: &PartFile, bar: &Bar) -> Result<Option<Str
             answer = client.open(repo, commit, &file.path, 0)?;
         }
     }
-    let expected = file.sha256.clone().or_else(|| answer.sha256());
+    let expected = file.sha256.clone().or_else(|| answer.tag.as_deref().and_then(as_sha256));
     if whole {
         return Ok(expected);
     }

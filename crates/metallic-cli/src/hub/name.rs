@@ -29,10 +29,7 @@ pub(crate) struct Reference {
 
 /// `OWNER/REPO`, checked: safe in a URL and as part of a file name.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Repo {
-    pub(super) owner: String,
-    pub(super) name: String,
-}
+pub(crate) struct Repo(String);
 
 /// Which of a repository's files.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -96,26 +93,26 @@ impl Reference {
                 return Err(bad("after `:` comes a quantisation (Q4_K_M), a FILE.gguf, or `safetensors`"));
             }
         };
-        Ok(Self { repo: Repo { owner: owner.to_owned(), name: name.to_owned() }, pick })
+        Ok(Self { repo: Repo(repo.to_owned()), pick })
     }
 }
 
 impl Repo {
     /// `OWNER--REPO`: the hub allows no `--` inside either part, so this can be read back.
     pub(super) fn folder(&self) -> String {
-        format!("{}--{}", self.owner, self.name)
+        self.0.replace('/', "--")
     }
 
     pub(super) fn from_folder(folder: &str) -> Option<Self> {
         let (owner, name) = folder.split_once("--")?;
         let valid = is_repo_part(owner) && is_repo_part(name);
-        valid.then(|| Self { owner: owner.to_owned(), name: name.to_owned() })
+        valid.then(|| Self(format!("{owner}/{name}")))
     }
 }
 
 impl fmt::Display for Repo {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}/{}", self.owner, self.name)
+        f.write_str(&self.0)
     }
 }
 
@@ -204,7 +201,7 @@ mod tests {
 
     #[test]
     fn a_repository_survives_the_trip_through_its_folder_name() {
-        let repo = Repo { owner: "a-b_c".into(), name: "d.e-f".into() };
+        let repo = Repo("a-b_c/d.e-f".into());
         assert_eq!(Repo::from_folder(&repo.folder()), Some(repo));
     }
 }
