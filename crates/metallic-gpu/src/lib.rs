@@ -7,7 +7,8 @@
 mod backend;
 mod cache;
 mod command;
-#[cfg(any(test, target_os = "macos"))]
+#[cfg(any(test, feature = "soft", target_os = "macos"))]
+#[cfg_attr(not(any(test, target_os = "macos")), allow(dead_code))]
 mod driver;
 mod error;
 pub mod fault;
@@ -16,6 +17,8 @@ pub mod kernels;
 #[cfg(target_os = "macos")]
 pub mod metal;
 mod null;
+#[cfg_attr(not(any(test, target_os = "macos")), allow(dead_code))]
+mod objects;
 mod params;
 mod pipelines;
 mod plan;
@@ -40,7 +43,14 @@ pub use gpu::{BufferId, Gpu, Imported, LibraryId, Limits, Pipeline, PipelineId, 
 pub use metal::Metal;
 pub use null::Null;
 pub use pipelines::{PipelineMetrics, Pipelines, ReadyPipeline};
-pub use pool::{Allocation, ClassStats, Pool, PoolStats, PooledBuffer};
+pub use pool::{Allocation, ClassStats, Pool, PoolStats};
 pub use provider::{OpKind, Provider, Providers, Quarantined, Selection, Why};
 #[cfg(any(test, feature = "soft"))]
 pub use soft::{Soft, SoftOptions};
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// What is behind a lock. Whoever panicked with it has left it whole: no change here takes two steps that can fail between.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
