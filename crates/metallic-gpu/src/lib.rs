@@ -4,6 +4,8 @@
 //! `Op → plan → prepare → Command list → driver`. Plans decide; drivers encode.
 #![deny(unsafe_code)]
 
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
 mod backend;
 mod cache;
 mod command;
@@ -48,9 +50,7 @@ pub use provider::{OpKind, Provider, Providers, Quarantined, Selection, Why};
 #[cfg(any(test, feature = "soft"))]
 pub use soft::{Soft, SoftOptions};
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
-
-/// What is behind a lock. Whoever panicked with it has left it whole: no change here takes two steps that can fail between.
+/// What is behind a lock, also where a thread has panicked with it: no change is made in steps that could fail between.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -230,10 +230,9 @@ impl Providers {
         Providers::new().set_by_flag(flag)
     }
 
-    /// Lets the providers of an operation try in order until one can. One that was asked for by name is the only one to try. One that
-    /// does not compile is quarantined; one that does not know this case (`Unsupported`), or asks for
-    /// more than the device has (`Launch`), is passed over. Other failures end
-    /// the search: they are no fault of a provider.
+    /// Lets the providers of an operation try in order until one can; one that was asked for by name is the only one to try.
+    /// One that does not compile is quarantined; one that does not know this case (`Unsupported`), or asks for more than the
+    /// device has (`Launch`), is passed over. Other failures end the search: they are no fault of a provider.
     pub fn choose<T>(
         &self,
         op: OpKind,

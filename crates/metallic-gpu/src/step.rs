@@ -1,7 +1,5 @@
 //! What a step says: its shape, which decides the plan, and its tables, which the kernels read.
 
-use std::hash::Hash;
-
 use metallic_core::sample::HEADER;
 use metallic_core::{BLOCK_TOKENS, SequenceSpan, Sizes, Step, Wanted};
 

@@ -112,12 +112,9 @@ fn unsupported(reason: String) -> GpuError {
 
 /// Plans attention: `(q [tokens, heads * head_dim], receipt) -> [tokens, heads * head_dim]`.
 pub(crate) fn plan(spec: &AttentionSpec, limits: &Limits) -> Result<Stages, GpuError> {
-    if tiled(spec, limits) { attention_tiles::plan(spec, limits) } else { rows(spec, limits) }
-}
-
-/// Whether query tiles pay: their simdgroups have 8 rows each, which should not stand empty.
-fn tiled(spec: &AttentionSpec, limits: &Limits) -> bool {
-    spec.shape.tokens >= 8 * spec.shape.tiles.max(1) && attention_tiles::fits(spec, limits)
+    // Query tiles pay where their simdgroups, of 8 rows each, do not stand empty.
+    let tiled = spec.shape.tokens >= 8 * spec.shape.tiles.max(1) && attention_tiles::fits(spec, limits);
+    if tiled { attention_tiles::plan(spec, limits) } else { rows(spec, limits) }
 }
 
 /// How the query heads of one key/value head are shared out: threadgroups, heads of each, and the room of their kernel.

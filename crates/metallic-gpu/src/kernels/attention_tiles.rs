@@ -39,18 +39,16 @@ pub(crate) fn plan(spec: &AttentionSpec, limits: &Limits) -> Result<Stages, GpuE
         let reason = format!("query tiles of heads of {}; they must be whole matrices of 8", a.head_dim);
         return Err(GpuError::unsupported("attention", reason));
     }
-    let function = match a.head_dim {
-        ..=64 => "attention_tiles_8",
-        65..=128 => "attention_tiles_16",
-        _ => "attention_tiles_32",
-    };
+    // Matrices of 8 columns that a head takes, for which there are three kernels.
+    let room = (a.head_dim as u32 / 8).next_power_of_two().max(8);
+    let kernel = FAMILY.kernel(&format!("attention_tiles_{room}"), constants);
     let (window, scale, softcap) = spec.numbers();
     let (heads, kv_heads) = (a.heads as u32, a.kv_heads as u32);
     let params = TileParams { heads, kv_heads, window, scale, softcap };
     let groups = [heads, spec.shape.tiles as u32, 1];
     let launch = Launch {
         work: spec.half_work(a.head_dim).saturating_mul(2),
-        ..FAMILY.kernel(function, constants).launch(params.params(), groups, [THREADS, 1, 1])
+        ..kernel.launch(params.params(), groups, [THREADS, 1, 1])
     };
     let (tiles, sinks) = (Slot::Step(StepTable::Tiles), spec.sinks());
     let slots = [Slot::Input(0), Slot::Keys, Slot::Values, tiles, Slot::BLOCKS, sinks, Slot::Output];

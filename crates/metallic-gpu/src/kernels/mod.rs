@@ -30,8 +30,6 @@ pub(crate) mod softmax;
 pub(crate) mod transfer;
 mod typed;
 
-use std::hash::Hash;
-
 use metallic_core::DType;
 
 pub(crate) use quant::{QUANT, QUANT_TYPES, row_bytes, weight_type};

@@ -1,9 +1,9 @@
 // Weights as they lie in their files, row-major, in blocks along a row. Everything goes by octets: eight neighbouring
 // elements from a column that is a multiple of 8. An element is `level * scale + offset`.
 //
-// A format is a struct, `WeightQ4_K`, with BLOCK (elements of a block), BYTES (bytes of a block), SPLIT (distance of two octets that
-// share bytes), OFFSET (whether offsets are anything but 0) and `octet`, which is given
-// the block of a column. Blocks are aligned to 2 bytes, no more.
+// A format is a struct, `WeightQ4_K`, with BLOCK (elements of a block), BYTES (bytes of a block), SPLIT (distance of two
+// octets that share bytes), OFFSET (whether offsets are anything but 0) and `octet`, which is given the block of a column.
+// Blocks are aligned to 2 bytes, no more.
 
 // The low bits of each byte of a word.
 constant constexpr uint BITS = 0x01010101, CRUMBS = 0x03030303, NIBBLES = 0x0f0f0f0f;
