@@ -1,8 +1,7 @@
 //! A device that computes nothing, for measuring what the host does, and for tests where there is no compiler: memory is real,
 //! kernels are names, work is done when it is handed over.
 
-use std::collections::HashMap;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::Mutex;
 use std::time::Duration;
 
 use metallic_core::{Bytes, DeviceInfo};
@@ -11,6 +10,8 @@ use crate::command::CommandList;
 use crate::error::GpuError;
 use crate::gpu::{BufferId, Gpu, Imported, LibraryId, Limits, Pipeline, PipelineId, Storage, Submission};
 use crate::kernels::Constants;
+use crate::lock;
+use crate::objects::Objects;
 
 /// What a large GPU of a Mac allows.
 const LIMITS: Limits = Limits {
@@ -28,13 +29,7 @@ const LIMITS: Limits = Limits {
 pub struct Null {
     info: DeviceInfo,
     limits: Limits,
-    state: Mutex<State>,
-}
-
-#[derive(Debug, Default)]
-struct State {
-    next: u32,
-    buffers: HashMap<BufferId, Contents>,
+    objects: Mutex<Objects<Mutex<Contents>, (), ()>>,
 }
 
 #[derive(Debug)]
@@ -62,23 +57,11 @@ impl Null {
     pub fn with(limits: Limits) -> Null {
         let name = "computes nothing; for measuring the host".to_owned();
         let info = DeviceInfo { kind: "null", name, units: 0, memory_bytes: None };
-        Null { info, limits, state: Mutex::default() }
-    }
-
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn next(&self) -> u32 {
-        let mut state = self.state();
-        state.next += 1;
-        state.next
+        Null { info, limits, objects: Mutex::default() }
     }
 
     fn keep(&self, contents: Contents) -> BufferId {
-        let id = BufferId(self.next());
-        self.state().buffers.insert(id, contents);
-        id
+        lock(&self.objects).add_buffer(Mutex::new(contents), None)
     }
 }
 
@@ -112,12 +95,12 @@ impl Gpu for Null {
     }
 
     fn free(&self, buffer: BufferId) {
-        self.state().buffers.remove(&buffer);
+        lock(&self.objects).buffers.release(buffer);
     }
 
     fn write(&self, buffer: BufferId, offset: usize, bytes: &[u8]) -> Result<(), GpuError> {
-        let mut state = self.state();
-        let Some(Contents::Own(found)) = state.buffers.get_mut(&buffer) else {
+        let buffer = lock(&self.objects).buffer(buffer)?;
+        let Contents::Own(found) = &mut *lock(&buffer) else {
             return Err(outside(offset, bytes.len(), 0));
         };
         let len = found.len();
@@ -127,24 +110,28 @@ impl Gpu for Null {
     }
 
     fn read(&self, buffer: BufferId, offset: usize, out: &mut [u8]) -> Result<(), GpuError> {
-        let state = self.state();
-        let found = state.buffers.get(&buffer).map_or(&[][..], Contents::bytes);
-        let part = found.get(offset..offset.saturating_add(out.len()));
-        out.copy_from_slice(part.ok_or_else(|| outside(offset, out.len(), found.len()))?);
+        let buffer = lock(&self.objects).buffer(buffer)?;
+        let contents = lock(&buffer);
+        let part = contents.bytes().get(offset..offset.saturating_add(out.len()));
+        out.copy_from_slice(part.ok_or_else(|| outside(offset, out.len(), contents.bytes().len()))?);
         Ok(())
     }
 
     fn library(&self, _: &str, _: &str) -> Result<LibraryId, GpuError> {
-        Ok(LibraryId(self.next()))
+        Ok(lock(&self.objects).add_library(()))
     }
 
     fn pipeline(&self, _: LibraryId, _: &str, _: &Constants) -> Result<Pipeline, GpuError> {
-        Ok(Pipeline { id: PipelineId(self.next()), max_threads: self.limits.max_threads })
+        Ok(Pipeline { id: lock(&self.objects).add_pipeline(()), max_threads: self.limits.max_threads })
     }
 
-    fn drop_pipeline(&self, _: PipelineId) {}
+    fn drop_pipeline(&self, pipeline: PipelineId) {
+        lock(&self.objects).pipelines.remove(&pipeline);
+    }
 
-    fn drop_library(&self, _: LibraryId) {}
+    fn drop_library(&self, library: LibraryId) {
+        lock(&self.objects).drop_library(library);
+    }
 
     fn submit(&self, _: &CommandList) -> Result<Box<dyn Submission>, GpuError> {
         Ok(Box::new(Done))
