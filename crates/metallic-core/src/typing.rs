@@ -5,37 +5,17 @@ use crate::{Attention, DType, Dim, Op, Project, Qkv, Recurrence, Rope, Sdpa, Sha
 /// Why an operation cannot take these inputs.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
+#[allow(missing_docs, reason = "the messages say what the fields are")]
 pub enum TypeError {
     /// The number of inputs is wrong.
     #[error("`{op}` takes {needed} inputs, it was given {found}")]
-    Arity {
-        /// The operation.
-        op: &'static str,
-        /// Inputs it takes.
-        needed: String,
-        /// Inputs it was given.
-        found: usize,
-    },
+    Arity { op: &'static str, needed: String, found: usize },
     /// An input's type does not fit.
     #[error("input {index} of `{op}` is {found}, it needs {needed}")]
-    Input {
-        /// The operation.
-        op: &'static str,
-        /// Which input.
-        index: usize,
-        /// Its type.
-        found: Box<TensorType>,
-        /// What would fit.
-        needed: String,
-    },
+    Input { op: &'static str, index: usize, found: Box<TensorType>, needed: String },
     /// The operation's own numbers make no sense.
     #[error("`{op}` cannot have {what}")]
-    Parameter {
-        /// The operation.
-        op: &'static str,
-        /// What is wrong.
-        what: String,
-    },
+    Parameter { op: &'static str, what: String },
 }
 
 /// The inputs of one operation while its rule is applied.
@@ -216,8 +196,7 @@ impl Rule<'_> {
     fn rope(&self, rope: &Rope, positions: usize, freqs: usize) -> Checked {
         self.parameter(rope.magnitude.is_finite(), || format!("magnitude {}", rope.magnitude))?;
         let axis = self.inputs[0].shape.leading();
-        let needed = TensorType::new(DType::U32, Shape::vector(axis));
-        self.require(positions, self.inputs[positions] == needed, || needed.to_string())?;
+        self.exact(positions, TensorType::new(DType::U32, Shape::vector(axis)))?;
         let ty = self.inputs[freqs];
         match ty.shape.dims() {
             [Dim::Fixed(pairs)] if ty.dtype == DType::F32 && pairs * 2 <= rope.head_dim => Ok(()),
@@ -361,9 +340,8 @@ pub fn infer(op: &Op, inputs: &[TensorType]) -> Result<TensorType, TypeError> {
         }
         Op::SelectRows => {
             rule.arity(2)?;
-            let x = rule.rows(0)?;
             rule.matrix_rows(0)?;
-            Ok(TensorType::new(x.dtype, Shape::matrix(rule.ids(1)?, x.shape.cols())))
+            Ok(TensorType::new(inputs[0].dtype, Shape::matrix(rule.ids(1)?, inputs[0].shape.cols())))
         }
         Op::Slice { start, len } => {
             rule.arity(1)?;
@@ -456,8 +434,7 @@ pub fn infer(op: &Op, inputs: &[TensorType]) -> Result<TensorType, TypeError> {
         Op::Recurrence(r) => rule.recurrence(r),
         Op::Argmax => {
             rule.arity(1)?;
-            let rows = rule.ranked(1)?;
-            Ok(TensorType::new(DType::U32, rows.without_cols()))
+            Ok(TensorType::new(DType::U32, rule.ranked(1)?.without_cols()))
         }
         Op::TopK { k } => {
             rule.arity(1)?;

@@ -11,27 +11,14 @@ use crate::DType;
 /// Why elements could not be converted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
+#[allow(missing_docs, reason = "the messages say what the fields are")]
 pub enum QuantError {
     /// The type holds no real numbers, or there is no encoder for it.
     #[error("{dtype} cannot be {action}")]
-    Unsupported {
-        /// The type.
-        dtype: DType,
-        /// What was asked for.
-        action: &'static str,
-    },
-    /// The two slices do not belong together.
+    Unsupported { dtype: DType, action: &'static str },
+    /// The two slices do not belong together; bytes are needed for begun blocks as well.
     #[error("{elements} elements of {dtype} in {found} bytes; needed are {needed_bytes} bytes, in whole blocks of {} elements", dtype.block_len())]
-    Length {
-        /// The type.
-        dtype: DType,
-        /// Length of the slice of numbers.
-        elements: usize,
-        /// Length of the slice of bytes.
-        found: usize,
-        /// Bytes that this many elements take, in begun blocks.
-        needed_bytes: usize,
-    },
+    Length { dtype: DType, elements: usize, found: usize, needed_bytes: usize },
 }
 
 /// Decodes `bytes`, `out.len()` elements of `dtype`.
