@@ -180,83 +180,76 @@ pub enum Op {
     Qkv(Qkv),
 }
 
-/// The operations that are given from outside, as a pattern.
-macro_rules! source_ops {
-    () => {
-        Op::Tokens | Op::Positions | Op::OutputRows | Op::Choices | Op::Weight(_)
+/// Gives operations their names, and each list of them a pattern: a `match` that has no use for them stays exhaustive.
+macro_rules! ops {
+    ($($list:ident { $($pattern:pat => $name:literal,)* })*) => {
+        $(
+            macro_rules! $list {
+                () => { $($pattern)|* };
+            }
+            pub(crate) use $list;
+        )*
+
+        impl Op {
+            /// A short name for messages and telemetry.
+            pub fn name(&self) -> &'static str {
+                match self {
+                    $($($pattern => $name,)*)*
+                }
+            }
+        }
     };
 }
 
-/// The operations that are functions of their inputs, as a pattern: a `match` that has no use for them stays exhaustive.
-macro_rules! pure_ops {
-    () => {
-        Op::Embed(_)
-            | Op::SelectRows
-            | Op::Slice { .. }
-            | Op::Gather
-            | Op::Cast(_)
-            | Op::Unary(_)
-            | Op::Binary(_)
-            | Op::Scalar { .. }
-            | Op::Softcap(_)
-            | Op::Gated(_)
-            | Op::RmsNorm { .. }
-            | Op::LayerNorm { .. }
-            | Op::Softmax
-            | Op::Linear
-            | Op::ExpertLinear
-            | Op::Combine
-            | Op::Rope(_)
-            | Op::Sdpa(_)
-            | Op::Argmax
-            | Op::TopK { .. }
-            | Op::Sample
-            | Op::Project(_)
-            | Op::GatedProject { .. }
-    };
+ops! {
+    // Given from outside.
+    source_ops {
+        Op::Tokens => "tokens",
+        Op::Positions => "positions",
+        Op::OutputRows => "output_rows",
+        Op::Choices => "choices",
+        Op::Weight(_) => "weight",
+    }
+    // Functions of their inputs, one of them a table or a matrix.
+    matrix_ops {
+        Op::Embed(_) => "embed",
+        Op::Linear => "linear",
+        Op::ExpertLinear => "expert_linear",
+        Op::Project(_) => "project",
+        Op::GatedProject { .. } => "gated_project",
+    }
+    // Functions of their inputs, all of them plain numbers.
+    plain_ops {
+        Op::SelectRows => "select_rows",
+        Op::Slice { .. } => "slice",
+        Op::Gather => "gather",
+        Op::Cast(_) => "cast",
+        Op::Unary(_) => "unary",
+        Op::Binary(_) => "binary",
+        Op::Scalar { .. } => "scalar",
+        Op::Softcap(_) => "softcap",
+        Op::Gated(_) => "gated",
+        Op::RmsNorm { .. } => "rms_norm",
+        Op::LayerNorm { .. } => "layer_norm",
+        Op::Softmax => "softmax",
+        Op::Combine => "combine",
+        Op::Rope(_) => "rope",
+        Op::Sdpa(_) => "sdpa",
+        Op::Argmax => "argmax",
+        Op::TopK { .. } => "top_k",
+        Op::Sample => "sample",
+    }
+    // With what is kept between steps.
+    state_ops {
+        Op::KvWrite { .. } => "kv_write",
+        Op::Attention(_) => "attention",
+        Op::ShortConv { .. } => "short_conv",
+        Op::Recurrence(_) => "recurrence",
+        Op::Qkv(_) => "qkv",
+    }
 }
-pub(crate) use {pure_ops, source_ops};
 
 impl Op {
-    /// A short name for messages and telemetry.
-    pub fn name(&self) -> &'static str {
-        match self {
-            Op::Tokens => "tokens",
-            Op::Positions => "positions",
-            Op::OutputRows => "output_rows",
-            Op::Choices => "choices",
-            Op::Weight(_) => "weight",
-            Op::Embed(_) => "embed",
-            Op::SelectRows => "select_rows",
-            Op::Slice { .. } => "slice",
-            Op::Gather => "gather",
-            Op::Cast(_) => "cast",
-            Op::Unary(_) => "unary",
-            Op::Binary(_) => "binary",
-            Op::Scalar { .. } => "scalar",
-            Op::Softcap(_) => "softcap",
-            Op::Gated(_) => "gated",
-            Op::RmsNorm { .. } => "rms_norm",
-            Op::LayerNorm { .. } => "layer_norm",
-            Op::Softmax => "softmax",
-            Op::Linear => "linear",
-            Op::ExpertLinear => "expert_linear",
-            Op::Combine => "combine",
-            Op::Rope(_) => "rope",
-            Op::KvWrite { .. } => "kv_write",
-            Op::Attention(_) => "attention",
-            Op::Sdpa(_) => "sdpa",
-            Op::ShortConv { .. } => "short_conv",
-            Op::Recurrence(_) => "recurrence",
-            Op::Argmax => "argmax",
-            Op::TopK { .. } => "top_k",
-            Op::Sample => "sample",
-            Op::Project(_) => "project",
-            Op::GatedProject { .. } => "gated_project",
-            Op::Qkv(_) => "qkv",
-        }
-    }
-
     /// What kind of thing it is; every other question about all operations is asked of this.
     pub fn class(&self) -> OpClass {
         match self {
@@ -266,7 +259,7 @@ impl Op {
             | Op::Qkv(Qkv { state, .. })
             | Op::ShortConv { state }
             | Op::Recurrence(Recurrence { state, .. }) => OpClass::State { state: *state, writes: true },
-            pure_ops!() => OpClass::Pure,
+            matrix_ops!() | plain_ops!() => OpClass::Pure,
         }
     }
 
@@ -281,33 +274,12 @@ impl Op {
                 let first = 1 + usize::from(norm.is_some());
                 first..first + 2
             }
-            Op::Tokens
-            | Op::Positions
-            | Op::OutputRows
-            | Op::Choices
-            | Op::Weight(_)
-            | Op::SelectRows
-            | Op::Slice { .. }
-            | Op::Gather
-            | Op::Cast(_)
-            | Op::Unary(_)
-            | Op::Binary(_)
-            | Op::Scalar { .. }
-            | Op::Softcap(_)
-            | Op::Gated(_)
-            | Op::RmsNorm { .. }
-            | Op::LayerNorm { .. }
-            | Op::Softmax
-            | Op::Combine
-            | Op::Rope(_)
-            | Op::KvWrite { .. }
+            Op::KvWrite { .. }
             | Op::Attention(_)
-            | Op::Sdpa(_)
             | Op::ShortConv { .. }
             | Op::Recurrence(_)
-            | Op::Argmax
-            | Op::TopK { .. }
-            | Op::Sample => 0..0,
+            | source_ops!()
+            | plain_ops!() => 0..0,
         };
         if matrices.contains(&index) { WeightUse::Matrix } else { WeightUse::Vector }
     }

@@ -1,10 +1,10 @@
 //! What a graph keeps between steps, derived from its operations: keys and values, and recurrent states.
 
-use crate::op::{pure_ops, source_ops};
+use crate::op::{matrix_ops, plain_ops, source_ops};
 use crate::{Attention, BLOCK_TOKENS, DType, Graph, Node, Op, Qkv, Shape, StateId, TypeError};
 
 /// The keys and values of a layer.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct KvState {
     /// Heads of a token.
     pub kv_heads: usize,
@@ -26,6 +26,15 @@ pub enum State {
 }
 
 impl State {
+    /// The keys and values, where it is those.
+    pub fn kv(&self) -> Option<&KvState> {
+        if let State::Kv(kv) = self { Some(kv) } else { None }
+    }
+
+    fn recurrent(&self) -> usize {
+        if let State::Recurrent(elements) = self { *elements } else { 0 }
+    }
+
     fn describe(&self) -> String {
         match self {
             State::Kv(kv) => {
@@ -101,18 +110,12 @@ impl StateLayout {
 
     /// The keys and values a [`StateId`] names.
     pub fn kv(&self, id: StateId) -> Option<&KvState> {
-        match self.states.get(id.0)? {
-            Some(State::Kv(kv)) => Some(kv),
-            Some(State::Recurrent(_)) | None => None,
-        }
+        self.states.get(id.0)?.as_ref()?.kv()
     }
 
     /// All keys and values.
     pub fn kv_states(&self) -> impl Iterator<Item = &KvState> {
-        self.states.iter().filter_map(|state| match state {
-            Some(State::Kv(kv)) => Some(kv),
-            Some(State::Recurrent(_)) | None => None,
-        })
+        self.states.iter().flatten().filter_map(State::kv)
     }
 
     /// Bytes of a row of so many elements: a key or a value of one head.
@@ -137,11 +140,7 @@ impl StateLayout {
 
     /// Bytes of the recurrent states of one sequence.
     pub fn sequence_bytes(&self) -> usize {
-        let recurrent = |state: &Option<State>| match state {
-            Some(State::Recurrent(elements)) => elements * size_of::<f32>(),
-            Some(State::Kv(_)) | None => 0,
-        };
-        self.states.iter().map(recurrent).sum()
+        self.states.iter().flatten().map(|state| state.recurrent() * size_of::<f32>()).sum()
     }
 
     /// Whether a sequence keeps more than keys and values: then what was computed for its beginning cannot be found again
@@ -156,7 +155,6 @@ impl StateLayout {
     }
 }
 
-#[allow(clippy::unnested_or_patterns, reason = "the lists stand in one place each")]
 fn claim(graph: &Graph, node: &Node) -> Option<Claim> {
     let shape = |index: usize| node.inputs.get(index).map(|id| graph.node(*id).ty.shape);
     let cols = |index: usize| shape(index).map(|shape: Shape| shape.cols());
@@ -174,7 +172,7 @@ fn claim(graph: &Graph, node: &Node) -> Option<Claim> {
         }
         Op::ShortConv { .. } => (State::Recurrent(cols(0)? * (cols(1)?.max(1) - 1)), true),
         Op::Recurrence(r) => (State::Recurrent(r.elements()), true),
-        source_ops!() | pure_ops!() => return None,
+        source_ops!() | matrix_ops!() | plain_ops!() => return None,
     };
     Some(Claim { state, reads })
 }

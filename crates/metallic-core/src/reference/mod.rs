@@ -9,6 +9,7 @@ mod value;
 use std::sync::Arc;
 use std::time::Instant;
 
+use crate::op::{matrix_ops, plain_ops, source_ops};
 use crate::tensor::TensorDevice;
 use crate::{
     Backend, BackendError, CompileOptions, DeviceInfo, Graph, Needed, Node, NodeId, Op, Program,
@@ -59,20 +60,16 @@ impl Backend for Reference {
             Value::load(w.ty.dtype, &w.data).map_err(|error| failed(format!("`{}`: {error}", w.name)))
         };
         let weights = graph.weights().iter().map(load).collect::<Result<Vec<_>, _>>()?;
-        let kept = Kept::new(StateLayout::of(&graph, options.kv)?);
-        let (values, needed) = (vec![Value::default(); graph.nodes().len()], graph.needed());
-        let (threads, profile) = (self.info.units, self.profile);
-        let (submitted, wanted) = (None, Wanted::NONE);
         Ok(Box::new(Interpreter {
-            graph,
             weights,
-            kept,
-            threads,
-            profile,
-            values,
-            needed,
-            submitted,
-            wanted,
+            kept: Kept::new(StateLayout::of(&graph, options.kv)?),
+            threads: self.info.units,
+            profile: self.profile,
+            values: vec![Value::default(); graph.nodes().len()],
+            needed: graph.needed(),
+            submitted: None,
+            wanted: Wanted::NONE,
+            graph,
         }))
     }
 
@@ -218,8 +215,8 @@ impl Interpreter {
                 kept.write(spec.state, step, &k, &v)?;
                 q
             }
-            crate::op::source_ops!() => Vec::new(),
-            crate::op::pure_ops!() => return Ok(evaluate(&node.op, &args)),
+            source_ops!() => Vec::new(),
+            matrix_ops!() | plain_ops!() => return Ok(evaluate(&node.op, &args)),
         }))
     }
 }

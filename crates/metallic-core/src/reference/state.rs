@@ -57,8 +57,7 @@ impl Kept {
     }
 
     fn kv(&self, id: StateId) -> KvState {
-        const NONE: KvState = KvState { kv_heads: 0, key_dim: 0, value_dim: 0, window: None };
-        self.layout.kv(id).copied().unwrap_or(NONE)
+        self.layout.kv(id).copied().unwrap_or_default()
     }
 
     pub(super) fn write(
