@@ -36,8 +36,8 @@ pub(super) fn f16s(bytes: &[u8], out: &mut [f32]) {
     }
 }
 
-fn f16(bytes: [u8; 2]) -> f32 {
-    half::f16::from_le_bytes(bytes).to_f32()
+fn f16(block: &[u8], at: usize) -> f32 {
+    half::f16::from_le_bytes([block[at], block[at + 1]]).to_f32()
 }
 
 pub(super) fn bf16(bytes: [u8; 2]) -> f32 {
@@ -46,7 +46,7 @@ pub(super) fn bf16(bytes: [u8; 2]) -> f32 {
 
 /// `[d: f16][q: 16 × 2 × 4 bit]`; byte `i` holds elements `i` (low) and `i + 16` (high).
 pub(super) fn q4_0(block: &[u8; 18], out: &mut [f32; 32]) {
-    let d = f16([block[0], block[1]]);
+    let d = f16(block, 0);
     for (i, byte) in block[2..].iter().enumerate() {
         out[i] = (f32::from(byte & 15) - 8.0) * d;
         out[i + 16] = (f32::from(byte >> 4) - 8.0) * d;
@@ -55,8 +55,7 @@ pub(super) fn q4_0(block: &[u8; 18], out: &mut [f32; 32]) {
 
 /// `[d: f16][m: f16][q as in Q4_0]`
 pub(super) fn q4_1(block: &[u8; 20], out: &mut [f32; 32]) {
-    let d = f16([block[0], block[1]]);
-    let m = f16([block[2], block[3]]);
+    let (d, m) = (f16(block, 0), f16(block, 2));
     for (i, byte) in block[4..].iter().enumerate() {
         out[i] = f32::from(byte & 15) * d + m;
         out[i + 16] = f32::from(byte >> 4) * d + m;
@@ -65,7 +64,7 @@ pub(super) fn q4_1(block: &[u8; 20], out: &mut [f32; 32]) {
 
 /// `[d: f16][fifth bits: u32, bit i of element i][low four bits as in Q4_0]`
 pub(super) fn q5_0(block: &[u8; 22], out: &mut [f32; 32]) {
-    let d = f16([block[0], block[1]]);
+    let d = f16(block, 0);
     let high = u32::from_le_bytes([block[2], block[3], block[4], block[5]]);
     for (i, byte) in block[6..].iter().enumerate() {
         out[i] = (f32::from((byte & 15) | fifth(high, i)) - 16.0) * d;
@@ -75,8 +74,7 @@ pub(super) fn q5_0(block: &[u8; 22], out: &mut [f32; 32]) {
 
 /// `[d: f16][m: f16][fifth bits][low four bits]`, as in Q5_0.
 pub(super) fn q5_1(block: &[u8; 24], out: &mut [f32; 32]) {
-    let d = f16([block[0], block[1]]);
-    let m = f16([block[2], block[3]]);
+    let (d, m) = (f16(block, 0), f16(block, 2));
     let high = u32::from_le_bytes([block[4], block[5], block[6], block[7]]);
     for (i, byte) in block[8..].iter().enumerate() {
         out[i] = f32::from((byte & 15) | fifth(high, i)) * d + m;
@@ -90,7 +88,7 @@ fn fifth(high: u32, i: usize) -> u8 {
 
 /// `[d: f16][q: 32 × i8]`
 pub(super) fn q8_0(block: &[u8; 34], out: &mut [f32; 32]) {
-    let d = f16([block[0], block[1]]);
+    let d = f16(block, 0);
     for (byte, out) in block[2..].iter().zip(out) {
         *out = f32::from(*byte as i8) * d;
     }
@@ -101,8 +99,7 @@ pub(super) fn q8_0(block: &[u8; 34], out: &mut [f32; 32]) {
 /// Each half of 128 elements has 32 bytes of `q`; its elements `32 * k + i` are at bits `2 * k` of byte `i`.
 pub(super) fn q2_k(block: &[u8; 84], out: &mut [f32; 256]) {
     let (scales, q) = (&block[..16], &block[16..80]);
-    let d = f16([block[80], block[81]]);
-    let dmin = f16([block[82], block[83]]);
+    let (d, dmin) = (f16(block, 80), f16(block, 82));
     for (sub, out) in out.chunks_exact_mut(16).enumerate() {
         let (scale, min) = (d * f32::from(scales[sub] & 15), dmin * f32::from(scales[sub] >> 4));
         let (q, shift) = (&q[crumbs(sub)..][..16], shift(sub));
@@ -115,7 +112,7 @@ pub(super) fn q2_k(block: &[u8; 84], out: &mut [f32; 256]) {
 /// `[third bits: 32 bytes, bit k of byte i of element 32 * k + i][q: as in Q2_K][scales: 16 × 6 bit][d: f16]`
 pub(super) fn q3_k(block: &[u8; 110], out: &mut [f32; 256]) {
     let (high, q, scales) = (&block[..32], &block[32..96], &block[96..108]);
-    let d = f16([block[108], block[109]]);
+    let d = f16(block, 108);
     for (sub, out) in out.chunks_exact_mut(16).enumerate() {
         // Four low bits in nibbles of the first 8 bytes, two high bits in the last 4.
         let low = scales[sub % 8] >> (4 * (sub / 8)) & 15;
@@ -145,8 +142,7 @@ fn shift(sub: usize) -> usize {
 /// Each 64 elements have 32 bytes of `q`: the first 32 in the low nibbles, the others in the high ones.
 pub(super) fn q4_k(block: &[u8; 144], out: &mut [f32; 256]) {
     let (scales, q) = (&block[4..16], &block[16..]);
-    let d = f16([block[0], block[1]]);
-    let dmin = f16([block[2], block[3]]);
+    let (d, dmin) = (f16(block, 0), f16(block, 2));
     for (sub, out) in out.chunks_exact_mut(32).enumerate() {
         let (scale, min) = scale_min(scales, sub);
         let (scale, min) = (d * scale, dmin * min);
@@ -159,8 +155,7 @@ pub(super) fn q4_k(block: &[u8; 144], out: &mut [f32; 256]) {
 /// `[d: f16][dmin: f16][scales as in Q4_K][fifth bits: 32 bytes, bit k of byte i of element 32 * k + i][q as in Q4_K]`
 pub(super) fn q5_k(block: &[u8; 176], out: &mut [f32; 256]) {
     let (scales, high, q) = (&block[4..16], &block[16..48], &block[48..]);
-    let d = f16([block[0], block[1]]);
-    let dmin = f16([block[2], block[3]]);
+    let (d, dmin) = (f16(block, 0), f16(block, 2));
     for (sub, out) in out.chunks_exact_mut(32).enumerate() {
         let (scale, min) = scale_min(scales, sub);
         let (scale, min) = (d * scale, dmin * min);
@@ -189,7 +184,7 @@ fn scale_min(scales: &[u8], sub: usize) -> (f32, f32) {
 /// high bits (element `32 * k + i` at bits `2 * k` of byte `i`).
 pub(super) fn q6_k(block: &[u8; 210], out: &mut [f32; 256]) {
     let (low, high, scales) = (&block[..128], &block[128..192], &block[192..208]);
-    let d = f16([block[208], block[209]]);
+    let d = f16(block, 208);
     for (sub, out) in out.chunks_exact_mut(16).enumerate() {
         let scale = d * f32::from(scales[sub] as i8);
         let low = &low[sub / 8 * 64 + sub % 4 * 16..][..16];
