@@ -7,7 +7,7 @@ use crate::exec::{Args, Now, Value, Work, grow};
 use crate::kept::{KvRows, Rows};
 use crate::ops::{self, Norm};
 use crate::simd::{
-    self, Accumulate, Activations, Matmul, PackedMatrix, QuantizedRows, SharedOut, dot_f32, floats, matmul,
+    self, Activations, Matmul, PackedMatrix, QuantizedRows, SharedOut, dot_f32, floats, matmul,
 };
 use crate::weights::matrix_shape;
 use crate::{Processor, unsupported};
@@ -63,7 +63,7 @@ struct Sides<'a> {
 impl<'a> Sides<'a> {
     fn matching(&self, w: &PackedMatrix) -> Activations<'a> {
         if w.is_quantized() {
-            Activations::Q8(self.quantized.all())
+            self.quantized.all()
         } else {
             Activations::F32 { values: self.values, cols: self.cols }
         }
@@ -72,7 +72,7 @@ impl<'a> Sides<'a> {
 
 /// `x · Wᵀ`
 fn plain<'a>(w: &'a PackedMatrix, x: Activations<'a>, out: SharedOut<'a>) -> Matmul<'a> {
-    Matmul { weights: simd::Factors::Plain(w), x, bias: None, accumulate: Accumulate::Replace, out }
+    Matmul { weights: simd::Factors::Plain(w), x, bias: None, residual: None, out }
 }
 
 impl Work {
@@ -129,16 +129,12 @@ impl Work {
         let norm = spec.norm.map(|eps| Norm { w: args.floats(1), eps, part: args.cols(0) });
         let side = self.activated.rows(p, args.floats(0), norm, &matrices)?;
         let residual = at.residual.map(|index| args.floats(index));
-        let accumulate = match residual {
-            Some(residual) if N == 1 => Accumulate::Residual(residual),
-            Some(_) | None => Accumulate::Replace,
-        };
         let mut index = 0;
         let mut products = SharedOut::side_by_side(out, matrices.map(PackedMatrix::rows)).map(|out| {
             let w = matrices[index];
             let bias = at.biases.map(|first| args.floats(first + index));
             index += 1;
-            Matmul { bias, accumulate, ..plain(w, side.matching(w), out) }
+            Matmul { bias, residual: residual.filter(|_| N == 1), ..plain(w, side.matching(w), out) }
         });
         matmul(p.isa, p.team, &mut products);
         if let Some(residual) = residual.filter(|_| N > 1) {

@@ -84,8 +84,14 @@ fn probe() -> Isa {
 
 /// Runs a generic body `f::<Lanes>(args)` compiled for the given instruction set.
 ///
-/// The body must be `#[inline(always)]`: it takes on the target features of the function it lands in.
+/// The body must be `#[inline(always)]`: it takes on the target features of the function it lands in. It may also stand in
+/// place, as `fn<L>(args) { .. }`.
 macro_rules! dispatch {
+    ($isa:expr, fn<$lanes:ident>($($arg:ident: $ty:ty),*) $(-> $ret:ty)? $body:block) => {{
+        #[inline(always)]
+        unsafe fn body<$lanes: $crate::simd::lanes::Lanes>($($arg: $ty),*) $(-> $ret)? $body
+        dispatch!($isa, body($($arg: $ty),*) $(-> $ret)?)
+    }};
     ($isa:expr, $body:ident $(::<$($g:ty),*>)? ($($arg:ident: $ty:ty),*) $(-> $ret:ty)?) => {{
         #[cfg(target_arch = "x86_64")]
         #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,avx2,fma,f16c")]

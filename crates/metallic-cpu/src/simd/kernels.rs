@@ -3,7 +3,7 @@
 use metallic_core::DType;
 
 use super::activations::{Activations, GROUP, QGroup};
-use super::format::Format;
+use super::format::{BF16, Element, F16, F32, Format, with_format};
 use super::isa::Isa;
 #[cfg(target_arch = "x86_64")]
 use super::lanes::{Avx2, Avx512};
@@ -86,9 +86,9 @@ impl Kernel {
         assert!((1..=self.block).contains(&count) && token + count <= x.rows());
         let values = w.tile_values(tile);
         match (self.body, x) {
-            (Body::Int(body), Activations::Q8(rows)) => {
-                let groups = w.cols() / GROUP;
-                let x = &rows.groups()[token * groups..(token + count) * groups];
+            (Body::Int(body), Activations::Q8 { groups: x, cols }) => {
+                let groups = cols / GROUP;
+                let x = &x[token * groups..(token + count) * groups];
                 let tile = IntTile { values, scales: w.tile_scales(tile), groups };
                 // SAFETY: the processor has the instructions (`of`); the tile has `groups` groups of this
                 // type, and `x` has `count` rows of them.
@@ -142,21 +142,15 @@ entry!(Avx2, "avx2,fma,f16c");
 entry!(Portable);
 
 fn choose<L: Entry>(dtype: DType) -> (Body, usize) {
-    fn int<L: Entry, Q: Format>() -> (Body, usize) {
-        (Body::Int(L::int::<Q>()), L::INT_BLOCK)
-    }
-    macro_rules! pick {
-        ($($name:ident)*) => {
-            match dtype {
-                $(DType::$name => int::<L, super::format::$name>(),)*
-                DType::F16 => (Body::Float(L::float::<F16>()), L::FLOAT_BLOCK),
-                DType::BF16 => (Body::Float(L::float::<BF16>()), L::FLOAT_BLOCK),
-                // Packing refuses integers.
-                DType::F32 | DType::I32 | DType::U32 => (Body::Float(L::float::<F32>()), L::FLOAT_BLOCK),
-            }
+    with_format!(dtype, |Q| (Body::Int(L::int::<Q>()), L::INT_BLOCK), else {
+        let body = match dtype {
+            DType::F16 => L::float::<F16>(),
+            DType::BF16 => L::float::<BF16>(),
+            // Packing refuses integers.
+            _ => L::float::<F32>(),
         };
-    }
-    pick!(Q4_0 Q4_1 Q5_0 Q5_1 Q8_0 Q2K Q3K Q4K Q5K Q6K)
+        (Body::Float(body), L::FLOAT_BLOCK)
+    })
 }
 
 /// # Safety
@@ -233,46 +227,6 @@ unsafe fn int_block<L: Lanes, Q: Format, const T: usize>(w: &IntTile<'_>, x: &[Q
         for t in 0..T {
             L::store(total[t], y[t].as_mut_ptr());
         }
-    }
-}
-
-/// A float type of weights.
-trait Element {
-    /// Bytes of an element.
-    const SIZE: usize;
-    /// # Safety
-    /// The caller has the features of `L`; 16 elements can be read at `p`.
-    unsafe fn load<L: Lanes>(p: *const u8) -> L::F;
-}
-
-struct F32;
-struct F16;
-struct BF16;
-
-impl Element for F32 {
-    const SIZE: usize = 4;
-    #[inline(always)]
-    unsafe fn load<L: Lanes>(p: *const u8) -> L::F {
-        // SAFETY: by the caller.
-        unsafe { L::load(p.cast()) }
-    }
-}
-
-impl Element for F16 {
-    const SIZE: usize = 2;
-    #[inline(always)]
-    unsafe fn load<L: Lanes>(p: *const u8) -> L::F {
-        // SAFETY: by the caller.
-        unsafe { L::load_f16(p) }
-    }
-}
-
-impl Element for BF16 {
-    const SIZE: usize = 2;
-    #[inline(always)]
-    unsafe fn load<L: Lanes>(p: *const u8) -> L::F {
-        // SAFETY: by the caller.
-        unsafe { L::load_bf16(p) }
     }
 }
 

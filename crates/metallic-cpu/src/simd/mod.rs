@@ -23,14 +23,14 @@ mod team;
 #[cfg(test)]
 mod tests;
 
-pub use activations::{Activations, GROUP, Q8Rows, QuantizedRows};
+pub use activations::{Activations, GROUP, QGroup, QuantizedRows};
 pub use attend::{KvBlock, Seen, Tile, TileShape};
 pub use isa::Isa;
 pub use kv::{KvType, store_key, store_value};
 pub use math::{
     add, axpy, dot_f32, exp_in_place, gated, rms_norm, scale, silu_in_place, softmax, sum_of_squares,
 };
-pub use matmul::{Accumulate, Factors, Gate, Matmul, SharedOut, matmul};
+pub use matmul::{Factors, Gate, Matmul, SharedOut, matmul};
 pub use memory::{AlignedBytes, bytes_of, floats, floats_mut, words, words_mut};
 pub use pack::{PackError, PackedMatrix, TILE};
 pub use team::Team;

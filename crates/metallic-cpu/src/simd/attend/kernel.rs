@@ -5,41 +5,14 @@ use std::marker::PhantomData;
 use metallic_core::BLOCK_TOKENS;
 
 use super::{KvBlock, Tile, finite};
+use crate::simd::format::{BF16, Element, F16, F32, I8};
 use crate::simd::kv::{GROUP, GROUP_BYTES, KvType, SCALES_BYTES};
 use crate::simd::lanes::Lanes;
 use crate::simd::math::exp;
 
-/// How 16 numbers of the cache are read.
-trait Element {
-    /// Bytes of a number.
-    const SIZE: usize;
-    /// Whether numbers are times a scale of their group.
-    const SCALED: bool;
-    /// # Safety
-    /// The caller has the features of `L`; 16 numbers can be read at `p`.
-    unsafe fn load<L: Lanes>(p: *const u8) -> L::F;
-}
-
-macro_rules! elements {
-    ($($name:ident $size:literal |$p:ident| $load:expr;)*) => {$(
-        struct $name;
-        impl Element for $name {
-            const SIZE: usize = $size;
-            const SCALED: bool = $size == 1;
-            #[inline(always)]
-            unsafe fn load<L: Lanes>($p: *const u8) -> L::F {
-                // SAFETY: by the caller.
-                unsafe { $load }
-            }
-        }
-    )*};
-}
-
-elements! {
-    F32 4 |p| L::load(p.cast());
-    F16 2 |p| L::load_f16(p);
-    BF16 2 |p| L::load_bf16(p);
-    I8 1 |p| L::load_i8(p);
+/// Whether numbers are times a scale of their group: bytes are those of q8_0.
+const fn scaled<E: Element>() -> bool {
+    E::SIZE == 1
 }
 
 /// Rows of broadcast numbers times a matrix of the cache.
@@ -174,7 +147,7 @@ impl<E: Element> Scores<E> {
             let line = BLOCK_TOKENS * E::SIZE;
             let a = self.q.add(query * self.row);
             let mut total = [[L::splat(0.0); V]; R];
-            if E::SCALED {
+            if scaled::<E>() {
                 for group in 0..self.head_dim / GROUP {
                     let scales = self.keys.add(group * GROUP_BYTES);
                     let (a, b) = (a.add(group * GROUP), scales.add(SCALES_BYTES));
@@ -295,7 +268,7 @@ impl<E: Element> Rows for Weighted<E> {
         // SAFETY: by the caller; a group of q8_0 holds the scales of 32 positions before its values.
         unsafe {
             let weights = self.weights.add(query * BLOCK_TOKENS);
-            if !E::SCALED {
+            if !scaled::<E>() {
                 self.all::<L, R>(query, (weights, self.values), (self.columns, 0));
                 return;
             }
@@ -392,7 +365,7 @@ unsafe fn attend_as<L: Lanes, E: Element>(
             weights: tile.weights.as_ptr(),
             seen,
             values: kv.values.as_ptr(),
-            line: if E::SCALED { GROUP } else { value_dim * E::SIZE },
+            line: if scaled::<E>() { GROUP } else { value_dim * E::SIZE },
             columns: whole,
             sums: tile.sums.as_mut_ptr(),
             row: shape.sum_row(),
