@@ -5,15 +5,14 @@
 //! `2b + 1` in its high nibbles; further bits of 5- and 6-bit values follow in planes of 64 bytes. Scales lie
 //! apart, at the precision of the file (see `Format::SCALE_BYTES`). Float formats: `[tile][k][16]`.
 
-mod blocks;
 #[cfg(test)]
 mod tests;
 
 use metallic_core::DType;
+use metallic_core::quant::Block;
 
 use super::format::{self, Format, with_format};
 use super::team::Team;
-use blocks::Block;
 
 /// Rows of a tile.
 pub const TILE: usize = 16;
@@ -159,7 +158,7 @@ impl PackedMatrix {
                     let block = Block { dtype, bytes: block };
                     for g in 0..dtype.block_len() / 32 {
                         let at = b * (dtype.block_len() / 32) + g;
-                        with_format!(dtype, |Q| put_values::<Q>(values, at, row, &block.values(g)), else ());
+                        with_format!(dtype, |Q| put_values::<Q>(values, at, row, &block.levels(g)), else ());
                     }
                 }
             }
