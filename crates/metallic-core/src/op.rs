@@ -55,6 +55,7 @@ pub enum WeightUse {
 /// result is rounded once, when it is stored. Vectors of numbers (norms, biases, frequencies) may be of any float type. A
 /// row is what lies along the last axis.
 #[derive(Clone, Copy, Debug, PartialEq)]
+#[allow(missing_docs, reason = "the formulas say what the fields are")]
 pub enum Op {
     /// Token ids of the step: `U32 [tokens]`.
     Tokens,
@@ -72,12 +73,7 @@ pub enum Op {
     /// Rows of an activation: `(x: T [tokens, d], rows: U32 [n]) -> T [n, d]`.
     SelectRows,
     /// Columns `start .. start + len` of each row: `(x: T [.., d]) -> T [.., len]`.
-    Slice {
-        /// First column.
-        start: usize,
-        /// Number of columns.
-        len: usize,
-    },
+    Slice { start: usize, len: usize },
     /// Of each row the elements at the row's own indices: `(x: T [.., d], ids: U32 [.., k]) -> T [.., k]`.
     Gather,
     /// The same numbers as another float type, rounded to nearest.
@@ -86,32 +82,17 @@ pub enum Op {
     Unary(Unary),
     /// `f(a, b)` of each element; `b` may be one row that serves every row of `a`.
     Binary(Binary),
-    /// `f(x, value)` of each element, or `f(value, x)` where it is reversed.
-    Scalar {
-        /// The function.
-        op: Binary,
-        /// The number.
-        value: f32,
-        /// Whether the number comes first.
-        reversed: bool,
-    },
+    /// `op(x, value)` of each element, or `op(value, x)` where it is reversed.
+    Scalar { op: Binary, value: f32, reversed: bool },
     /// `cap * tanh(x / cap)`
     Softcap(f32),
     /// `act(gate) * up`: `(gate, up: T [..]) -> T [..]`. SwiGLU with SiLU, GeGLU with GELU.
     Gated(Unary),
-    /// `x / sqrt(mean(x²) + eps) * w`, over each of `groups` equal parts of a row: `(x: T [.., d], w)`, where `w` has one
-    /// element for each of the row, or of a part, which then serves every part: a norm of each head.
-    RmsNorm {
-        /// Keeps the root away from zero.
-        eps: f32,
-        /// Parts of a row, each with a mean of its own; 1 for a whole row.
-        groups: usize,
-    },
+    /// `x / sqrt(mean(x²) + eps) * w`, over each of `groups` equal parts of a row, 1 for a whole row: `(x: T [.., d], w)`, where
+    /// `w` has one element for each of the row, or of a part, which then serves every part: a norm of each head.
+    RmsNorm { eps: f32, groups: usize },
     /// `(x - mean(x)) / sqrt(mean((x - mean(x))²) + eps) * w + b` over a row: `(x: T [.., d], w [d], b [d]?)`.
-    LayerNorm {
-        /// Keeps the root away from zero.
-        eps: f32,
-    },
+    LayerNorm { eps: f32 },
     /// `exp(x - max) / Σ exp(x - max)` over a row. A row of nothing but `-inf` gives zeros.
     Softmax,
     /// `x · Wᵀ`: `(x: T [.., m, k], w [n, k]) -> T [.., m, n]`, or with a matrix for each of the outer axes,
@@ -126,14 +107,9 @@ pub enum Op {
     /// `(x: T [tokens, heads * head_dim], positions: U32 [tokens], freqs: F32 [rotated / 2])`. Elements past the rotated ones
     /// stay as they are.
     Rope(Rope),
-    /// Stores the keys and values of the step's tokens: `(k: T [tokens, kv_heads * head_dim], v: T [tokens, kv_heads *
-    /// value_dim]) -> receipt`.
-    KvWrite {
-        /// Whose keys and values.
-        state: StateId,
-        /// Heads of a row.
-        kv_heads: usize,
-    },
+    /// Stores the keys and values of the step's tokens in `state`: `(k: T [tokens, kv_heads * head_dim], v: T [tokens,
+    /// kv_heads * value_dim]) -> receipt`.
+    KvWrite { state: StateId, kv_heads: usize },
     /// `softmax(scale * q · Kᵀ) · V` of each head over the cache of its sequence:
     /// `(q: T [tokens, heads * head_dim], receipt, sinks [heads]?) -> T [tokens, heads * value_dim]`. A row that may see
     /// nothing gives zeros.
@@ -143,12 +119,9 @@ pub enum Op {
     /// heads share a key/value head. A row that sees no key gives zeros.
     Sdpa(Sdpa),
     /// A convolution along the sequence, column by column: `y[t] = Σ_j w[.., j] * x[t - (width - 1) + j]` over
-    /// `(x: T [tokens, d], w [d, width]) -> T [tokens, d]`. Keeps the last `width - 1` rows of the sequence; before its first
-    /// token there are zeros.
-    ShortConv {
-        /// Whose rows.
-        state: StateId,
-    },
+    /// `(x: T [tokens, d], w [d, width]) -> T [tokens, d]`. Keeps the last `width - 1` rows of the sequence in `state`; before
+    /// its first token there are zeros.
+    ShortConv { state: StateId },
     /// Of each head and token: `S = decay * S`; `u = β * v`, or `β * (v - Sᵀ k)` by the delta rule; `S = S + k uᵀ`; `y = Sᵀ q`.
     /// `(q, k: T [tokens, heads * key_dim], v: T [tokens, heads * value_dim], decay, β: T [tokens, heads]) -> T [tokens,
     /// heads * value_dim]`. `S` is kept in `F32`; before a sequence's first token it is 0.
@@ -157,23 +130,15 @@ pub enum Op {
     Argmax,
     /// The indices of the `k` largest numbers of each row, largest first: `(x: T [.., n]) -> U32 [.., k]`. Of equals the
     /// lowest index first; NaN counts as `-inf`. `1 ≤ k ≤ n`.
-    TopK {
-        /// How many.
-        k: usize,
-    },
+    TopK { k: usize },
     /// Chooses a token from each row of logits, see [`crate::sample`]: `(x: F32 [rows, n], choices: U32 [..]) -> U32 [rows]`.
     /// A row without a number gives [`u32::MAX`].
     Sample,
 
     /// `concat_i(W_i · norm(x) + b_i) + residual`: `(x, norm_w?, W_0.., b_0..?, residual?)`.
     Project(Project),
-    /// `act(G · norm(x)) * (U · norm(x))`: `(x, norm_w?, G, U)`.
-    GatedProject {
-        /// Normalise `x` by [`Op::RmsNorm`] with this epsilon first.
-        norm: Option<f32>,
-        /// The gate's activation.
-        act: Unary,
-    },
+    /// `act(G · norm(x)) * (U · norm(x))`: `(x, norm_w?, G, U)`, with the norm of a [`Project`].
+    GatedProject { norm: Option<f32>, act: Unary },
     /// The way into attention: `q | k | v = concat_i(W_i · norm(x) + b_i)`, query heads and key heads normalised and rotated,
     /// keys and values stored. Returns the queries: `(x, norm_w?, W_q, W_k, W_v, b_q, b_k, b_v?, head_norm_q, head_norm_k?,
     /// positions, freqs) -> T [tokens, heads * head_dim]`.
@@ -310,11 +275,7 @@ pub enum OpClass {
     Source,
     /// A function of its inputs: it can be carried out alone.
     Pure,
-    /// It needs a step: it reads, or also writes, what is kept between steps.
-    State {
-        /// Whose.
-        state: StateId,
-        /// Whether it changes it.
-        writes: bool,
-    },
+    /// It needs a step: it reads, or also writes, a state that is kept between steps.
+    #[allow(missing_docs, reason = "the variant says what the fields are")]
+    State { state: StateId, writes: bool },
 }

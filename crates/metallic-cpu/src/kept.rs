@@ -40,12 +40,7 @@ struct KvSlabs {
 
 impl KvSlabs {
     fn new(state: Option<&State>, kind: KvType) -> KvSlabs {
-        let shape = match state {
-            Some(State::Kv(kv)) => *kv,
-            Some(State::Recurrent(_)) | None => {
-                KvState { kv_heads: 0, key_dim: 0, value_dim: 0, window: None }
-            }
-        };
+        let shape = state.and_then(State::kv).copied().unwrap_or_default();
         let [key_bytes, value_bytes] = [shape.key_dim, shape.value_dim].map(|dim| kind.block_bytes(dim));
         KvSlabs { shape, key_bytes, value_bytes, slabs: Vec::new() }
     }

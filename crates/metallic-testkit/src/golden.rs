@@ -63,31 +63,32 @@ impl Expected {
     }
 }
 
+/// What lies in a folder of the golden set, by name.
+fn names(folder: &str) -> Vec<String> {
+    let complete = "the golden set is complete";
+    let entries = std::fs::read_dir(crate::data::golden().join(folder)).expect(complete);
+    let name = |e: std::io::Result<std::fs::DirEntry>| e.expect(complete).file_name();
+    let mut names: Vec<String> = entries.map(|e| name(e).to_string_lossy().into_owned()).collect();
+    names.sort();
+    names
+}
+
 /// Folders of the families this engine runs.
 pub fn folders() -> Vec<PathBuf> {
-    let known = ["llama", "mistral", "qwen2"];
-    let entries = std::fs::read_dir(crate::data::golden().join("arch")).expect("the golden set is complete");
-    let mut found: Vec<PathBuf> = entries.map(|e| e.expect("the golden set is complete").path()).collect();
-    found.retain(|path| {
-        let name = path.file_name().expect("the golden set is complete").to_string_lossy().into_owned();
-        known.iter().any(|family| name == *family || name.starts_with(&format!("{family}_")))
-    });
-    found.sort();
+    let is_of = |name: &str, family: &str| name == family || name.starts_with(&format!("{family}_"));
+    let mut found = names("arch");
+    found.retain(|name| ["llama", "mistral", "qwen2"].iter().any(|family| is_of(name, family)));
     assert!(found.len() >= 4, "{found:?}");
-    found
+    found.iter().map(|name| crate::data::golden().join("arch").join(name)).collect()
 }
 
 /// GGUF files of those families in supported types.
 pub fn ggufs() -> Vec<String> {
-    let entries = std::fs::read_dir(crate::data::golden().join("gguf")).expect("the golden set is complete");
-    let names = entries.filter_map(|e| {
-        e.expect("the golden set is complete").file_name().to_str()?.strip_suffix(".gguf").map(str::to_owned)
-    });
-    let mut found: Vec<String> = names
-        .filter(|n| ["llama256.", "llama_", "qwen2.", "mistral_g."].iter().any(|p| n.starts_with(p)))
-        .filter(|n| !n.ends_with("IQ4_NL") && !n.ends_with("MXFP4"))
-        .collect();
-    found.sort();
+    let mut found = names("gguf");
+    found.retain(|n| ["llama256.", "llama_", "qwen2.", "mistral_g."].iter().any(|p| n.starts_with(p)));
+    let names = found.iter().filter_map(|n| n.strip_suffix(".gguf"));
+    let found: Vec<String> =
+        names.filter(|n| !n.ends_with("IQ4_NL") && !n.ends_with("MXFP4")).map(str::to_owned).collect();
     assert!(found.len() >= 5, "{found:?}");
     found
 }

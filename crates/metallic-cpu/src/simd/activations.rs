@@ -38,9 +38,6 @@ pub struct QuantizedRows {
 
 impl QuantizedRows {
     /// Quantises `x` (`[rows, cols]`), replacing what was held. Does not allocate within the capacity.
-    ///
-    /// # Panics
-    /// Where `cols` is no multiple of 32 or `x` does not fill its rows.
     pub fn quantize(&mut self, isa: Isa, team: &Team, x: &[f32], cols: usize) {
         assert!(cols > 0 && cols.is_multiple_of(GROUP), "{cols} columns do not fill groups of {GROUP}");
         assert!(x.len().is_multiple_of(cols), "{} values do not fill rows of {cols}", x.len());
@@ -66,28 +63,16 @@ impl QuantizedRows {
 
 /// The right-hand side of a matrix product, `[rows, cols]`.
 #[derive(Clone, Copy, Debug)]
+#[allow(missing_docs, reason = "the variants say what the fields are")]
 pub enum Activations<'a> {
-    /// For F32, F16 and BF16 weights.
-    F32 {
-        /// `[rows, cols]`.
-        values: &'a [f32],
-        /// Values of a row.
-        cols: usize,
-    },
-    /// For quantised weights.
-    Q8 {
-        /// `[rows, cols / 32]`.
-        groups: &'a [QGroup],
-        /// Values of a row.
-        cols: usize,
-    },
+    /// For F32, F16 and BF16 weights: values `[rows, cols]`.
+    F32 { values: &'a [f32], cols: usize },
+    /// For quantised weights: groups `[rows, cols / 32]`.
+    Q8 { groups: &'a [QGroup], cols: usize },
 }
 
 impl Activations<'_> {
     /// Some of its rows.
-    ///
-    /// # Panics
-    /// Where it has no such rows.
     #[must_use]
     pub fn part(self, rows: Range<usize>) -> Self {
         match self {

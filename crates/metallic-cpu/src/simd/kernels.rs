@@ -4,7 +4,7 @@ use metallic_core::DType;
 
 use super::activations::{Activations, GROUP, QGroup};
 use super::format::{BF16, Element, F16, F32, Format, with_format};
-use super::isa::Isa;
+use super::isa::{Isa, compile};
 #[cfg(target_arch = "x86_64")]
 use super::lanes::{Avx2, Avx512};
 use super::lanes::{Lanes, Portable};
@@ -38,6 +38,26 @@ enum Body {
     Float(FloatFn),
 }
 
+/// What was compiled for an instruction set, and how many tokens it takes together.
+macro_rules! chosen {
+    ($isa:expr, $kind:ident, $block:ident) => {
+        match $isa.usable() {
+            #[cfg(target_arch = "x86_64")]
+            Isa::Avx512Vnni => (Body::$kind(avx512), Avx512::$block),
+            #[cfg(target_arch = "x86_64")]
+            Isa::Avx2 => (Body::$kind(avx2), Avx2::$block),
+            _ => (Body::$kind(portable), Portable::$block),
+        }
+    };
+}
+
+macro_rules! float {
+    ($isa:expr, $element:ty) => {{
+        compile!(float_body::<$element>(w: &[u8], x: &[f32], count: usize, y: &mut Block));
+        chosen!($isa, Float, FLOAT_BLOCK)
+    }};
+}
+
 /// A kernel chosen for an instruction set and a type.
 #[derive(Clone, Copy)]
 pub(super) struct Kernel {
@@ -49,13 +69,15 @@ pub(super) struct Kernel {
 impl Kernel {
     /// The kernel for weights of `dtype`, a float or quantised type.
     pub(super) fn of(isa: Isa, dtype: DType) -> Kernel {
-        let (body, block) = match isa.usable() {
-            #[cfg(target_arch = "x86_64")]
-            Isa::Avx512Vnni => choose::<Avx512>(dtype),
-            #[cfg(target_arch = "x86_64")]
-            Isa::Avx2 => choose::<Avx2>(dtype),
-            _ => choose::<Portable>(dtype),
-        };
+        let (body, block) = with_format!(dtype, |Q| {
+            compile!(int_body::<Q>(w: &IntTile<'_>, x: &[QGroup], count: usize, y: &mut Block));
+            chosen!(isa, Int, INT_BLOCK)
+        }, else match dtype {
+            DType::F16 => float!(isa, F16),
+            DType::BF16 => float!(isa, BF16),
+            // Packing refuses integers.
+            _ => float!(isa, F32),
+        });
         Kernel { dtype, body, block }
     }
 
@@ -71,9 +93,6 @@ impl Kernel {
     }
 
     /// Products of tile `tile` of `w` with `count` tokens from `token` on; `count` is what `fitting` said.
-    ///
-    /// # Panics
-    /// Where `w` or `x` are of another kind or shape.
     pub(super) fn run(
         &self,
         w: &PackedMatrix,
@@ -103,54 +122,6 @@ impl Kernel {
             _ => panic!("activations of the wrong kind for {w:?}"),
         }
     }
-}
-
-/// What an instruction set calls its entry points.
-trait Entry: Lanes {
-    fn int<Q: Format>() -> IntFn;
-    fn float<D: Element>() -> FloatFn;
-}
-
-macro_rules! entry {
-    ($lanes:ident $(, $features:literal)?) => {
-        impl Entry for $lanes {
-            fn int<Q: Format>() -> IntFn {
-                $(#[target_feature(enable = $features)])?
-                unsafe fn body<Q: Format>(w: &IntTile<'_>, x: &[QGroup], count: usize, y: &mut Block) {
-                    // SAFETY: this function has the features; the rest by the caller.
-                    unsafe { int_body::<$lanes, Q>(w, x, count, y) }
-                }
-                body::<Q>
-            }
-
-            fn float<D: Element>() -> FloatFn {
-                $(#[target_feature(enable = $features)])?
-                unsafe fn body<D: Element>(w: &[u8], x: &[f32], count: usize, y: &mut Block) {
-                    // SAFETY: this function has the features; the rest by the caller.
-                    unsafe { float_body::<$lanes, D>(w, x, count, y) }
-                }
-                body::<D>
-            }
-        }
-    };
-}
-
-#[cfg(target_arch = "x86_64")]
-entry!(Avx512, "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,avx2,fma,f16c");
-#[cfg(target_arch = "x86_64")]
-entry!(Avx2, "avx2,fma,f16c");
-entry!(Portable);
-
-fn choose<L: Entry>(dtype: DType) -> (Body, usize) {
-    with_format!(dtype, |Q| (Body::Int(L::int::<Q>()), L::INT_BLOCK), else {
-        let body = match dtype {
-            DType::F16 => L::float::<F16>(),
-            DType::BF16 => L::float::<BF16>(),
-            // Packing refuses integers.
-            _ => L::float::<F32>(),
-        };
-        (Body::Float(body), L::FLOAT_BLOCK)
-    })
 }
 
 /// # Safety

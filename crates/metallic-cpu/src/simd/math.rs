@@ -21,9 +21,6 @@ macro_rules! by_16 {
 }
 
 /// `Σ a[i] * b[i]`.
-///
-/// # Panics
-/// Where the lengths differ.
 pub fn dot_f32(isa: Isa, a: &[f32], b: &[f32]) -> f32 {
     assert_eq!(a.len(), b.len(), "vectors of a dot product");
     dispatch!(isa, fn<L>(a: &[f32], b: &[f32]) -> f32 {
@@ -54,9 +51,6 @@ pub fn dot_f32(isa: Isa, a: &[f32], b: &[f32]) -> f32 {
 }
 
 /// `y[i] += a * x[i]`.
-///
-/// # Panics
-/// Where the lengths differ.
 pub fn axpy(isa: Isa, a: f32, x: &[f32], y: &mut [f32]) {
     assert_eq!(x.len(), y.len(), "vectors of a scaled add");
     dispatch!(isa, fn<L>(a: f32, x: &[f32], y: &mut [f32]) {
@@ -81,9 +75,6 @@ pub fn axpy(isa: Isa, a: f32, x: &[f32], y: &mut [f32]) {
 }
 
 /// `y[i] += x[i]`.
-///
-/// # Panics
-/// Where the lengths differ.
 pub fn add(isa: Isa, x: &[f32], y: &mut [f32]) {
     assert_eq!(x.len(), y.len(), "vectors of an add");
     dispatch!(isa, fn<L>(x: &[f32], y: &mut [f32]) {
@@ -120,9 +111,6 @@ pub fn sum_of_squares(isa: Isa, x: &[f32]) -> f64 {
 }
 
 /// `out = x / sqrt(mean(x²) + eps) * w`.
-///
-/// # Panics
-/// Where the lengths differ.
 pub fn rms_norm(isa: Isa, x: &[f32], w: &[f32], eps: f32, out: &mut [f32]) {
     assert!(x.len() == w.len() && x.len() == out.len(), "vectors of a norm");
     let mean = sum_of_squares(isa, x) / x.len().max(1) as f64;
@@ -153,9 +141,6 @@ pub fn silu_in_place(isa: Isa, x: &mut [f32]) {
 }
 
 /// `y[i] = act(gate[i]) * y[i]`.
-///
-/// # Panics
-/// Where the lengths differ.
 pub fn gated(isa: Isa, act: Gate, gate: &[f32], y: &mut [f32]) {
     assert_eq!(gate.len(), y.len(), "vectors of a gate");
     dispatch!(isa, fn<L>(act: Gate, gate: &[f32], y: &mut [f32]) {

@@ -23,18 +23,12 @@ pub enum Gate {
 
 /// The left-hand side of a product.
 #[derive(Clone, Copy, Debug)]
+#[allow(missing_docs, reason = "the formulas say what the fields are")]
 pub enum Factors<'a> {
     /// `y = W x`.
     Plain(&'a PackedMatrix),
-    /// `y = act(G x) * (U x)`; both matrices have one shape.
-    Gated {
-        /// `G`.
-        gate: &'a PackedMatrix,
-        /// `U`.
-        up: &'a PackedMatrix,
-        /// `act`.
-        act: Gate,
-    },
+    /// `y = act(gate x) * (up x)`; both matrices have one shape.
+    Gated { gate: &'a PackedMatrix, up: &'a PackedMatrix, act: Gate },
 }
 
 impl Factors<'_> {
@@ -163,9 +157,6 @@ struct Part {
 }
 
 /// Computes all `products` in one fork-join of `team`. Allocates nothing.
-///
-/// # Panics
-/// Where shapes or kinds of a product do not fit together.
 pub fn matmul(isa: Isa, team: &Team, products: &mut [Matmul<'_>]) {
     products.iter().for_each(Matmul::check);
     let products = &*products;

@@ -1,7 +1,7 @@
 //! Instruction sets, packed weights, matrix products, vector helpers and the thread team.
 //!
 //! This folder is the only place of the crate with `unsafe`: every public function checks lengths and the
-//! instruction set first, so code outside stays safe.
+//! instruction set first, and panics where lengths do not fit, so code outside stays safe.
 #![allow(unsafe_code)]
 // Every vector load in this folder is an unaligned one.
 #![allow(clippy::cast_ptr_alignment)]

@@ -126,9 +126,6 @@ impl Team {
     }
 
     /// Runs `body(i, chunk)` for every chunk of `chunk_len` elements (the last may be shorter), as [`Team::run`].
-    ///
-    /// # Panics
-    /// Where `chunk_len` is 0, or as [`Team::run`] does.
     pub fn for_chunks<T: Send>(
         &self,
         data: &mut [T],
@@ -144,9 +141,6 @@ impl Team {
     }
 
     /// Runs `body(i, a's i-th chunk, b's i-th chunk)` for every chunk of both, of `lens` elements each, as [`Team::run`].
-    ///
-    /// # Panics
-    /// Where a length is 0 or the two have not the same number of chunks, or as [`Team::run`] does.
     pub fn for_both<T: Send, U: Send>(
         &self,
         a: &mut [T],
@@ -166,9 +160,6 @@ impl Team {
     }
 
     /// Runs `body(i, piece)` for pieces of `data` one after another, the `i`-th ending at `ends[i]`, as [`Team::run`].
-    ///
-    /// # Panics
-    /// Where an end lies before the last one or beyond `data`, or as [`Team::run`] does.
     pub fn for_pieces<T: Send>(&self, data: &mut [T], ends: &[usize], body: impl Fn(usize, &mut [T]) + Sync) {
         assert!(
             ends.is_sorted() && ends.last().is_none_or(|end| *end <= data.len()),

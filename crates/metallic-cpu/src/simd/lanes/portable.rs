@@ -1,5 +1,7 @@
 //! Plain arrays: for every other processor, in a shape the compiler turns into its vectors.
 
+use std::array::from_fn;
+
 use half::{bf16, f16};
 
 use super::Lanes;
@@ -62,34 +64,19 @@ impl Lanes for Portable {
     #[inline(always)]
     unsafe fn load_f16(p: *const u8) -> Self::F {
         // SAFETY: 32 readable bytes by the caller.
-        let bytes = unsafe { p.cast::<[[u8; 2]; 16]>().read() };
-        let mut out = [0.0; 16];
-        for (out, bytes) in out.iter_mut().zip(bytes) {
-            *out = widen(u16::from_le_bytes(bytes));
-        }
-        out
+        unsafe { p.cast::<[[u8; 2]; 16]>().read() }.map(|bytes| widen(u16::from_le_bytes(bytes)))
     }
 
     #[inline(always)]
     unsafe fn load_bf16(p: *const u8) -> Self::F {
         // SAFETY: 32 readable bytes by the caller.
-        let bytes = unsafe { p.cast::<[[u8; 2]; 16]>().read() };
-        let mut out = [0.0; 16];
-        for (out, bytes) in out.iter_mut().zip(bytes) {
-            *out = bf16::from_le_bytes(bytes).to_f32();
-        }
-        out
+        unsafe { p.cast::<[[u8; 2]; 16]>().read() }.map(|bytes| bf16::from_le_bytes(bytes).to_f32())
     }
 
     #[inline(always)]
     unsafe fn load_i8(p: *const u8) -> Self::F {
         // SAFETY: 16 readable bytes by the caller.
-        let bytes = unsafe { p.cast::<[i8; 16]>().read() };
-        let mut out = [0.0; 16];
-        for (out, byte) in out.iter_mut().zip(bytes) {
-            *out = f32::from(byte);
-        }
-        out
+        unsafe { p.cast::<[i8; 16]>().read() }.map(f32::from)
     }
 
     #[inline(always)]
@@ -100,36 +87,23 @@ impl Lanes for Portable {
 
     #[inline(always)]
     unsafe fn store_f16(x: Self::F, p: *mut u8) {
-        let mut bytes = [[0; 2]; 16];
-        for (bytes, x) in bytes.iter_mut().zip(x) {
-            *bytes = f16::from_f32(x).to_le_bytes();
-        }
         // SAFETY: 32 writable bytes by the caller.
-        unsafe { p.cast::<[[u8; 2]; 16]>().write(bytes) }
+        unsafe { p.cast::<[[u8; 2]; 16]>().write(x.map(|x| f16::from_f32(x).to_le_bytes())) }
     }
 
     #[inline(always)]
-    unsafe fn add(mut a: Self::F, b: Self::F) -> Self::F {
-        for i in 0..16 {
-            a[i] += b[i];
-        }
-        a
+    unsafe fn add(a: Self::F, b: Self::F) -> Self::F {
+        from_fn(|i| a[i] + b[i])
     }
 
     #[inline(always)]
-    unsafe fn mul(mut a: Self::F, b: Self::F) -> Self::F {
-        for i in 0..16 {
-            a[i] *= b[i];
-        }
-        a
+    unsafe fn mul(a: Self::F, b: Self::F) -> Self::F {
+        from_fn(|i| a[i] * b[i])
     }
 
     #[inline(always)]
-    unsafe fn fma(a: Self::F, b: Self::F, mut c: Self::F) -> Self::F {
-        for i in 0..16 {
-            c[i] = if Self::FMA { a[i].mul_add(b[i], c[i]) } else { a[i] * b[i] + c[i] };
-        }
-        c
+    unsafe fn fma(a: Self::F, b: Self::F, c: Self::F) -> Self::F {
+        from_fn(|i| if Self::FMA { a[i].mul_add(b[i], c[i]) } else { a[i] * b[i] + c[i] })
     }
 
     #[inline(always)]
@@ -146,11 +120,7 @@ impl Lanes for Portable {
 
     #[inline(always)]
     unsafe fn to_float(x: Self::I) -> Self::F {
-        let mut out = [0.0; 16];
-        for (out, x) in out.iter_mut().zip(x) {
-            *out = x as f32;
-        }
-        out
+        x.map(|x| x as f32)
     }
 
     #[inline(always)]
