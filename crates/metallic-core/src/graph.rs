@@ -259,18 +259,6 @@ impl<'g> Var<'g> {
         self.builder.add(op, [self].into_iter().chain(more))
     }
 
-    /// `x * factor`
-    #[track_caller]
-    pub fn scale(self, factor: f32) -> Var<'g> {
-        self.scalar(Binary::Mul, factor)
-    }
-
-    /// `x / sqrt(mean(x²) + eps) * w`
-    #[track_caller]
-    pub fn rms_norm(self, w: Var<'g>, eps: f32) -> Var<'g> {
-        self.rms_norm_groups(w, eps, 1)
-    }
-
     /// A token chosen from each row of these logits, as the step says.
     #[track_caller]
     pub fn sample(self) -> Var<'g> {
@@ -304,6 +292,8 @@ methods! {
     gather(ids: Var<'g>) = Op::Gather, [ids];
     /// The same numbers as another float type.
     cast(dtype: DType) = Op::Cast(dtype), [];
+    /// `x * factor`
+    scale(factor: f32) = Op::Scalar { op: Binary::Mul, value: factor, reversed: false }, [];
     /// `f(x, value)`
     scalar(op: Binary, value: f32) = Op::Scalar { op, value, reversed: false }, [];
     /// `cap * tanh(x / cap)`
@@ -312,6 +302,8 @@ methods! {
     gated(act: Unary, up: Var<'g>) = Op::Gated(act), [up];
     /// Softmax over each row.
     softmax() = Op::Softmax, [];
+    /// `x / sqrt(mean(x²) + eps) * w`
+    rms_norm(w: Var<'g>, eps: f32) = Op::RmsNorm { eps, groups: 1 }, [w];
     /// [`Var::rms_norm`] over each of `groups` equal parts of a row.
     rms_norm_groups(w: Var<'g>, eps: f32, groups: usize) = Op::RmsNorm { eps, groups }, [w];
     /// `(x - mean(x)) / sqrt(variance(x) + eps) * w + b`

@@ -220,44 +220,32 @@ impl<'a> Finder<'a> {
             return None;
         }
         let mut parts = vec![q, k, write];
-        let (from_q, from_k, head_norm) = self.head_norms(&attention, self.input(q, 0), self.input(k, 0));
+        let (mut from_q, mut from_k) = (self.input(q, 0), self.input(k, 0));
+        // Epsilon and weight of a norm of each head.
+        let normed = |id: NodeId, heads: usize| match self.op(id) {
+            Op::RmsNorm { eps, groups } if *groups == heads && self.once(id) => {
+                let w = self.input(id, 1);
+                (self.graph.node(w).ty.shape.cols() == head_dim).then_some((*eps, w))
+            }
+            _ => None,
+        };
+        let norms =
+            normed(from_q, heads).zip(normed(from_k, kv_heads)).filter(|(of_q, of_k)| of_q.0 == of_k.0);
+        if norms.is_some() {
+            parts.extend([from_q, from_k]);
+            (from_q, from_k) = (self.input(from_q, 0), self.input(from_k, 0));
+        }
         if ![from_q, from_k].iter().all(|n| self.once(*n)) {
             return None;
         }
         let linears =
             [self.linear(from_q, &mut parts)?, self.linear(from_k, &mut parts)?, self.linear(v, &mut parts)?];
         let (Project { norm, bias, .. }, mut inputs) = self.project(&linears, &mut parts)?;
-        let eps = head_norm.map(|(eps, weights)| {
-            parts.extend([self.input(q, 0), self.input(k, 0)]);
-            inputs.extend(weights);
-            eps
-        });
+        inputs.extend(norms.iter().flat_map(|(of_q, of_k)| [of_q.1, of_k.1]));
         inputs.extend([positions, freqs]);
-        let qkv = Qkv { norm, bias, head_norm: eps, rope: *rope, state, heads, kv_heads };
+        let head_norm = norms.map(|((eps, _), _)| eps);
+        let qkv = Qkv { norm, bias, head_norm, rope: *rope, state, heads, kv_heads };
         Some((Fusion::SelfAttention { qkv, inputs }, parts))
-    }
-
-    /// What the norms of query heads and of key heads are taken of, with their epsilon and weights; `q` and `k` themselves
-    /// where they are no such norms.
-    fn head_norms(
-        &self,
-        attention: &Attention,
-        q: NodeId,
-        k: NodeId,
-    ) -> (NodeId, NodeId, Option<(f32, [NodeId; 2])>) {
-        let of_heads = |id: NodeId, heads: usize| match self.op(id) {
-            Op::RmsNorm { eps, groups } if *groups == heads && self.once(id) => {
-                let (x, w) = (self.input(id, 0), self.input(id, 1));
-                (self.graph.node(w).ty.shape.cols() == attention.head_dim).then_some((*eps, x, w))
-            }
-            _ => None,
-        };
-        match (of_heads(q, attention.heads), of_heads(k, attention.kv_heads)) {
-            (Some((eps, from_q, w_q)), Some((eps_k, from_k, w_k))) if eps == eps_k => {
-                (from_q, from_k, Some((eps, [w_q, w_k])))
-            }
-            _ => (q, k, None),
-        }
     }
 
     /// `act(G·x) * (U·x)`

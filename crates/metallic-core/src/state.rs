@@ -52,29 +52,23 @@ pub struct StateLayout {
     states: Vec<Option<State>>,
 }
 
-/// What a node says of the state it uses; whether it limits how far back is looked.
-struct Claim {
-    state: State,
-    reads: bool,
-}
-
 impl StateLayout {
     /// What `graph` keeps, with keys and values stored as `dtype`: `F32`, `F16`, `BF16` or `Q8_0`.
     pub fn of(graph: &Graph, dtype: DType) -> Result<StateLayout, TypeError> {
         let mut layout = StateLayout { dtype, states: Vec::new() };
         let mut read = Vec::new();
         for node in graph.nodes() {
-            let (Some(id), Some(claim)) = (node.op.state(), claim(graph, node)) else { continue };
+            let (Some(id), Some((state, reads))) = (node.op.state(), claim(graph, node)) else { continue };
             if layout.states.len() <= id.0 {
                 layout.states.resize(id.0 + 1, None);
                 read.resize(id.0 + 1, false);
             }
-            let merged = merge(layout.states[id.0], &claim, read[id.0]);
+            let merged = merge((layout.states[id.0], read[id.0]), (state, reads));
             layout.states[id.0] = Some(merged.map_err(|found| TypeError::Parameter {
                 op: node.op.name(),
-                what: format!("{} where layer state {} has {found}", claim.state.describe(), id.0),
+                what: format!("{} where layer state {} has {found}", state.describe(), id.0),
             })?);
-            read[id.0] |= claim.reads;
+            read[id.0] |= reads;
         }
         for kv in layout.kv_states() {
             for dim in [kv.key_dim, kv.value_dim] {
@@ -155,13 +149,14 @@ impl StateLayout {
     }
 }
 
-fn claim(graph: &Graph, node: &Node) -> Option<Claim> {
+/// What a node says of the state it uses, and whether it limits how far back is looked.
+fn claim(graph: &Graph, node: &Node) -> Option<(State, bool)> {
     let shape = |index: usize| node.inputs.get(index).map(|id| graph.node(*id).ty.shape);
     let cols = |index: usize| shape(index).map(|shape: Shape| shape.cols());
     let kv = |kv_heads: usize, key_dim: usize, value_dim: usize, window: Option<usize>| {
         State::Kv(KvState { kv_heads, key_dim, value_dim, window })
     };
-    let (state, reads) = match node.op {
+    Some(match node.op {
         Op::KvWrite { kv_heads, .. } => {
             let heads = kv_heads.max(1);
             (kv(kv_heads, cols(0)? / heads, cols(1)? / heads, None), false)
@@ -173,16 +168,15 @@ fn claim(graph: &Graph, node: &Node) -> Option<Claim> {
         Op::ShortConv { .. } => (State::Recurrent(cols(0)? * (cols(1)?.max(1) - 1)), true),
         Op::Recurrence(r) => (State::Recurrent(r.elements()), true),
         source_ops!() | matrix_ops!() | plain_ops!() => return None,
-    };
-    Some(Claim { state, reads })
+    })
 }
 
 /// Both together, or what stands there where they do not fit.
-fn merge(known: Option<State>, claim: &Claim, was_read: bool) -> Result<State, String> {
-    let Some(known) = known else { return Ok(claim.state) };
-    match (known, claim.state) {
+fn merge((known, was_read): (Option<State>, bool), (state, reads): (State, bool)) -> Result<State, String> {
+    let Some(known) = known else { return Ok(state) };
+    match (known, state) {
         (State::Kv(a), State::Kv(b)) if KvState { window: b.window, ..a } == b => {
-            let window = match (was_read, claim.reads) {
+            let window = match (was_read, reads) {
                 (true, true) => a.window.zip(b.window).map(|(a, b)| a.max(b)),
                 (true, false) => a.window,
                 (false, _) => b.window,

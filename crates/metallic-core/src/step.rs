@@ -193,11 +193,9 @@ impl Step<'_> {
         if tokens == 0 {
             return Err(StepError::Empty);
         }
-        for fed in self.fed {
-            if fed.token as usize >= tokens || fed.row as usize >= limits.fed_rows {
-                let Fed { token, row } = *fed;
-                return Err(StepError::FedOutOfRange { token, tokens, row, rows: limits.fed_rows });
-            }
+        let lost = |fed: &&Fed| fed.token as usize >= tokens || fed.row as usize >= limits.fed_rows;
+        if let Some(&Fed { token, row }) = self.fed.iter().find(lost) {
+            return Err(StepError::FedOutOfRange { token, tokens, row, rows: limits.fed_rows });
         }
         let is_fed = |index: usize| self.fed.iter().any(|fed| fed.token as usize == index);
         let outside = |(index, id): &(usize, &u32)| **id as usize >= vocab && !is_fed(*index);

@@ -50,25 +50,20 @@ impl Activated {
         if matrices.iter().any(|w| w.is_quantized()) {
             self.quantized.quantize(p.isa, p.team, values, cols);
         }
-        Ok(Sides { values, cols, quantized: &self.quantized })
+        Ok(Sides { floats: Activations::F32 { values, cols }, quantized: self.quantized.all() })
     }
 }
 
 /// One left side in the forms different matrices want.
 #[derive(Clone, Copy)]
 struct Sides<'a> {
-    values: &'a [f32],
-    cols: usize,
-    quantized: &'a QuantizedRows,
+    floats: Activations<'a>,
+    quantized: Activations<'a>,
 }
 
 impl<'a> Sides<'a> {
     fn matching(&self, w: &PackedMatrix) -> Activations<'a> {
-        if w.is_quantized() {
-            self.quantized.all()
-        } else {
-            Activations::F32 { values: self.values, cols: self.cols }
-        }
+        if w.is_quantized() { self.quantized } else { self.floats }
     }
 }
 

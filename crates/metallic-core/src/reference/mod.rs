@@ -102,7 +102,7 @@ impl Program for Interpreter {
     }
 
     fn reserved_blocks(&self) -> usize {
-        self.kept.blocks()
+        self.kept.blocks
     }
 
     fn reserve_slots(&mut self, slots: usize) -> Result<(), BackendError> {
@@ -123,7 +123,7 @@ impl Program for Interpreter {
         if self.submitted.is_some() {
             return Err(failed("a step is under way"));
         }
-        let (blocks, slots) = (self.kept.blocks(), self.kept.slots());
+        let (blocks, slots) = (self.kept.blocks, self.kept.slots());
         step.validate(&StepLimits { vocab: self.graph.vocab(), blocks, slots, fed_rows: 0 })?;
         let start = Instant::now();
         let mut stats = RunStats::default();

@@ -35,7 +35,12 @@ pub struct View {
 impl View {
     /// All elements of a row-major tensor that begins at the memory's first byte.
     pub fn contiguous(dtype: DType, shape: &[usize]) -> Result<View, TensorError> {
-        View::row_major(dtype, 0, shape)
+        let mut strides = vec![1usize; shape.len()];
+        for axis in (1..shape.len()).rev() {
+            let stride = strides[axis].checked_mul(shape[axis].max(1));
+            strides[axis - 1] = stride.ok_or_else(|| too_large(dtype, shape))?;
+        }
+        View::strided(dtype, 0, shape, &strides)
     }
 
     /// Any view.
@@ -55,20 +60,6 @@ impl View {
         view.checked()
     }
 
-    fn row_major(dtype: DType, offset: usize, shape: &[usize]) -> Result<View, TensorError> {
-        let rank = shape.len();
-        let mut strides = [0; MAX_RANK];
-        if rank > MAX_RANK {
-            return Err(TensorError::Rank { axes: rank, strides: rank });
-        }
-        let mut stride = 1usize;
-        for axis in (0..rank).rev() {
-            strides[axis] = stride;
-            stride = stride.checked_mul(shape[axis].max(1)).ok_or_else(|| too_large(dtype, shape))?;
-        }
-        View::strided(dtype, offset, shape, &strides[..rank])
-    }
-
     /// Holds the invariants: everything can be counted, no block is cut.
     fn checked(self) -> Result<View, TensorError> {
         // Also without elements: any product of axes may be taken.
@@ -77,14 +68,12 @@ impl View {
         if self.is_empty() {
             return Ok(self);
         }
-        let last = self
-            .axes()
-            .try_fold(self.offset, |last, (len, stride)| last.checked_add((len - 1).checked_mul(stride)?));
+        let further =
+            |last: usize, (len, stride): (usize, usize)| last.checked_add((len - 1).checked_mul(stride)?);
+        let last = self.axes().try_fold(self.offset, further);
         let block = self.dtype.block_len();
         let bytes = last.and_then(|last| (last / block + 1).checked_mul(self.dtype.block_bytes()));
-        if bytes.is_none() {
-            return Err(too_large(self.dtype, self.shape()));
-        }
+        bytes.ok_or_else(|| too_large(self.dtype, self.shape()))?;
         if block > 1 {
             let is_rows = |(len, stride): (usize, usize)| stride == 1 && len.is_multiple_of(block);
             let whole = self.axes().filter(|axis| is_rows(*axis)).count() == 1
@@ -303,7 +292,7 @@ impl View {
             return Err(refused("the number of elements differs"));
         }
         if self.is_empty() {
-            return View::row_major(self.dtype, self.offset, shape);
+            return Ok(View { offset: self.offset, ..View::contiguous(self.dtype, shape)? });
         }
         let otherwise = || refused("its elements do not lie in that order; make it contiguous first");
         View::strided(self.dtype, self.offset, shape, &self.strides_for(shape).ok_or_else(otherwise)?)
@@ -339,9 +328,6 @@ impl View {
 
     /// Repeats axes of length 1, and adds outer axes, until the shape is `shape`. Copies nothing: the stride is 0.
     pub fn broadcast(self, shape: &[usize]) -> Result<View, TensorError> {
-        if shape.len() > MAX_RANK {
-            return Err(TensorError::Rank { axes: shape.len(), strides: shape.len() });
-        }
         let refused = |reason| self.refused("broadcast to", shape, reason);
         let outer = shape.len().checked_sub(self.rank).ok_or_else(|| refused("it has more axes"))?;
         let mut strides = vec![0; shape.len()];

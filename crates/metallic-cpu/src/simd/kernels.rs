@@ -103,12 +103,12 @@ impl Kernel {
     ) {
         assert!(w.dtype() == self.dtype && w.cols() == x.cols());
         assert!((1..=self.block).contains(&count) && token + count <= x.rows());
-        let values = w.tile_values(tile);
+        let values = w.values.tile(tile);
         match (self.body, x) {
             (Body::Int(body), Activations::Q8 { groups: x, cols }) => {
                 let groups = cols / GROUP;
                 let x = &x[token * groups..(token + count) * groups];
-                let tile = IntTile { values, scales: w.tile_scales(tile), groups };
+                let tile = IntTile { values, scales: w.scales.tile(tile), groups };
                 // SAFETY: the processor has the instructions (`of`); the tile has `groups` groups of this
                 // type, and `x` has `count` rows of them.
                 unsafe { body(&tile, x, count, y) }

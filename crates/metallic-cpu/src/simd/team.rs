@@ -47,12 +47,6 @@ pub struct Team {
     workers: Vec<JoinHandle<()>>,
 }
 
-impl std::fmt::Debug for Team {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Team").field("threads", &self.threads()).finish_non_exhaustive()
-    }
-}
-
 impl Team {
     /// A team of `threads` threads, the caller among them (0 counts as 1). Fails where the system refuses a thread.
     pub fn new(threads: usize) -> io::Result<Team> {

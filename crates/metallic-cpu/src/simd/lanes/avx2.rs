@@ -87,7 +87,7 @@ impl Lanes for Avx2 {
     const PANEL_WIDE: bool = false;
     const FMA: bool = true;
 
-    intrinsics! {
+    inlined! {
         fn splat(x: f32) -> Self::F { [_mm256_set1_ps(x); 2] }
         fn load(p: *const f32) -> Self::F { [_mm256_loadu_ps(p), _mm256_loadu_ps(p.add(8))] }
         fn load_f16(p: *const u8) -> Self::F {

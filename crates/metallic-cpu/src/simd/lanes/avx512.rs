@@ -55,7 +55,7 @@ impl Lanes for Avx512 {
     const PANEL_WIDE: bool = true;
     const FMA: bool = true;
 
-    intrinsics! {
+    inlined! {
         fn splat(x: f32) -> __m512 { _mm512_set1_ps(x) }
         fn load(p: *const f32) -> __m512 { _mm512_loadu_ps(p) }
         fn load_f16(p: *const u8) -> __m512 { _mm512_cvtph_ps(_mm256_loadu_si256(p.cast())) }

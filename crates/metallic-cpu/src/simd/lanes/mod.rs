@@ -4,11 +4,11 @@ use super::activations::QGroup;
 use super::format::Format;
 use super::math::ROUND;
 
-/// Functions of [`Lanes`] that are made of intrinsics alone.
-#[cfg(target_arch = "x86_64")]
-macro_rules! intrinsics {
+/// Functions of [`Lanes`], written without the frame they have in common.
+macro_rules! inlined {
     ($(fn $name:ident($($arg:ident: $ty:ty),*) $(-> $result:ty)? { $($body:tt)* })*) => {$(
         #[inline(always)]
+        #[allow(unused_unsafe, reason = "plain arrays need none")]
         unsafe fn $name($($arg: $ty),*) $(-> $result)? {
             // SAFETY: the caller has the features, and pointers are valid for what the trait says of the function.
             unsafe { $($body)* }

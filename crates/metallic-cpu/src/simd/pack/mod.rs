@@ -39,7 +39,7 @@ pub enum PackError {
 struct Line([u8; 64]);
 
 /// Bytes at the alignment of cache lines, `tile` of them for each tile.
-struct Lines {
+pub(super) struct Lines {
     lines: Vec<Line>,
     tile: usize,
 }
@@ -53,7 +53,7 @@ impl Lines {
         Lines { lines, tile: tile * 64 }
     }
 
-    fn tile(&self, tile: usize) -> &[u8] {
+    pub(super) fn tile(&self, tile: usize) -> &[u8] {
         let lines = &self.lines[tile * (self.tile / 64)..][..self.tile / 64];
         // SAFETY: lines are plain bytes without padding.
         unsafe { std::slice::from_raw_parts(lines.as_ptr().cast(), self.tile) }
@@ -92,8 +92,9 @@ pub struct PackedMatrix {
     dtype: DType,
     rows: usize,
     cols: usize,
-    values: Lines,
-    scales: Lines,
+    pub(super) values: Lines,
+    /// None for floats.
+    pub(super) scales: Lines,
 }
 
 impl std::fmt::Debug for PackedMatrix {
@@ -151,24 +152,27 @@ impl PackedMatrix {
             });
             return;
         }
+        // The blocks of a tile: of which row, and which of it.
+        let blocks = |tile: usize| {
+            let rows = tile_source(tile).chunks_exact(row_bytes).enumerate();
+            rows.flat_map(move |(row, source)| {
+                let blocks = source.chunks_exact(dtype.block_bytes()).enumerate();
+                blocks.map(move |(b, bytes)| (row, b, Block { dtype, bytes }))
+            })
+        };
         // Values and scales in two passes: each is then one run of disjoint chunks.
+        let groups = dtype.block_len() / 32;
         team.for_chunks(self.values.bytes_mut(), tile_values, |tile, values| {
-            for (row, source) in tile_source(tile).chunks_exact(row_bytes).enumerate() {
-                for (b, block) in source.chunks_exact(dtype.block_bytes()).enumerate() {
-                    let block = Block { dtype, bytes: block };
-                    for g in 0..dtype.block_len() / 32 {
-                        let at = b * (dtype.block_len() / 32) + g;
-                        with_format!(dtype, |Q| put_values::<Q>(values, at, row, &block.levels(g)), else ());
-                    }
+            for (row, b, block) in blocks(tile) {
+                for g in 0..groups {
+                    let (at, levels) = (b * groups + g, block.levels(g));
+                    with_format!(dtype, |Q| put_values::<Q>(values, at, row, &levels), else ());
                 }
             }
         });
         team.for_chunks(self.scales.bytes_mut(), tile_scales, |tile, scales| {
-            for (row, source) in tile_source(tile).chunks_exact(row_bytes).enumerate() {
-                for (b, block) in source.chunks_exact(dtype.block_bytes()).enumerate() {
-                    let block = Block { dtype, bytes: block };
-                    with_format!(dtype, |Q| put_scales::<Q>(scales, b, row, &block), else ());
-                }
+            for (row, b, block) in blocks(tile) {
+                with_format!(dtype, |Q| put_scales::<Q>(scales, b, row, &block), else ());
             }
         });
     }
@@ -201,16 +205,6 @@ impl PackedMatrix {
     /// Whether products need [`super::Activations::Q8`].
     pub fn is_quantized(&self) -> bool {
         self.dtype.is_quantized()
-    }
-
-    /// Values of a tile.
-    pub(super) fn tile_values(&self, tile: usize) -> &[u8] {
-        self.values.tile(tile)
-    }
-
-    /// Scales of a tile; empty for floats.
-    pub(super) fn tile_scales(&self, tile: usize) -> &[u8] {
-        self.scales.tile(tile)
     }
 }
 

@@ -11,7 +11,7 @@ impl PackedMatrix {
     pub(in crate::simd) fn row(&self, row: usize, out: &mut [f32]) {
         assert!(row < self.rows, "row {row} of a matrix of {}", self.rows);
         assert_eq!(out.len(), self.cols, "a row of the matrix");
-        let (values, scales) = (self.tile_values(row / TILE), self.tile_scales(row / TILE));
+        let (values, scales) = (self.values.tile(row / TILE), self.scales.tile(row / TILE));
         let lane = row % TILE;
         with_format!(self.dtype, |Q| take_row::<Q>(values, scales, lane, out), else {
             take_floats(self.dtype, values, lane, out);
