@@ -200,11 +200,8 @@ pub fn greedy(program: &mut dyn Program, tokens: &[u32], n: usize) -> Result<Vec
 
 /// The index of the largest number; the first of equals.
 pub fn argmax(row: &[f32]) -> u32 {
-    let best = row
-        .iter()
-        .enumerate()
-        .fold((0, f32::NEG_INFINITY), |best, (i, x)| if *x > best.1 { (i, *x) } else { best });
-    best.0 as u32
+    let better = |best: (u32, f32), next: (u32, f32)| if next.1 > best.1 { next } else { best };
+    (0..).zip(row.iter().copied()).fold((0, f32::NEG_INFINITY), better).0
 }
 
 /// The largest absolute difference.

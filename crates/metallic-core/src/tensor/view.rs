@@ -328,6 +328,9 @@ impl View {
 
     /// Repeats axes of length 1, and adds outer axes, until the shape is `shape`. Copies nothing: the stride is 0.
     pub fn broadcast(self, shape: &[usize]) -> Result<View, TensorError> {
+        if shape.len() > MAX_RANK {
+            return Err(TensorError::Rank { axes: shape.len(), strides: shape.len() });
+        }
         let refused = |reason| self.refused("broadcast to", shape, reason);
         let outer = shape.len().checked_sub(self.rank).ok_or_else(|| refused("it has more axes"))?;
         let mut strides = vec![0; shape.len()];
