@@ -50,10 +50,6 @@ impl Expected {
         serde_json::from_str(&text).map_err(|e| format!("{}: {e}", path.display()))
     }
 
-    fn prompt(&self, name: &str) -> Option<&Prompt> {
-        self.prompts.iter().find(|p| p.name == name)
-    }
-
     /// Root mean square by which llama.cpp, with its own activations, is off the reference.
     pub fn peer_rms(&self) -> Option<f64> {
         let by_prompt = self.checks.get("llamacpp_vs_ref_last_logits_rms")?.as_object()?;
@@ -63,31 +59,32 @@ impl Expected {
     }
 }
 
+/// What lies in a folder of the golden set, by name.
+fn names(folder: &str) -> Vec<String> {
+    let complete = "the golden set is complete";
+    let entries = std::fs::read_dir(crate::data::golden().join(folder)).expect(complete);
+    let name = |e: std::io::Result<std::fs::DirEntry>| e.expect(complete).file_name();
+    let mut names: Vec<String> = entries.map(|e| name(e).to_string_lossy().into_owned()).collect();
+    names.sort();
+    names
+}
+
 /// Folders of the families this engine runs.
 pub fn folders() -> Vec<PathBuf> {
-    let known = ["llama", "mistral", "qwen2"];
-    let entries = std::fs::read_dir(crate::data::golden().join("arch")).expect("the golden set is complete");
-    let mut found: Vec<PathBuf> = entries.map(|e| e.expect("the golden set is complete").path()).collect();
-    found.retain(|path| {
-        let name = path.file_name().expect("the golden set is complete").to_string_lossy().into_owned();
-        known.iter().any(|family| name == *family || name.starts_with(&format!("{family}_")))
-    });
-    found.sort();
+    let is_of = |name: &str, family: &str| name == family || name.starts_with(&format!("{family}_"));
+    let mut found = names("arch");
+    found.retain(|name| ["llama", "mistral", "qwen2"].iter().any(|family| is_of(name, family)));
     assert!(found.len() >= 4, "{found:?}");
-    found
+    found.iter().map(|name| crate::data::golden().join("arch").join(name)).collect()
 }
 
 /// GGUF files of those families in supported types.
 pub fn ggufs() -> Vec<String> {
-    let entries = std::fs::read_dir(crate::data::golden().join("gguf")).expect("the golden set is complete");
-    let names = entries.filter_map(|e| {
-        e.expect("the golden set is complete").file_name().to_str()?.strip_suffix(".gguf").map(str::to_owned)
-    });
-    let mut found: Vec<String> = names
-        .filter(|n| ["llama256.", "llama_", "qwen2.", "mistral_g."].iter().any(|p| n.starts_with(p)))
-        .filter(|n| !n.ends_with("IQ4_NL") && !n.ends_with("MXFP4"))
-        .collect();
-    found.sort();
+    let mut found = names("gguf");
+    found.retain(|n| ["llama256.", "llama_", "qwen2.", "mistral_g."].iter().any(|p| n.starts_with(p)));
+    let names = found.iter().filter_map(|n| n.strip_suffix(".gguf"));
+    let found: Vec<String> =
+        names.filter(|n| !n.ends_with("IQ4_NL") && !n.ends_with("MXFP4")).map(str::to_owned).collect();
     assert!(found.len() >= 5, "{found:?}");
     found
 }
@@ -203,11 +200,8 @@ pub fn greedy(program: &mut dyn Program, tokens: &[u32], n: usize) -> Result<Vec
 
 /// The index of the largest number; the first of equals.
 pub fn argmax(row: &[f32]) -> u32 {
-    let best = row
-        .iter()
-        .enumerate()
-        .fold((0, f32::NEG_INFINITY), |best, (i, x)| if *x > best.1 { (i, *x) } else { best });
-    best.0 as u32
+    let better = |best: (u32, f32), next: (u32, f32)| if next.1 > best.1 { next } else { best };
+    (0..).zip(row.iter().copied()).fold((0, f32::NEG_INFINITY), better).0
 }
 
 /// The largest absolute difference.
@@ -258,7 +252,8 @@ pub fn check_close(
             }
         }
     }
-    let prompt = expected.prompt(&expected.greedy.prompt).ok_or("greedy prompt is missing")?;
+    let is_greedy = |prompt: &&Prompt| prompt.name == expected.greedy.prompt;
+    let prompt = expected.prompts.iter().find(is_greedy).ok_or("greedy prompt is missing")?;
     let n = expected.greedy.token_ids.len();
     let ids = greedy(program, &prompt.token_ids, n).map_err(|e| e.to_string())?;
     let sure = expected.greedy.margin.iter().take_while(|m| **m > close.margin).count();
@@ -294,11 +289,7 @@ pub fn check_int8(program: &mut dyn Program, expected: &Expected) -> Result<(), 
 /// Logits at every position as the reference computed them, by prompt name.
 pub fn all_logits(path: &Path) -> Result<Vec<(String, Vec<f32>)>, String> {
     let file = metallic_formats::SafeTensors::open(path).map_err(|e| e.to_string())?;
-    let number = |b: &[u8]| f32::from_le_bytes([b[0], b[1], b[2], b[3]]);
-    Ok(file
-        .tensors()
-        .map(|t| {
-            (t.name.trim_start_matches("logits_").to_owned(), t.data.chunks_exact(4).map(number).collect())
-        })
-        .collect())
+    let numbers = |data: &[u8]| data.as_chunks().0.iter().map(|b| f32::from_le_bytes(*b)).collect();
+    let named = |name: &str| name.trim_start_matches("logits_").to_owned();
+    Ok(file.tensors().map(|t| (named(&t.name), numbers(&t.data))).collect())
 }

@@ -30,7 +30,7 @@ impl<'g> Maker<'g> {
 
     /// Random numbers of `-scale .. scale`, or random blocks.
     pub(super) fn tensor(&self, dtype: DType, shape: &[usize], scale: f32) -> Var<'g> {
-        let data = scaled_weights(dtype, shape.iter().product(), scale, &mut self.random.borrow_mut());
+        let data = weights(dtype, shape.iter().product(), scale, &mut self.random.borrow_mut());
         self.weight(dtype, shape, data)
     }
 
@@ -77,12 +77,8 @@ impl<'g> Maker<'g> {
     }
 }
 
-/// Random weights of any type, around 0.3.
-pub(crate) fn weights(dtype: DType, len: usize, random: &mut Random) -> Vec<u8> {
-    scaled_weights(dtype, len, 0.3, random)
-}
-
-fn scaled_weights(dtype: DType, len: usize, scale: f32, random: &mut Random) -> Vec<u8> {
+/// Random weights of any type, around `scale`, or around 0.3 in a K type.
+pub(crate) fn weights(dtype: DType, len: usize, scale: f32, random: &mut Random) -> Vec<u8> {
     match dtype {
         DType::Q2K | DType::Q3K | DType::Q4K | DType::Q5K | DType::Q6K => blocks(dtype, len, random),
         _ => encode(dtype, &random.floats(len, scale)),
