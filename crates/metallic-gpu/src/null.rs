@@ -1,12 +1,15 @@
 //! A device that computes nothing, for measuring what the host does, and for tests where there is no compiler: memory is real,
-//! kernels are names, work is done when it is handed over.
+//! kernels are names, work is laid out and checked as the Metal driver does it, and is done when it is handed over.
 
+use std::borrow::Cow;
 use std::sync::Mutex;
 use std::time::Duration;
 
 use metallic_core::{Bytes, DeviceInfo};
 
 use crate::command::CommandList;
+use crate::driver::check::{self, BufferFacts, PipelineFacts};
+use crate::driver::{batch, steps};
 use crate::error::GpuError;
 use crate::gpu::{BufferId, Gpu, Imported, LibraryId, Limits, Pipeline, PipelineId, Storage, Submission};
 use crate::kernels::Constants;
@@ -29,7 +32,13 @@ const LIMITS: Limits = Limits {
 pub struct Null {
     info: DeviceInfo,
     limits: Limits,
-    objects: Mutex<Objects<Mutex<Contents>, (), ()>>,
+    objects: Mutex<Objects<Buffer, (), ()>>,
+}
+
+#[derive(Debug)]
+struct Buffer {
+    facts: BufferFacts,
+    contents: Mutex<Contents>,
 }
 
 #[derive(Debug)]
@@ -61,7 +70,9 @@ impl Null {
     }
 
     fn keep(&self, contents: Contents) -> BufferId {
-        lock(&self.objects).add_buffer(Mutex::new(contents), None)
+        let writable = matches!(contents, Contents::Own(_));
+        let facts = BufferFacts { len: contents.bytes().len(), writable, host: true };
+        lock(&self.objects).add_buffer(Buffer { facts, contents: Mutex::new(contents) }, None)
     }
 }
 
@@ -100,7 +111,7 @@ impl Gpu for Null {
 
     fn write(&self, buffer: BufferId, offset: usize, bytes: &[u8]) -> Result<(), GpuError> {
         let buffer = lock(&self.objects).buffer(buffer)?;
-        let Contents::Own(found) = &mut *lock(&buffer) else {
+        let Contents::Own(found) = &mut *lock(&buffer.contents) else {
             return Err(outside(offset, bytes.len(), 0));
         };
         let len = found.len();
@@ -111,7 +122,7 @@ impl Gpu for Null {
 
     fn read(&self, buffer: BufferId, offset: usize, out: &mut [u8]) -> Result<(), GpuError> {
         let buffer = lock(&self.objects).buffer(buffer)?;
-        let contents = lock(&buffer);
+        let contents = lock(&buffer.contents);
         let part = contents.bytes().get(offset..offset.saturating_add(out.len()));
         out.copy_from_slice(part.ok_or_else(|| outside(offset, out.len(), contents.bytes().len()))?);
         Ok(())
@@ -133,16 +144,30 @@ impl Gpu for Null {
         lock(&self.objects).drop_library(library);
     }
 
-    fn submit(&self, _: &CommandList) -> Result<Box<dyn Submission>, GpuError> {
-        Ok(Box::new(Done))
+    fn submit(&self, commands: &CommandList) -> Result<Box<dyn Submission>, GpuError> {
+        let runs = steps::runs(commands, &self.limits, &batch::BOUND, &|_| Ok(PipelineId(0)))?;
+        let facts = PipelineFacts { max_threads: self.limits.max_threads, threadgroup_bytes: 0 };
+        let objects = lock(&self.objects);
+        for step in runs.iter().flatten() {
+            // Copies have kernels of the driver's own.
+            let own = matches!(step.dispatch, Cow::Owned(_));
+            let there = own || objects.pipelines.contains_key(&step.dispatch.pipeline);
+            check::launch(&step.dispatch, there.then_some(&facts), &self.limits)?;
+            for (index, binding) in step.dispatch.bindings() {
+                let buffer = objects.buffers.get(binding.region.buffer());
+                check::binding(&step.dispatch, index, binding, buffer.map(|buffer| &buffer.facts))?;
+            }
+        }
+        Ok(Box::new(Done(runs.len() as u64)))
     }
 }
 
-struct Done;
+/// So many command buffers.
+struct Done(u64);
 
 impl Submission for Done {
     fn command_buffers(&self) -> u64 {
-        1
+        self.0
     }
 
     fn poll(&mut self) -> bool {
