@@ -1,7 +1,6 @@
 //! How a failure reaches the user: one line of reason, one line of hint, an exit code.
 
 use std::{
-    fmt,
     io::{self, Write},
     panic,
     process::ExitCode,
@@ -13,7 +12,8 @@ use crate::{hints, hub::HubError, interrupt::Interrupted, term};
 pub(crate) const INTERRUPTED: u8 = 130;
 
 /// A reason with the next step the user can take.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
+#[error("{reason}")]
 pub(crate) struct Failure {
     reason: String,
     hint: String,
@@ -25,25 +25,16 @@ impl Failure {
     }
 }
 
-impl fmt::Display for Failure {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.reason)
-    }
-}
-
-impl std::error::Error for Failure {}
-
 /// Prints `error: …` and, where one is known, `hint: …`; gives the exit code.
 pub(crate) fn report(error: &anyhow::Error) -> ExitCode {
     if is_broken_pipe(error) {
         // The reader (`head`, a closed pager) has all it wanted.
         return ExitCode::SUCCESS;
     }
-    let reason = reason(error);
     let mut err = io::stderr().lock();
-    let _ = writeln!(err, "{} {reason}", term::paint_error("error:"));
+    let _ = writeln!(err, "{} {}", term::paint("error:", "1;31"), reason(error));
     if let Some(hint) = hint(error) {
-        let _ = writeln!(err, "{} {}", term::paint_hint("hint:"), one_line(&hint));
+        let _ = writeln!(err, "{} {}", term::paint("hint:", "1;36"), one_line(&hint));
     }
     if is_interrupted(error) { ExitCode::from(INTERRUPTED) } else { ExitCode::FAILURE }
 }
@@ -107,10 +98,8 @@ fn is_interrupted(error: &anyhow::Error) -> bool {
 }
 
 fn is_broken_pipe(error: &anyhow::Error) -> bool {
-    error
-        .chain()
-        .filter_map(|cause| cause.downcast_ref::<io::Error>())
-        .any(|cause| cause.kind() == io::ErrorKind::BrokenPipe)
+    let mut causes = error.chain().filter_map(|cause| cause.downcast_ref::<io::Error>());
+    causes.any(|cause| cause.kind() == io::ErrorKind::BrokenPipe)
 }
 
 fn one_line(text: &str) -> String {

@@ -1,6 +1,6 @@
 //! From a name to a model that runs.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use metallic::{
     Llm, LoadOptions, Model,
@@ -10,7 +10,7 @@ use metallic::{
 };
 
 use crate::{
-    commands::options::{AnswerOptions, DeviceOptions, ModelOptions},
+    commands::options::{AnswerOptions, ModelOptions},
     fail::Failure,
     hub::{self, Cache, ModelName},
     term::Ui,
@@ -43,7 +43,7 @@ pub(crate) fn llm(model: &ModelOptions, answer: &AnswerOptions, ui: Ui) -> anyho
     let options = LoadOptions::default()
         .device(model.device.device.clone())
         .open(model.device.open()?)
-        .kv_type(model.device.kv_type.into())
+        .kv_type(model.device.kv_type)
         .context(context);
     let spinner = ui.spinner(&format!("loading {}", path.display()));
     let llm = Llm::load_with(&path, &options)?;
@@ -68,6 +68,7 @@ fn tell(providers: &Providers, ui: Ui) {
 
 /// A model on its device, without engine and tokenizer.
 pub(crate) struct Loaded {
+    pub(crate) path: String,
     pub(crate) model: Model,
     pub(crate) program: Box<dyn Program>,
     pub(crate) device: DeviceInfo,
@@ -75,7 +76,8 @@ pub(crate) struct Loaded {
 }
 
 /// Loads a model for work on its program.
-pub(crate) fn program(path: &Path, device: &DeviceOptions, profile: bool, ui: Ui) -> anyhow::Result<Loaded> {
+pub(crate) fn program(model: &ModelOptions, profile: bool, ui: Ui) -> anyhow::Result<Loaded> {
+    let (path, device) = (&path(&model.model, ui)?, &model.device);
     let _spinner = ui.spinner(&format!("loading {}", path.display()));
     let model = Model::open(path)?;
     if let Source::Folder(_) = model.source() {
@@ -84,7 +86,7 @@ pub(crate) fn program(path: &Path, device: &DeviceOptions, profile: bool, ui: Ui
     }
     let options = device.open()?.profile(profile);
     let backend = device.device.open_with(&options)?;
-    let kv_type = device.kv_type.into();
+    let kv_type = device.kv_type;
     let (weights, available) = (model.weight_bytes(), metallic::device::available_memory());
     if let Some(available) = available.filter(|available| weights > *available) {
         let reason =
@@ -93,22 +95,21 @@ pub(crate) fn program(path: &Path, device: &DeviceOptions, profile: bool, ui: Ui
     }
     let program = model.compile(backend.as_ref(), CompileOptions::kv(kv_type))?;
     tell(&options.providers, ui);
-    Ok(Loaded { model, program, device: backend.info().clone(), kv_type })
+    Ok(Loaded { path: path.display().to_string(), model, program, device: backend.info().clone(), kv_type })
+}
+
+/// Checks that a vocabulary of `vocab` tokens has these ids.
+pub(crate) fn check_ids(tokens: &[u32], vocab: usize) -> anyhow::Result<()> {
+    let Some(id) = tokens.iter().find(|id| **id as usize >= vocab) else { return Ok(()) };
+    let reason = format!("token {id} is not in the vocabulary, which has {vocab} tokens");
+    Err(Failure::new(reason, "`metallic tool tokenize` gives ids of this model").into())
 }
 
 impl Loaded {
-    /// Checks that the model has these ids.
-    pub(crate) fn check_ids(&self, tokens: &[u32]) -> anyhow::Result<()> {
-        let vocab = self.model.config().vocab;
-        let Some(id) = tokens.iter().find(|id| **id as usize >= vocab) else { return Ok(()) };
-        let reason = format!("token {id} is not in the vocabulary, which has {vocab} tokens");
-        Err(Failure::new(reason, "`metallic tool tokenize` gives ids of this model").into())
-    }
-
     /// Checks ids that the user gave, and that they and `more` tokens fit the model.
     pub(crate) fn check(&self, tokens: &[u32], more: usize) -> anyhow::Result<()> {
-        self.check_ids(tokens)?;
         let config = self.model.config();
+        check_ids(tokens, config.vocab)?;
         let needed = tokens.len().saturating_add(more);
         if needed > config.context {
             let reason = format!("{needed} tokens are needed, the model's context holds {}", config.context);

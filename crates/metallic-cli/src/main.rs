@@ -25,7 +25,7 @@ fn main() -> ExitCode {
         Ok(cli) => cli,
         Err(usage) => return fail::report_usage(&usage),
     };
-    let ui = Ui::new(cli.quiet);
+    let ui = Ui { quiet: cli.quiet };
     let outcome = interrupt::install().and_then(|()| match cli.command {
         Command::Run(args) => commands::run::run(&args, ui),
         Command::Chat(args) => commands::chat::run(&args, ui),

@@ -2,24 +2,23 @@
 
 use std::{
     env,
-    io::{self, IsTerminal, Write},
+    io::{self, IsTerminal, Read, Write},
     time::Duration,
 };
 
+use anyhow::Context;
 use indicatif::{ProgressBar, ProgressStyle};
 use serde::Serialize;
+
+use crate::fail::Failure;
 
 /// What a command says besides its result.
 #[derive(Clone, Copy)]
 pub(crate) struct Ui {
-    quiet: bool,
+    pub(crate) quiet: bool,
 }
 
 impl Ui {
-    pub(crate) fn new(quiet: bool) -> Self {
-        Self { quiet }
-    }
-
     /// One line on stderr, unless `--quiet`.
     pub(crate) fn note(self, text: &str) {
         if !self.quiet {
@@ -29,52 +28,39 @@ impl Ui {
 
     /// A line that shows work without a known end; only on a terminal.
     pub(crate) fn spinner(self, what: &str) -> Bar {
-        if self.quiet || !io::stderr().is_terminal() {
-            return Bar(ProgressBar::hidden());
-        }
-        let bar = ProgressBar::new_spinner();
-        bar.set_message(what.to_owned());
-        bar.enable_steady_tick(Duration::from_millis(100));
-        Bar(bar)
+        self.show(ProgressBar::new_spinner(), "{spinner} {msg}", what)
     }
 
     /// A progress bar over `total` steps; only on a terminal.
     pub(crate) fn steps(self, what: &str, total: usize) -> Bar {
-        if self.quiet || !io::stderr().is_terminal() {
-            return Bar(ProgressBar::hidden());
-        }
-        let bar = ProgressBar::new(total as u64);
-        let style = ProgressStyle::with_template("{prefix} [{bar:24}] {pos}/{len} {msg} {eta}")
-            .map_or_else(|_| ProgressStyle::default_bar(), |style| style.progress_chars("=> "));
-        bar.set_style(style);
-        bar.set_prefix(what.to_owned());
-        bar.enable_steady_tick(Duration::from_millis(200));
-        Bar(bar)
+        let template = "{prefix} [{bar:24}] {pos}/{len} {msg} {eta}";
+        self.show(ProgressBar::new(total as u64).with_prefix(what.to_owned()), template, "")
     }
 
     /// A progress bar over `total` bytes; off a terminal a single line says what is going on.
     pub(crate) fn bar(self, what: &str, total: Option<u64>) -> Bar {
-        if self.quiet {
-            return Bar(ProgressBar::hidden());
-        }
         if !io::stderr().is_terminal() {
             let size = total.map(|bytes| format!(" ({})", size(bytes))).unwrap_or_default();
             self.note(&format!("{what}{size}"));
+        }
+        let (bar, template) = match total {
+            Some(bytes) => (
+                ProgressBar::new(bytes),
+                "{msg} [{bar:24}] {decimal_bytes}/{decimal_total_bytes} {decimal_bytes_per_sec} {eta}",
+            ),
+            None => (ProgressBar::new_spinner(), "{msg} {spinner} {decimal_bytes} {decimal_bytes_per_sec}"),
+        };
+        self.show(bar, template, what)
+    }
+
+    fn show(self, bar: ProgressBar, template: &str, message: &str) -> Bar {
+        if self.quiet || !io::stderr().is_terminal() {
             return Bar(ProgressBar::hidden());
         }
-        let template = match total {
-            Some(_) => "{msg} [{bar:24}] {decimal_bytes}/{decimal_total_bytes} {decimal_bytes_per_sec} {eta}",
-            None => "{msg} {spinner} {decimal_bytes} {decimal_bytes_per_sec}",
-        };
-        let style = ProgressStyle::with_template(template)
-            .map_or_else(|_| ProgressStyle::default_bar(), |style| style.progress_chars("=> "));
-        let bar = match total {
-            Some(bytes) => ProgressBar::new(bytes),
-            None => ProgressBar::new_spinner(),
-        };
-        bar.set_style(style);
-        bar.set_message(what.to_owned());
-        bar.enable_steady_tick(Duration::from_millis(200));
+        let style = ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar());
+        bar.set_style(style.progress_chars("=> "));
+        bar.set_message(message.to_owned());
+        bar.enable_steady_tick(Duration::from_millis(100));
         Bar(bar)
     }
 }
@@ -115,6 +101,27 @@ pub(crate) fn print(text: &str) -> io::Result<()> {
     out.flush()
 }
 
+/// All of stdin, as text.
+pub(crate) fn stdin() -> anyhow::Result<String> {
+    let mut bytes = Vec::new();
+    io::stdin().lock().read_to_end(&mut bytes).context("cannot read from stdin")?;
+    utf8(bytes, "stdin")
+}
+
+/// A line or text without the line break that ends it.
+pub(crate) fn chomp(text: &str) -> &str {
+    let text = text.strip_suffix('\n').unwrap_or(text);
+    text.strip_suffix('\r').unwrap_or(text)
+}
+
+/// Bytes as text; `what` they are, for errors.
+pub(crate) fn utf8(bytes: Vec<u8>, what: &str) -> anyhow::Result<String> {
+    String::from_utf8(bytes).map_err(|error| {
+        let at = error.utf8_error().valid_up_to();
+        Failure::new(format!("{what} is not UTF-8 text: byte {at} is wrong"), "convert it to UTF-8").into()
+    })
+}
+
 /// Writes `value` to stdout as one line of JSON.
 pub(crate) fn print_json(value: &impl Serialize) -> anyhow::Result<()> {
     let mut text = serde_json::to_string(value)?;
@@ -122,15 +129,8 @@ pub(crate) fn print_json(value: &impl Serialize) -> anyhow::Result<()> {
     Ok(print(&text)?)
 }
 
-pub(crate) fn paint_error(text: &str) -> String {
-    paint(text, "1;31")
-}
-
-pub(crate) fn paint_hint(text: &str) -> String {
-    paint(text, "1;36")
-}
-
-fn paint(text: &str, code: &str) -> String {
+/// `text` in a colour of the terminal, where it has colours.
+pub(crate) fn paint(text: &str, code: &str) -> String {
     let plain = env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty())
         || env::var_os("TERM").is_some_and(|term| term == "dumb")
         || !io::stderr().is_terminal();
@@ -140,8 +140,7 @@ fn paint(text: &str, code: &str) -> String {
 /// `98.4 MB`: decimal units, as download sizes are given.
 pub(crate) fn size(bytes: u64) -> String {
     const UNITS: [&str; 5] = ["B", "kB", "MB", "GB", "TB"];
-    let mut value = bytes as f64;
-    let mut unit = 0;
+    let (mut value, mut unit) = (bytes as f64, 0);
     while value >= 999.95 && unit + 1 < UNITS.len() {
         value /= 1000.0;
         unit += 1;

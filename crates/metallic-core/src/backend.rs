@@ -19,101 +19,48 @@ pub struct DeviceInfo {
     pub memory_bytes: Option<u64>,
 }
 
-/// What a backend can fail with, where the caller could not have known.
+/// What a backend can fail with, where the caller could not have known. Devices are named by their [kind](DeviceInfo::kind).
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[non_exhaustive]
+#[allow(missing_docs, reason = "the messages say what the fields are")]
 pub enum BackendError {
     /// The device has no way to run this operation on these types.
     #[error("{device} cannot run `{op}`: {reason}")]
-    Unsupported {
-        /// The device's kind.
-        device: &'static str,
-        /// The operation's name.
-        op: &'static str,
-        /// What it would need.
-        reason: String,
-    },
+    Unsupported { device: &'static str, op: &'static str, reason: String },
     /// Memory could not be had.
     #[error("{device} has no room for {needed} bytes of {what}")]
-    OutOfMemory {
-        /// The device's kind.
-        device: &'static str,
-        /// What the memory was for.
-        what: &'static str,
-        /// Bytes asked for.
-        needed: usize,
-    },
+    OutOfMemory { device: &'static str, what: &'static str, needed: usize },
     /// The device cannot be used on this machine.
     #[error("{device} is not available: {reason}")]
-    Unavailable {
-        /// The device's kind.
-        device: &'static str,
-        /// What is missing, and what would help.
-        reason: String,
-    },
-    /// The device cannot follow a choice that was made for it: an option, or a variable of the environment.
+    Unavailable { device: &'static str, reason: String },
+    /// The device cannot follow a choice that was made for it: an option (`sdpa=plain`), or a variable of the environment
+    /// (`METALLIC_FORCE_SDPA_BACKEND=plain`).
     #[error("{device} cannot take `{setting}`: {reason}")]
-    Setting {
-        /// The device's kind.
-        device: &'static str,
-        /// The choice: `sdpa=plain`, `METALLIC_FORCE_SDPA_BACKEND=plain`.
-        setting: String,
-        /// Why not, and what there is.
-        reason: String,
-    },
+    Setting { device: &'static str, setting: String, reason: String },
     /// The step breaks the contract of [`Step`].
     #[error("the step is invalid: {0}")]
     Step(#[from] StepError),
-    /// A kernel does not compile on this device.
+    /// A kernel, or its library, does not compile on this device.
     #[error("{device} cannot compile `{kernel}`: {reason}")]
-    Compile {
-        /// The device's kind.
-        device: &'static str,
-        /// The kernel, or its library.
-        kernel: String,
-        /// What the compiler said.
-        reason: String,
-    },
+    Compile { device: &'static str, kernel: String, reason: String },
     /// Work on the device did not finish in time.
     #[error("{device} did not finish within {after:?}")]
-    Timeout {
-        /// The device's kind.
-        device: &'static str,
-        /// How long was waited.
-        after: Duration,
-    },
+    Timeout { device: &'static str, after: Duration },
     /// An operation cannot take these inputs.
     #[error(transparent)]
     Type(#[from] TypeError),
     /// A view of a tensor makes no sense.
     #[error(transparent)]
     Tensor(#[from] TensorError),
-    /// A tensor lies in the memory of another device.
+    /// A tensor (`input 1`) lies in the memory of another device.
     #[error("{operand} lies in the memory of another device than {device}")]
-    ForeignMemory {
-        /// The device's kind.
-        device: &'static str,
-        /// Which operand: `input 1`.
-        operand: String,
-    },
+    ForeignMemory { device: &'static str, operand: String },
     /// Bytes outside a memory.
     #[error("bytes {start}..+{len} lie outside a memory of {found}")]
-    Range {
-        /// The first byte.
-        start: usize,
-        /// How many.
-        len: usize,
-        /// Bytes of the memory.
-        found: usize,
-    },
+    Range { start: usize, len: usize, found: usize },
     /// Work on the device broke off.
     #[error("{device} failed while running: {reason}")]
-    Failed {
-        /// The device's kind.
-        device: &'static str,
-        /// What happened.
-        reason: String,
-    },
+    Failed { device: &'static str, reason: String },
 }
 
 /// What a program is made with, besides its graph.

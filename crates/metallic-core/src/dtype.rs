@@ -2,50 +2,7 @@
 
 use std::fmt;
 
-/// The element type of a tensor. A quantised format is a dtype with a block layout.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum DType {
-    /// IEEE single precision.
-    F32,
-    /// IEEE half precision.
-    F16,
-    /// The upper half of an `F32`.
-    BF16,
-    /// Signed 32-bit integer.
-    I32,
-    /// Unsigned 32-bit integer.
-    U32,
-    /// A byte: what formats of others are packed in.
-    U8,
-    /// 32 × 4 bit: `d * (q - 8)`.
-    Q4_0,
-    /// 32 × 4 bit: `d * q + m`.
-    Q4_1,
-    /// 32 × 5 bit: `d * (q - 16)`.
-    Q5_0,
-    /// 32 × 5 bit: `d * q + m`.
-    Q5_1,
-    /// 32 × 8 bit: `d * q`.
-    Q8_0,
-    /// 256 × 2 bit in 16 sub-blocks of 16: `d * sc * q - dmin * m`.
-    Q2K,
-    /// 256 × 3 bit in 16 sub-blocks of 16: `d * (sc - 32) * (q - 4)`.
-    Q3K,
-    /// 256 × 4 bit in 8 sub-blocks of 32: `d * sc * q - dmin * m`.
-    Q4K,
-    /// 256 × 5 bit in 8 sub-blocks of 32: `d * sc * q - dmin * m`.
-    Q5K,
-    /// 256 × 6 bit in 16 sub-blocks of 16: `d * sc * (q - 32)`.
-    Q6K,
-    /// 32 × 4 bit: `d * level[q]`, see [`crate::quant::IQ4_LEVELS`].
-    IQ4NL,
-    /// 256 × 4 bit in 8 sub-blocks of 32: `d * (sc - 32) * level[q]`.
-    IQ4XS,
-    /// 32 × 4 bit: `2^(e - 128) * level[q]`, see [`crate::quant::MXFP4_LEVELS`].
-    MXFP4,
-}
-
-/// One row of the layout table: name, id in GGUF files, elements and bytes of a block.
+/// What one type is: its name, its id in GGUF files, elements and bytes of a block.
 struct Layout {
     dtype: DType,
     name: &'static str,
@@ -54,37 +11,61 @@ struct Layout {
     block_bytes: usize,
 }
 
-const fn layout(
-    dtype: DType,
-    name: &'static str,
-    ggml_id: Option<u32>,
-    block_len: usize,
-    block_bytes: usize,
-) -> Layout {
-    Layout { dtype, name, ggml_id, block_len, block_bytes }
+macro_rules! dtypes {
+    ($($(#[$doc:meta])* $dtype:ident = $name:literal, $id:expr, $len:literal in $bytes:literal bytes;)*) => {
+        /// The element type of a tensor. A quantised format is a dtype with a block layout.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+        pub enum DType {
+            $($(#[$doc])* $dtype,)*
+        }
+
+        /// In the order of the declaration.
+        const LAYOUTS: &[Layout] = &[$(
+            Layout { dtype: DType::$dtype, name: $name, ggml_id: $id, block_len: $len, block_bytes: $bytes },
+        )*];
+    };
 }
 
-const LAYOUTS: [Layout; 19] = [
-    layout(DType::F32, "F32", Some(0), 1, 4),
-    layout(DType::F16, "F16", Some(1), 1, 2),
-    layout(DType::BF16, "BF16", Some(30), 1, 2),
-    layout(DType::I32, "I32", Some(26), 1, 4),
-    layout(DType::U32, "U32", None, 1, 4),
-    layout(DType::U8, "U8", None, 1, 1),
-    layout(DType::Q4_0, "Q4_0", Some(2), 32, 18),
-    layout(DType::Q4_1, "Q4_1", Some(3), 32, 20),
-    layout(DType::Q5_0, "Q5_0", Some(6), 32, 22),
-    layout(DType::Q5_1, "Q5_1", Some(7), 32, 24),
-    layout(DType::Q8_0, "Q8_0", Some(8), 32, 34),
-    layout(DType::Q2K, "Q2_K", Some(10), 256, 84),
-    layout(DType::Q3K, "Q3_K", Some(11), 256, 110),
-    layout(DType::Q4K, "Q4_K", Some(12), 256, 144),
-    layout(DType::Q5K, "Q5_K", Some(13), 256, 176),
-    layout(DType::Q6K, "Q6_K", Some(14), 256, 210),
-    layout(DType::IQ4NL, "IQ4_NL", Some(20), 32, 18),
-    layout(DType::IQ4XS, "IQ4_XS", Some(23), 256, 136),
-    layout(DType::MXFP4, "MXFP4", Some(39), 32, 17),
-];
+dtypes! {
+    /// IEEE single precision.
+    F32 = "F32", Some(0), 1 in 4 bytes;
+    /// IEEE half precision.
+    F16 = "F16", Some(1), 1 in 2 bytes;
+    /// The upper half of an `F32`.
+    BF16 = "BF16", Some(30), 1 in 2 bytes;
+    /// Signed 32-bit integer.
+    I32 = "I32", Some(26), 1 in 4 bytes;
+    /// Unsigned 32-bit integer.
+    U32 = "U32", None, 1 in 4 bytes;
+    /// A byte: what formats of others are packed in.
+    U8 = "U8", None, 1 in 1 bytes;
+    /// 32 × 4 bit: `d * (q - 8)`.
+    Q4_0 = "Q4_0", Some(2), 32 in 18 bytes;
+    /// 32 × 4 bit: `d * q + m`.
+    Q4_1 = "Q4_1", Some(3), 32 in 20 bytes;
+    /// 32 × 5 bit: `d * (q - 16)`.
+    Q5_0 = "Q5_0", Some(6), 32 in 22 bytes;
+    /// 32 × 5 bit: `d * q + m`.
+    Q5_1 = "Q5_1", Some(7), 32 in 24 bytes;
+    /// 32 × 8 bit: `d * q`.
+    Q8_0 = "Q8_0", Some(8), 32 in 34 bytes;
+    /// 256 × 2 bit in 16 sub-blocks of 16: `d * sc * q - dmin * m`.
+    Q2K = "Q2_K", Some(10), 256 in 84 bytes;
+    /// 256 × 3 bit in 16 sub-blocks of 16: `d * (sc - 32) * (q - 4)`.
+    Q3K = "Q3_K", Some(11), 256 in 110 bytes;
+    /// 256 × 4 bit in 8 sub-blocks of 32: `d * sc * q - dmin * m`.
+    Q4K = "Q4_K", Some(12), 256 in 144 bytes;
+    /// 256 × 5 bit in 8 sub-blocks of 32: `d * sc * q - dmin * m`.
+    Q5K = "Q5_K", Some(13), 256 in 176 bytes;
+    /// 256 × 6 bit in 16 sub-blocks of 16: `d * sc * (q - 32)`.
+    Q6K = "Q6_K", Some(14), 256 in 210 bytes;
+    /// 32 × 4 bit: `d * level[q]`, see [`crate::quant::IQ4_LEVELS`].
+    IQ4NL = "IQ4_NL", Some(20), 32 in 18 bytes;
+    /// 256 × 4 bit in 8 sub-blocks of 32: `d * (sc - 32) * level[q]`.
+    IQ4XS = "IQ4_XS", Some(23), 256 in 136 bytes;
+    /// 32 × 4 bit: `2^(e - 128) * level[q]`, see [`crate::quant::MXFP4_LEVELS`].
+    MXFP4 = "MXFP4", Some(39), 32 in 17 bytes;
+}
 
 /// Names of the ggml types this engine does not run, so that a refusal can name what it found.
 const UNSUPPORTED: [(u32, &str); 16] = [
@@ -128,7 +109,6 @@ impl DType {
     }
 
     fn layout(self) -> &'static Layout {
-        // The table is in the order of the declaration; a test holds it there.
         &LAYOUTS[self as usize]
     }
 
@@ -159,10 +139,8 @@ impl DType {
 
     /// Bytes of `elements` elements in a row; `None` where they do not fill blocks or overflow.
     pub fn bytes_for(self, elements: usize) -> Option<usize> {
-        if !elements.is_multiple_of(self.block_len()) {
-            return None;
-        }
-        (elements / self.block_len()).checked_mul(self.block_bytes())
+        let whole = elements.is_multiple_of(self.block_len());
+        (elements / self.block_len()).checked_mul(self.block_bytes()).filter(|_| whole)
     }
 
     /// The id of this type in GGUF files, where it has one.
@@ -173,11 +151,8 @@ impl DType {
     /// The dtype with this id in GGUF files.
     pub fn from_ggml(id: u32) -> Result<DType, UnknownDType> {
         let name = || UNSUPPORTED.iter().find(|(i, _)| *i == id).map_or("unknown", |(_, n)| *n);
-        LAYOUTS
-            .iter()
-            .find(|l| l.ggml_id == Some(id))
-            .map(|l| l.dtype)
-            .ok_or_else(|| UnknownDType { id, name: name() })
+        let known = LAYOUTS.iter().find(|l| l.ggml_id == Some(id));
+        known.map(|l| l.dtype).ok_or_else(|| UnknownDType { id, name: name() })
     }
 
     /// The dtype with this name, in either case: `q4_k`, `F16`.

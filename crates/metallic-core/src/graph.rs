@@ -1,7 +1,6 @@
 //! A computation as data: nodes of operations, built through `Var` handles.
 
 use std::cell::RefCell;
-use std::ops::{Add, Div, Mul, Sub};
 use std::panic::Location;
 
 use crate::typing::infer;
@@ -138,21 +137,17 @@ impl GraphBuilder {
     }
 
     #[track_caller]
-    fn add(&self, op: Op, inputs: &[Var<'_>]) -> Var<'_> {
+    fn add<'g>(&'g self, op: Op, inputs: impl Iterator<Item = Var<'g>>) -> Var<'g> {
         let site = Location::caller();
-        let mut building = self.building.borrow_mut();
-        let ids: Vec<NodeId> = inputs.iter().map(|v| v.id).collect();
-        let id = match building.graph.push(op, ids.clone()) {
-            Ok(id) => id,
-            Err(error) => {
-                building.error.get_or_insert(GraphError { site, error });
-                // Building goes on with a stand-in; `finish` reports the mistake.
-                let ty =
-                    ids.first().map_or(TensorType::f32(Shape::vector(0)), |id| building.graph.node(*id).ty);
-                building.graph.nodes.push(Node { op, inputs: ids, ty });
-                NodeId(building.graph.nodes.len() - 1)
-            }
-        };
+        let inputs: Vec<NodeId> = inputs.map(Var::id).collect();
+        let Building { graph, error } = &mut *self.building.borrow_mut();
+        let id = graph.push(op, inputs.clone()).unwrap_or_else(|wrong| {
+            error.get_or_insert(GraphError { site, error: wrong });
+            // Building goes on with a stand-in; `finish` reports the mistake.
+            let ty = inputs.first().map_or(TensorType::f32(Shape::vector(0)), |id| graph.node(*id).ty);
+            graph.nodes.push(Node { op, inputs, ty });
+            NodeId(graph.nodes.len() - 1)
+        });
         Var { builder: self, id }
     }
 
@@ -162,7 +157,7 @@ impl GraphBuilder {
         let found = self.building.borrow().graph.nodes.iter().position(|n| n.op == op);
         match found {
             Some(index) => Var { builder: self, id: NodeId(index) },
-            None => self.add(op, &[]),
+            None => self.add(op, std::iter::empty()),
         }
     }
 
@@ -260,203 +255,98 @@ impl<'g> Var<'g> {
 
     /// Any operation on this and further inputs, such as a form that has no method of its own.
     #[track_caller]
-    pub fn then(self, op: Op, more: &[Var<'g>]) -> Var<'g> {
-        let inputs: Vec<Var<'g>> = std::iter::once(self).chain(more.iter().copied()).collect();
-        self.builder.add(op, &inputs)
-    }
-
-    /// Rows of this table: `[v, d]` with `ids [n]` gives `[n, d]`.
-    #[track_caller]
-    pub fn embed(self, ids: Var<'g>) -> Var<'g> {
-        self.then(Op::Embed(DType::F32), &[ids])
-    }
-
-    /// The rows named by `rows`.
-    #[track_caller]
-    pub fn select_rows(self, rows: Var<'g>) -> Var<'g> {
-        self.then(Op::SelectRows, &[rows])
-    }
-
-    /// Columns `start .. start + len`.
-    #[track_caller]
-    pub fn slice(self, start: usize, len: usize) -> Var<'g> {
-        self.then(Op::Slice { start, len }, &[])
-    }
-
-    /// A function of each element.
-    #[track_caller]
-    pub fn unary(self, f: Unary) -> Var<'g> {
-        self.then(Op::Unary(f), &[])
-    }
-
-    /// Of each row the elements at the row's own indices.
-    #[track_caller]
-    pub fn gather(self, ids: Var<'g>) -> Var<'g> {
-        self.then(Op::Gather, &[ids])
-    }
-
-    /// The same numbers as another float type.
-    #[track_caller]
-    pub fn cast(self, dtype: DType) -> Var<'g> {
-        self.then(Op::Cast(dtype), &[])
-    }
-
-    /// `x * factor`
-    #[track_caller]
-    pub fn scale(self, factor: f32) -> Var<'g> {
-        self.scalar(Binary::Mul, factor)
-    }
-
-    /// `f(x, value)`
-    #[track_caller]
-    pub fn scalar(self, op: Binary, value: f32) -> Var<'g> {
-        self.then(Op::Scalar { op, value, reversed: false }, &[])
-    }
-
-    /// `cap * tanh(x / cap)`
-    #[track_caller]
-    pub fn softcap(self, cap: f32) -> Var<'g> {
-        self.then(Op::Softcap(cap), &[])
-    }
-
-    /// `act(x) * up`
-    #[track_caller]
-    pub fn gated(self, act: Unary, up: Var<'g>) -> Var<'g> {
-        self.then(Op::Gated(act), &[up])
-    }
-
-    /// Softmax over each row.
-    #[track_caller]
-    pub fn softmax(self) -> Var<'g> {
-        self.then(Op::Softmax, &[])
-    }
-
-    /// `x / sqrt(mean(x²) + eps) * w`
-    #[track_caller]
-    pub fn rms_norm(self, w: Var<'g>, eps: f32) -> Var<'g> {
-        self.rms_norm_groups(w, eps, 1)
-    }
-
-    /// The same over each of `groups` equal parts of a row.
-    #[track_caller]
-    pub fn rms_norm_groups(self, w: Var<'g>, eps: f32, groups: usize) -> Var<'g> {
-        self.then(Op::RmsNorm { eps, groups }, &[w])
-    }
-
-    /// `(x - mean(x)) / sqrt(variance(x) + eps) * w + b`
-    #[track_caller]
-    pub fn layer_norm(self, w: Var<'g>, b: Option<Var<'g>>, eps: f32) -> Var<'g> {
-        self.then(Op::LayerNorm { eps }, &[Some(w), b].into_iter().flatten().collect::<Vec<_>>())
-    }
-
-    /// `x · Wᵀ`
-    #[track_caller]
-    pub fn linear(self, w: Var<'g>) -> Var<'g> {
-        self.then(Op::Linear, &[w])
-    }
-
-    /// `x · W_eᵀ` with the matrices of `w [experts, n, k]` that `ids` names.
-    #[track_caller]
-    pub fn expert_linear(self, w: Var<'g>, ids: Var<'g>) -> Var<'g> {
-        self.then(Op::ExpertLinear, &[w, ids])
-    }
-
-    /// The parts of each row summed with these weights.
-    #[track_caller]
-    pub fn combine(self, weights: Var<'g>) -> Var<'g> {
-        self.then(Op::Combine, &[weights])
-    }
-
-    /// Rotary position embedding.
-    #[track_caller]
-    pub fn rope(self, rope: Rope, positions: Var<'g>, freqs: Var<'g>) -> Var<'g> {
-        self.then(Op::Rope(rope), &[positions, freqs])
-    }
-
-    /// Stores keys (this) and `values` of so many heads.
-    #[track_caller]
-    pub fn kv_write(self, values: Var<'g>, state: StateId, kv_heads: usize) -> Var<'g> {
-        self.then(Op::KvWrite { state, kv_heads }, &[values])
-    }
-
-    /// Attention of these queries over what is kept, after `receipt`'s write.
-    #[track_caller]
-    pub fn attention(self, receipt: Var<'g>, attention: Attention, sinks: Option<Var<'g>>) -> Var<'g> {
-        self.then(Op::Attention(attention), &[Some(receipt), sinks].into_iter().flatten().collect::<Vec<_>>())
-    }
-
-    /// Attention of these queries over keys and values that are given.
-    #[track_caller]
-    pub fn sdpa(self, keys: Var<'g>, values: Var<'g>, sdpa: Sdpa) -> Var<'g> {
-        self.then(Op::Sdpa(sdpa), &[keys, values])
-    }
-
-    /// A convolution along the sequence with `w [d, width]`.
-    #[track_caller]
-    pub fn short_conv(self, w: Var<'g>, state: StateId) -> Var<'g> {
-        self.then(Op::ShortConv { state }, &[w])
-    }
-
-    /// What the queries (this) read of a recurrent state that keys, values, decay and `beta` (`more`, in this order) write.
-    #[track_caller]
-    pub fn recurrence(self, more: [Var<'g>; 4], recurrence: Recurrence) -> Var<'g> {
-        self.then(Op::Recurrence(recurrence), &more)
-    }
-
-    /// The index of the largest number of each row.
-    #[track_caller]
-    pub fn argmax(self) -> Var<'g> {
-        self.then(Op::Argmax, &[])
-    }
-
-    /// The indices of the `k` largest numbers of each row.
-    #[track_caller]
-    pub fn top_k(self, k: usize) -> Var<'g> {
-        self.then(Op::TopK { k }, &[])
+    pub fn then(self, op: Op, more: impl IntoIterator<Item = Var<'g>>) -> Var<'g> {
+        self.builder.add(op, [self].into_iter().chain(more))
     }
 
     /// A token chosen from each row of these logits, as the step says.
     #[track_caller]
     pub fn sample(self) -> Var<'g> {
-        self.then(Op::Sample, &[self.builder.choices()])
+        self.then(Op::Sample, [self.builder.choices()])
     }
 }
 
-impl<'g> Add for Var<'g> {
-    type Output = Var<'g>;
-
-    #[track_caller]
-    fn add(self, other: Var<'g>) -> Var<'g> {
-        self.then(Op::Binary(Binary::Add), &[other])
-    }
+/// Methods of [`Var`] that append one operation: what they take, the operation, its further inputs.
+macro_rules! methods {
+    ($($(#[$doc:meta])* $name:ident($($arg:ident: $ty:ty),*) = $op:expr, $more:expr;)*) => {
+        impl<'g> Var<'g> {$(
+            $(#[$doc])*
+            #[track_caller]
+            pub fn $name(self, $($arg: $ty),*) -> Var<'g> {
+                self.then($op, $more)
+            }
+        )*}
+    };
 }
 
-impl<'g> Sub for Var<'g> {
-    type Output = Var<'g>;
-
-    #[track_caller]
-    fn sub(self, other: Var<'g>) -> Var<'g> {
-        self.then(Op::Binary(Binary::Sub), &[other])
-    }
+methods! {
+    /// Rows of this table: `[v, d]` with `ids [n]` gives `[n, d]`.
+    embed(ids: Var<'g>) = Op::Embed(DType::F32), [ids];
+    /// The rows named by `rows`.
+    select_rows(rows: Var<'g>) = Op::SelectRows, [rows];
+    /// Columns `start .. start + len`.
+    slice(start: usize, len: usize) = Op::Slice { start, len }, [];
+    /// A function of each element.
+    unary(f: Unary) = Op::Unary(f), [];
+    /// Of each row the elements at the row's own indices.
+    gather(ids: Var<'g>) = Op::Gather, [ids];
+    /// The same numbers as another float type.
+    cast(dtype: DType) = Op::Cast(dtype), [];
+    /// `x * factor`
+    scale(factor: f32) = Op::Scalar { op: Binary::Mul, value: factor, reversed: false }, [];
+    /// `f(x, value)`
+    scalar(op: Binary, value: f32) = Op::Scalar { op, value, reversed: false }, [];
+    /// `cap * tanh(x / cap)`
+    softcap(cap: f32) = Op::Softcap(cap), [];
+    /// `act(x) * up`
+    gated(act: Unary, up: Var<'g>) = Op::Gated(act), [up];
+    /// Softmax over each row.
+    softmax() = Op::Softmax, [];
+    /// `x / sqrt(mean(x²) + eps) * w`
+    rms_norm(w: Var<'g>, eps: f32) = Op::RmsNorm { eps, groups: 1 }, [w];
+    /// [`Var::rms_norm`] over each of `groups` equal parts of a row.
+    rms_norm_groups(w: Var<'g>, eps: f32, groups: usize) = Op::RmsNorm { eps, groups }, [w];
+    /// `(x - mean(x)) / sqrt(variance(x) + eps) * w + b`
+    layer_norm(w: Var<'g>, b: Option<Var<'g>>, eps: f32) = Op::LayerNorm { eps }, [w].into_iter().chain(b);
+    /// `x · Wᵀ`
+    linear(w: Var<'g>) = Op::Linear, [w];
+    /// `x · W_eᵀ` with the matrices of `w [experts, n, k]` that `ids` names.
+    expert_linear(w: Var<'g>, ids: Var<'g>) = Op::ExpertLinear, [w, ids];
+    /// The parts of each row summed with these weights.
+    combine(weights: Var<'g>) = Op::Combine, [weights];
+    /// Rotary position embedding.
+    rope(rope: Rope, positions: Var<'g>, freqs: Var<'g>) = Op::Rope(rope), [positions, freqs];
+    /// Stores keys (this) and `values` of so many heads.
+    kv_write(values: Var<'g>, state: StateId, kv_heads: usize) = Op::KvWrite { state, kv_heads }, [values];
+    /// Attention of these queries over what is kept, after `receipt`'s write.
+    attention(receipt: Var<'g>, attention: Attention, sinks: Option<Var<'g>>)
+        = Op::Attention(attention), [receipt].into_iter().chain(sinks);
+    /// Attention of these queries over keys and values that are given.
+    sdpa(keys: Var<'g>, values: Var<'g>, sdpa: Sdpa) = Op::Sdpa(sdpa), [keys, values];
+    /// A convolution along the sequence with `w [d, width]`.
+    short_conv(w: Var<'g>, state: StateId) = Op::ShortConv { state }, [w];
+    /// What the queries (this) read of a recurrent state that keys, values, decay and `beta` (`more`, in this order) write.
+    recurrence(more: [Var<'g>; 4], recurrence: Recurrence) = Op::Recurrence(recurrence), more;
+    /// The index of the largest number of each row.
+    argmax() = Op::Argmax, [];
+    /// The indices of the `k` largest numbers of each row.
+    top_k(k: usize) = Op::TopK { k }, [];
 }
 
-impl<'g> Div for Var<'g> {
-    type Output = Var<'g>;
+macro_rules! operators {
+    ($($operator:ident $method:ident;)*) => {$(
+        impl<'g> std::ops::$operator for Var<'g> {
+            type Output = Var<'g>;
 
-    #[track_caller]
-    fn div(self, other: Var<'g>) -> Var<'g> {
-        self.then(Op::Binary(Binary::Div), &[other])
-    }
+            #[track_caller]
+            fn $method(self, other: Var<'g>) -> Var<'g> {
+                self.then(Op::Binary(Binary::$operator), [other])
+            }
+        }
+    )*};
 }
 
-impl<'g> Mul for Var<'g> {
-    type Output = Var<'g>;
-
-    #[track_caller]
-    fn mul(self, other: Var<'g>) -> Var<'g> {
-        self.then(Op::Binary(Binary::Mul), &[other])
-    }
-}
+operators! { Add add; Sub sub; Mul mul; Div div; }
 
 #[cfg(test)]
 mod tests {

@@ -1,5 +1,6 @@
 //! What a computation is: element types, graphs of operations, their meaning, and the traits a backend implements.
 #![forbid(unsafe_code)]
+#![allow(clippy::unnested_or_patterns, reason = "lists of operations stand in one place each")]
 
 mod backend;
 mod bytes;

@@ -59,6 +59,7 @@ pub enum WeightUse {
 /// result is rounded once, when it is stored. Vectors of numbers (norms, biases, frequencies) may be of any float type. A
 /// row is what lies along the last axis.
 #[derive(Clone, Copy, Debug, PartialEq)]
+#[allow(missing_docs, reason = "the formulas say what the fields are")]
 pub enum Op {
     /// Token ids of the step: `U32 [tokens]`.
     Tokens,
@@ -77,12 +78,7 @@ pub enum Op {
     /// Rows of an activation: `(x: T [tokens, d], rows: U32 [n]) -> T [n, d]`.
     SelectRows,
     /// Columns `start .. start + len` of each row: `(x: T [.., d]) -> T [.., len]`.
-    Slice {
-        /// First column.
-        start: usize,
-        /// Number of columns.
-        len: usize,
-    },
+    Slice { start: usize, len: usize },
     /// Of each row the elements at the row's own indices: `(x: T [.., d], ids: U32 [.., k]) -> T [.., k]`.
     Gather,
     /// The same numbers as another float type, rounded to nearest.
@@ -91,32 +87,17 @@ pub enum Op {
     Unary(Unary),
     /// `f(a, b)` of each element; `b` may be one row that serves every row of `a`.
     Binary(Binary),
-    /// `f(x, value)` of each element, or `f(value, x)` where it is reversed.
-    Scalar {
-        /// The function.
-        op: Binary,
-        /// The number.
-        value: f32,
-        /// Whether the number comes first.
-        reversed: bool,
-    },
+    /// `op(x, value)` of each element, or `op(value, x)` where it is reversed.
+    Scalar { op: Binary, value: f32, reversed: bool },
     /// `cap * tanh(x / cap)`
     Softcap(f32),
     /// `act(gate) * up`: `(gate, up: T [..]) -> T [..]`. SwiGLU with SiLU, GeGLU with GELU.
     Gated(Unary),
-    /// `x / sqrt(mean(x²) + eps) * w`, over each of `groups` equal parts of a row: `(x: T [.., d], w)`, where `w` has one
-    /// element for each of the row, or of a part, which then serves every part: a norm of each head.
-    RmsNorm {
-        /// Keeps the root away from zero.
-        eps: f32,
-        /// Parts of a row, each with a mean of its own; 1 for a whole row.
-        groups: usize,
-    },
+    /// `x / sqrt(mean(x²) + eps) * w`, over each of `groups` equal parts of a row, 1 for a whole row: `(x: T [.., d], w)`, where
+    /// `w` has one element for each of the row, or of a part, which then serves every part: a norm of each head.
+    RmsNorm { eps: f32, groups: usize },
     /// `(x - mean(x)) / sqrt(mean((x - mean(x))²) + eps) * w + b` over a row: `(x: T [.., d], w [d], b [d]?)`.
-    LayerNorm {
-        /// Keeps the root away from zero.
-        eps: f32,
-    },
+    LayerNorm { eps: f32 },
     /// `exp(x - max) / Σ exp(x - max)` over a row. A row of nothing but `-inf` gives zeros.
     Softmax,
     /// `x · Wᵀ`: `(x: T [.., m, k], w [n, k]) -> T [.., m, n]`, or with a matrix for each of the outer axes,
@@ -131,14 +112,9 @@ pub enum Op {
     /// `(x: T [tokens, heads * head_dim], positions: U32 [tokens], freqs: F32 [rotated / 2])`. Elements past the rotated ones
     /// stay as they are.
     Rope(Rope),
-    /// Stores the keys and values of the step's tokens: `(k: T [tokens, kv_heads * head_dim], v: T [tokens, kv_heads *
-    /// value_dim]) -> receipt`.
-    KvWrite {
-        /// Whose keys and values.
-        state: StateId,
-        /// Heads of a row.
-        kv_heads: usize,
-    },
+    /// Stores the keys and values of the step's tokens in `state`: `(k: T [tokens, kv_heads * head_dim], v: T [tokens,
+    /// kv_heads * value_dim]) -> receipt`.
+    KvWrite { state: StateId, kv_heads: usize },
     /// `softmax(scale * q · Kᵀ) · V` of each head over the cache of its sequence:
     /// `(q: T [tokens, heads * head_dim], receipt, sinks [heads]?) -> T [tokens, heads * value_dim]`. A row that may see
     /// nothing gives zeros.
@@ -148,12 +124,9 @@ pub enum Op {
     /// heads share a key/value head. A row that sees no key gives zeros.
     Sdpa(Sdpa),
     /// A convolution along the sequence, column by column: `y[t] = Σ_j w[.., j] * x[t - (width - 1) + j]` over
-    /// `(x: T [tokens, d], w [d, width]) -> T [tokens, d]`. Keeps the last `width - 1` rows of the sequence; before its first
-    /// token there are zeros.
-    ShortConv {
-        /// Whose rows.
-        state: StateId,
-    },
+    /// `(x: T [tokens, d], w [d, width]) -> T [tokens, d]`. Keeps the last `width - 1` rows of the sequence in `state`; before
+    /// its first token there are zeros.
+    ShortConv { state: StateId },
     /// Of each head and token: `S = decay * S`; `u = β * v`, or `β * (v - Sᵀ k)` by the delta rule; `S = S + k uᵀ`; `y = Sᵀ q`.
     /// `(q, k: T [tokens, key_heads * key_dim], v: T [tokens, heads * value_dim], decay, β: T [tokens, heads]) -> T [tokens,
     /// heads * value_dim]`; `heads / key_heads` heads share a query's and a key's. `S` is kept in `F32`; before a
@@ -163,106 +136,91 @@ pub enum Op {
     Argmax,
     /// The indices of the `k` largest numbers of each row, largest first: `(x: T [.., n]) -> U32 [.., k]`. Of equals the
     /// lowest index first; NaN counts as `-inf`. `1 ≤ k ≤ n`.
-    TopK {
-        /// How many.
-        k: usize,
-    },
+    TopK { k: usize },
     /// Chooses a token from each row of logits, see [`crate::sample`]: `(x: F32 [rows, n], choices: U32 [..]) -> U32 [rows]`.
     /// A row without a number gives [`u32::MAX`].
     Sample,
 
     /// `concat_i(W_i · norm(x) + b_i) + residual`: `(x, norm_w?, W_0.., b_0..?, residual?)`.
     Project(Project),
-    /// `act(G · norm(x)) * (U · norm(x))`: `(x, norm_w?, G, U)`.
-    GatedProject {
-        /// Normalise `x` by [`Op::RmsNorm`] with this epsilon first.
-        norm: Option<f32>,
-        /// The gate's activation.
-        act: Unary,
-    },
+    /// `act(G · norm(x)) * (U · norm(x))`: `(x, norm_w?, G, U)`, with the norm of a [`Project`].
+    GatedProject { norm: Option<f32>, act: Unary },
     /// The way into attention: `q | k | v = concat_i(W_i · norm(x) + b_i)`, query heads and key heads normalised and rotated,
     /// keys and values stored. Returns the queries: `(x, norm_w?, W_q, W_k, W_v, b_q, b_k, b_v?, head_norm_q, head_norm_k?,
     /// positions, freqs) -> T [tokens, heads * head_dim]`.
     Qkv(Qkv),
 }
 
-/// The operations that are given from outside, as a pattern.
-macro_rules! source_ops {
-    () => {
-        Op::Tokens | Op::Positions | Op::OutputRows | Op::Choices | Op::Weight(_)
+/// Gives operations their names, and each list of them a pattern: a `match` that has no use for them stays exhaustive.
+macro_rules! ops {
+    ($($list:ident { $($pattern:pat => $name:literal,)* })*) => {
+        $(
+            macro_rules! $list {
+                () => { $($pattern)|* };
+            }
+            pub(crate) use $list;
+        )*
+
+        impl Op {
+            /// A short name for messages and telemetry.
+            pub fn name(&self) -> &'static str {
+                match self {
+                    $($($pattern => $name,)*)*
+                }
+            }
+        }
     };
 }
 
-/// The operations that are functions of their inputs, as a pattern: a `match` that has no use for them stays exhaustive.
-macro_rules! pure_ops {
-    () => {
-        Op::Embed(_)
-            | Op::SelectRows
-            | Op::Slice { .. }
-            | Op::Gather
-            | Op::Cast(_)
-            | Op::Unary(_)
-            | Op::Binary(_)
-            | Op::Scalar { .. }
-            | Op::Softcap(_)
-            | Op::Gated(_)
-            | Op::RmsNorm { .. }
-            | Op::LayerNorm { .. }
-            | Op::Softmax
-            | Op::Linear
-            | Op::ExpertLinear
-            | Op::Combine
-            | Op::Rope(_)
-            | Op::Sdpa(_)
-            | Op::Argmax
-            | Op::TopK { .. }
-            | Op::Sample
-            | Op::Project(_)
-            | Op::GatedProject { .. }
-    };
+ops! {
+    // Given from outside.
+    source_ops {
+        Op::Tokens => "tokens",
+        Op::Positions => "positions",
+        Op::OutputRows => "output_rows",
+        Op::Choices => "choices",
+        Op::Weight(_) => "weight",
+    }
+    // Functions of their inputs, one of them a table or a matrix.
+    matrix_ops {
+        Op::Embed(_) => "embed",
+        Op::Linear => "linear",
+        Op::ExpertLinear => "expert_linear",
+        Op::Project(_) => "project",
+        Op::GatedProject { .. } => "gated_project",
+    }
+    // Functions of their inputs, all of them plain numbers.
+    plain_ops {
+        Op::SelectRows => "select_rows",
+        Op::Slice { .. } => "slice",
+        Op::Gather => "gather",
+        Op::Cast(_) => "cast",
+        Op::Unary(_) => "unary",
+        Op::Binary(_) => "binary",
+        Op::Scalar { .. } => "scalar",
+        Op::Softcap(_) => "softcap",
+        Op::Gated(_) => "gated",
+        Op::RmsNorm { .. } => "rms_norm",
+        Op::LayerNorm { .. } => "layer_norm",
+        Op::Softmax => "softmax",
+        Op::Combine => "combine",
+        Op::Rope(_) => "rope",
+        Op::Sdpa(_) => "sdpa",
+        Op::Argmax => "argmax",
+        Op::TopK { .. } => "top_k",
+        Op::Sample => "sample",
+    }
+    // With what is kept between steps.
+    state_ops {
+        Op::KvWrite { .. } => "kv_write",
+        Op::Attention(_) => "attention",
+        Op::ShortConv { .. } => "short_conv",
+        Op::Recurrence(_) => "recurrence",
+        Op::Qkv(_) => "qkv",
+    }
 }
-pub(crate) use {pure_ops, source_ops};
 
 impl Op {
-    /// A short name for messages and telemetry.
-    pub fn name(&self) -> &'static str {
-        match self {
-            Op::Tokens => "tokens",
-            Op::Positions => "positions",
-            Op::OutputRows => "output_rows",
-            Op::Choices => "choices",
-            Op::Weight(_) => "weight",
-            Op::Embed(_) => "embed",
-            Op::SelectRows => "select_rows",
-            Op::Slice { .. } => "slice",
-            Op::Gather => "gather",
-            Op::Cast(_) => "cast",
-            Op::Unary(_) => "unary",
-            Op::Binary(_) => "binary",
-            Op::Scalar { .. } => "scalar",
-            Op::Softcap(_) => "softcap",
-            Op::Gated(_) => "gated",
-            Op::RmsNorm { .. } => "rms_norm",
-            Op::LayerNorm { .. } => "layer_norm",
-            Op::Softmax => "softmax",
-            Op::Linear => "linear",
-            Op::ExpertLinear => "expert_linear",
-            Op::Combine => "combine",
-            Op::Rope(_) => "rope",
-            Op::KvWrite { .. } => "kv_write",
-            Op::Attention(_) => "attention",
-            Op::Sdpa(_) => "sdpa",
-            Op::ShortConv { .. } => "short_conv",
-            Op::Recurrence(_) => "recurrence",
-            Op::Argmax => "argmax",
-            Op::TopK { .. } => "top_k",
-            Op::Sample => "sample",
-            Op::Project(_) => "project",
-            Op::GatedProject { .. } => "gated_project",
-            Op::Qkv(_) => "qkv",
-        }
-    }
-
     /// What kind of thing it is; every other question about all operations is asked of this.
     pub fn class(&self) -> OpClass {
         match self {
@@ -272,7 +230,7 @@ impl Op {
             | Op::Qkv(Qkv { state, .. })
             | Op::ShortConv { state }
             | Op::Recurrence(Recurrence { state, .. }) => OpClass::State { state: *state, writes: true },
-            pure_ops!() => OpClass::Pure,
+            matrix_ops!() | plain_ops!() => OpClass::Pure,
         }
     }
 
@@ -287,33 +245,12 @@ impl Op {
                 let first = 1 + usize::from(norm.is_some());
                 first..first + 2
             }
-            Op::Tokens
-            | Op::Positions
-            | Op::OutputRows
-            | Op::Choices
-            | Op::Weight(_)
-            | Op::SelectRows
-            | Op::Slice { .. }
-            | Op::Gather
-            | Op::Cast(_)
-            | Op::Unary(_)
-            | Op::Binary(_)
-            | Op::Scalar { .. }
-            | Op::Softcap(_)
-            | Op::Gated(_)
-            | Op::RmsNorm { .. }
-            | Op::LayerNorm { .. }
-            | Op::Softmax
-            | Op::Combine
-            | Op::Rope(_)
-            | Op::KvWrite { .. }
+            Op::KvWrite { .. }
             | Op::Attention(_)
-            | Op::Sdpa(_)
             | Op::ShortConv { .. }
             | Op::Recurrence(_)
-            | Op::Argmax
-            | Op::TopK { .. }
-            | Op::Sample => 0..0,
+            | source_ops!()
+            | plain_ops!() => 0..0,
         };
         if matrices.contains(&index) { WeightUse::Matrix } else { WeightUse::Vector }
     }
@@ -344,11 +281,7 @@ pub enum OpClass {
     Source,
     /// A function of its inputs: it can be carried out alone.
     Pure,
-    /// It needs a step: it reads, or also writes, what is kept between steps.
-    State {
-        /// Whose.
-        state: StateId,
-        /// Whether it changes it.
-        writes: bool,
-    },
+    /// It needs a step: it reads, or also writes, a state that is kept between steps.
+    #[allow(missing_docs, reason = "the variant says what the fields are")]
+    State { state: StateId, writes: bool },
 }

@@ -99,6 +99,9 @@ struct Finder<'a> {
     taken: Vec<bool>,
 }
 
+/// What a pattern that ends at a node becomes, and the other nodes it is made of.
+type Pattern<'a> = fn(&Finder<'a>, NodeId) -> Option<(Fusion, Vec<NodeId>)>;
+
 impl<'a> Finder<'a> {
     fn new(graph: &'a Graph) -> Finder<'a> {
         let mut uses = vec![0; graph.nodes.len()];
@@ -112,28 +115,26 @@ impl<'a> Finder<'a> {
     /// Large patterns first: they take their parts away from the small ones.
     fn run(mut self) -> Vec<Option<Fusion>> {
         let ids = || (0..self.graph.nodes.len()).map(NodeId);
-        for (id, matcher) in ids()
-            .map(|id| {
-                (id, Finder::self_attention as fn(&Finder<'a>, NodeId) -> Option<(Fusion, Vec<NodeId>)>)
-            })
-            .chain(ids().map(|id| (id, Finder::gated as _)))
-            .chain(ids().map(|id| (id, Finder::residual as _)))
-            .chain(ids().rev().map(|id| (id, Finder::projection as _)))
-            .collect::<Vec<_>>()
-        {
-            if self.taken[id.0] {
-                continue;
-            }
-            let Some((fusion, parts)) = matcher(&self, id) else { continue };
-            if parts.iter().any(|p| self.taken[p.0]) {
-                continue;
-            }
-            for part in parts.iter().chain([&id]) {
-                self.taken[part.0] = true;
-            }
-            self.found[id.0] = Some(fusion);
+        let (forwards, backwards) = (ids(), ids().rev());
+        let patterns: [Pattern<'a>; 3] = [Finder::self_attention, Finder::gated, Finder::residual];
+        for pattern in patterns {
+            forwards.clone().for_each(|id| self.take(pattern, id));
         }
+        backwards.for_each(|id| self.take(Finder::projection, id));
         self.found
+    }
+
+    /// Fuses the pattern that ends at `id`, where all of it is there and free.
+    fn take(&mut self, pattern: Pattern<'a>, id: NodeId) {
+        let Some((fusion, mut parts)) = pattern(self, id) else { return };
+        parts.push(id);
+        if parts.iter().any(|part| self.taken[part.0]) {
+            return;
+        }
+        for part in parts {
+            self.taken[part.0] = true;
+        }
+        self.found[id.0] = Some(fusion);
     }
 
     fn op(&self, id: NodeId) -> &Op {
@@ -159,25 +160,16 @@ impl<'a> Finder<'a> {
 
     /// A linear that ends at `id`; `parts` collects its nodes.
     fn linear(&self, id: NodeId, parts: &mut Vec<NodeId>) -> Option<Linear> {
-        match self.op(id) {
-            Op::Linear if self.is_matrix(self.input(id, 1)) => {
-                parts.push(id);
-                Some(Linear { x: self.input(id, 0), weight: self.input(id, 1), bias: None })
-            }
-            Op::Binary(Binary::Add) => {
-                let (inner, bias) = (self.input(id, 0), self.input(id, 1));
-                if *self.op(inner) != Op::Linear
-                    || !self.is_matrix(self.input(inner, 1))
-                    || !self.once(inner)
-                    || !self.is_weight(bias)
-                {
-                    return None;
-                }
-                parts.extend([id, inner]);
-                Some(Linear { x: self.input(inner, 0), weight: self.input(inner, 1), bias: Some(bias) })
-            }
-            _ => None,
+        let biased = *self.op(id) == Op::Binary(Binary::Add)
+            && self.once(self.input(id, 0))
+            && self.is_weight(self.input(id, 1));
+        let product = if biased { self.input(id, 0) } else { id };
+        if *self.op(product) != Op::Linear || !self.is_matrix(self.input(product, 1)) {
+            return None;
         }
+        parts.extend([id, product]);
+        let bias = biased.then(|| self.input(id, 1));
+        Some(Linear { x: self.input(product, 0), weight: self.input(product, 1), bias })
     }
 
     /// `(x, epsilon, weight)` where `id` is a norm read by exactly `readers` nodes.
@@ -228,44 +220,32 @@ impl<'a> Finder<'a> {
             return None;
         }
         let mut parts = vec![q, k, write];
-        let (from_q, from_k, head_norm) = self.head_norms(&attention, self.input(q, 0), self.input(k, 0));
+        let (mut from_q, mut from_k) = (self.input(q, 0), self.input(k, 0));
+        // Epsilon and weight of a norm of each head.
+        let normed = |id: NodeId, heads: usize| match self.op(id) {
+            Op::RmsNorm { eps, groups } if *groups == heads && self.once(id) => {
+                let w = self.input(id, 1);
+                (self.graph.node(w).ty.shape.cols() == head_dim).then_some((*eps, w))
+            }
+            _ => None,
+        };
+        let norms =
+            normed(from_q, heads).zip(normed(from_k, kv_heads)).filter(|(of_q, of_k)| of_q.0 == of_k.0);
+        if norms.is_some() {
+            parts.extend([from_q, from_k]);
+            (from_q, from_k) = (self.input(from_q, 0), self.input(from_k, 0));
+        }
         if ![from_q, from_k].iter().all(|n| self.once(*n)) {
             return None;
         }
         let linears =
             [self.linear(from_q, &mut parts)?, self.linear(from_k, &mut parts)?, self.linear(v, &mut parts)?];
         let (Project { norm, bias, .. }, mut inputs) = self.project(&linears, &mut parts)?;
-        let eps = head_norm.map(|(eps, weights)| {
-            parts.extend([self.input(q, 0), self.input(k, 0)]);
-            inputs.extend(weights);
-            eps
-        });
+        inputs.extend(norms.iter().flat_map(|(of_q, of_k)| [of_q.1, of_k.1]));
         inputs.extend([positions, freqs]);
-        let qkv = Qkv { norm, bias, head_norm: eps, rope: *rope, state, heads, kv_heads };
+        let head_norm = norms.map(|((eps, _), _)| eps);
+        let qkv = Qkv { norm, bias, head_norm, rope: *rope, state, heads, kv_heads };
         Some((Fusion::SelfAttention { qkv, inputs }, parts))
-    }
-
-    /// What the norms of query heads and of key heads are taken of, with their epsilon and weights; `q` and `k` themselves
-    /// where they are no such norms.
-    fn head_norms(
-        &self,
-        attention: &Attention,
-        q: NodeId,
-        k: NodeId,
-    ) -> (NodeId, NodeId, Option<(f32, [NodeId; 2])>) {
-        let of_heads = |id: NodeId, heads: usize| match self.op(id) {
-            Op::RmsNorm { eps, groups } if *groups == heads && self.once(id) => {
-                let (x, w) = (self.input(id, 0), self.input(id, 1));
-                (self.graph.node(w).ty.shape.cols() == attention.head_dim).then_some((*eps, x, w))
-            }
-            _ => None,
-        };
-        match (of_heads(q, attention.heads), of_heads(k, attention.kv_heads)) {
-            (Some((eps, from_q, w_q)), Some((eps_k, from_k, w_k))) if eps == eps_k => {
-                (from_q, from_k, Some((eps, [w_q, w_k])))
-            }
-            _ => (q, k, None),
-        }
     }
 
     /// `act(G·x) * (U·x)`

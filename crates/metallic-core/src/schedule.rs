@@ -5,26 +5,11 @@
 
 use std::ops::Range;
 
-use crate::{Dim, Graph, Node, NodeId, Sizes};
+use crate::{Dim, Graph, NodeId, Sizes};
 
-/// A part of the arena whose places grow with one axis.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Region {
-    Tokens,
-    Outputs,
-    Fixed,
-}
-
-const REGIONS: [Region; 3] = [Region::Tokens, Region::Outputs, Region::Fixed];
-
-impl Region {
-    fn factor(self, sizes: Sizes) -> usize {
-        match self {
-            Region::Tokens => sizes.tokens,
-            Region::Outputs => sizes.outputs,
-            Region::Fixed => 1,
-        }
-    }
+/// Rows of each region of the arena: its places grow with the tokens, with the outputs, or not at all.
+fn rows(sizes: Sizes) -> [usize; 3] {
+    [sizes.tokens, sizes.outputs, 1]
 }
 
 /// Rows take whole multiples of this, so that every place begins at one.
@@ -33,7 +18,7 @@ const ALIGN: usize = 16;
 /// Where a value lies; `start` and `room` are bytes of a row, of which `bytes` are used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Span {
-    region: Region,
+    region: usize,
     start: usize,
     room: usize,
     bytes: usize,
@@ -44,7 +29,7 @@ struct Span {
 pub struct Schedule {
     /// By node; sources and receipts have none.
     places: Vec<Option<Span>>,
-    /// Bytes of a row of each region, by the order of [`REGIONS`].
+    /// Bytes of a row of each region.
     room: [usize; 3],
 }
 
@@ -57,18 +42,19 @@ impl Schedule {
         for (index, node) in graph.nodes().iter().enumerate() {
             // A node may not overwrite what it reads: places free up only after their last reader.
             live.retain(|(until, _)| *until >= index);
-            let (region, bytes) = match node.ty.shape.leading() {
-                Dim::Tokens => (Region::Tokens, row_bytes(node)),
-                Dim::Outputs => (Region::Outputs, row_bytes(node)),
-                Dim::Fixed(_) => (Region::Fixed, node.ty.bytes(Sizes::default()).unwrap_or(0)),
+            let region = match node.ty.shape.leading() {
+                Dim::Tokens => 0,
+                Dim::Outputs => 1,
+                Dim::Fixed(_) => 2,
             };
+            let bytes = node.ty.bytes(Sizes { tokens: 1, outputs: 1 }).unwrap_or(0);
             if node.op.is_source() || bytes == 0 {
                 continue;
             }
             let room = bytes.next_multiple_of(ALIGN);
             let start = first_fit(&live, region, room);
             let span = Span { region, start, room, bytes };
-            schedule.room[region as usize] = schedule.room[region as usize].max(start + room);
+            schedule.room[region] = schedule.room[region].max(start + room);
             schedule.places[index] = Some(span);
             live.push((last_use[index], span));
         }
@@ -77,24 +63,20 @@ impl Schedule {
 
     /// Bytes of the arena in a step of these sizes.
     pub fn arena_bytes(&self, sizes: Sizes) -> usize {
-        REGIONS.iter().map(|r| self.room[*r as usize] * r.factor(sizes)).sum()
+        self.bytes_before(3, sizes)
+    }
+
+    fn bytes_before(&self, region: usize, sizes: Sizes) -> usize {
+        self.room.iter().zip(rows(sizes)).take(region).map(|(room, rows)| room * rows).sum()
     }
 
     /// Where a node's value lies in the arena, in bytes; `None` for sources and receipts.
     pub fn range(&self, node: NodeId, sizes: Sizes) -> Option<Range<usize>> {
         let span = self.places.get(node.0).copied().flatten()?;
-        let before = REGIONS.iter().take_while(|r| **r != span.region);
-        let base: usize = before.map(|r| self.room[*r as usize] * r.factor(sizes)).sum();
-        let factor = span.region.factor(sizes);
-        let start = base + span.start * factor;
-        Some(start..start + span.bytes * factor)
+        let rows = rows(sizes)[span.region];
+        let start = self.bytes_before(span.region, sizes) + span.start * rows;
+        Some(start..start + span.bytes * rows)
     }
-}
-
-/// Bytes of one step of the leading axis.
-fn row_bytes(node: &Node) -> usize {
-    let inner = node.ty.shape.dims()[1..].iter().map(|d| Sizes::default().of(*d)).product();
-    node.ty.dtype.bytes_for(inner).unwrap_or(0)
 }
 
 /// The last node that reads each node; outputs are read at the end of time.
@@ -112,7 +94,7 @@ fn last_uses(graph: &Graph) -> Vec<usize> {
 }
 
 /// The lowest offset where `room` bytes of a row are free among the live places of a region.
-fn first_fit(live: &[(usize, Span)], region: Region, room: usize) -> usize {
+fn first_fit(live: &[(usize, Span)], region: usize, room: usize) -> usize {
     let mut taken: Vec<Span> = live.iter().map(|(_, p)| *p).filter(|p| p.region == region).collect();
     taken.sort_by_key(|p| p.start);
     let mut start = 0;

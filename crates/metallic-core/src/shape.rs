@@ -65,24 +65,19 @@ impl Shape {
     /// A shape of at most [`MAX_RANK`] axes; `None` where there are more or an inner one is symbolic.
     pub fn new(dims: &[Dim]) -> Option<Shape> {
         let inner_fixed = dims.iter().skip(1).all(|d| matches!(d, Dim::Fixed(_)));
-        if dims.len() > MAX_RANK || !inner_fixed {
-            return None;
-        }
-        let mut padded = [Dim::Fixed(1); MAX_RANK];
-        padded[..dims.len()].copy_from_slice(dims);
-        Some(Shape { dims: padded, rank: dims.len() })
+        (dims.len() <= MAX_RANK && inner_fixed).then(|| Shape::of(dims))
     }
 
     /// A shape of these lengths; axes past [`MAX_RANK`] are left out.
-    pub(crate) fn of(lengths: &[usize]) -> Shape {
+    pub(crate) fn of<D: Copy + Into<Dim>>(lengths: &[D]) -> Shape {
         let mut dims = [Dim::Fixed(1); MAX_RANK];
-        dims.iter_mut().zip(lengths).for_each(|(dim, len)| *dim = Dim::Fixed(*len));
+        dims.iter_mut().zip(lengths).for_each(|(dim, len)| *dim = (*len).into());
         Shape { dims, rank: lengths.len().min(MAX_RANK) }
     }
 
     /// `[rows, cols]`, a matrix whose rows may be symbolic.
     pub fn matrix(rows: impl Into<Dim>, cols: usize) -> Shape {
-        Shape { dims: [rows.into(), cols.into(), Dim::Fixed(1), Dim::Fixed(1)], rank: 2 }
+        Shape::of(&[rows.into(), cols.into()])
     }
 
     /// `[count, rows, cols]`, so many matrices.
@@ -92,7 +87,7 @@ impl Shape {
 
     /// `[len]`.
     pub fn vector(len: impl Into<Dim>) -> Shape {
-        Shape { dims: [len.into(), Dim::Fixed(1), Dim::Fixed(1), Dim::Fixed(1)], rank: 1 }
+        Shape::of(&[len.into()])
     }
 
     /// The axes.
@@ -110,12 +105,17 @@ impl Shape {
 
     /// Product of all axes but the innermost, in a step of these sizes.
     pub fn rows(&self, sizes: Sizes) -> usize {
-        self.elements(sizes).checked_div(self.cols()).unwrap_or(0)
+        let cols = matches!(self.dims().last(), Some(Dim::Fixed(_)));
+        self.product(self.rank - usize::from(cols), sizes)
     }
 
-    /// Number of elements in a step of these sizes.
+    /// Number of elements in a step of these sizes; as many as can be counted, where there are more.
     pub fn elements(&self, sizes: Sizes) -> usize {
-        self.dims().iter().map(|d| sizes.of(*d)).product()
+        self.product(self.rank, sizes)
+    }
+
+    fn product(&self, axes: usize, sizes: Sizes) -> usize {
+        self.dims[..axes].iter().fold(1, |n: usize, dim| n.saturating_mul(sizes.of(*dim)))
     }
 
     /// The outermost axis.
@@ -135,23 +135,14 @@ impl Shape {
     /// This shape without its innermost axis.
     #[must_use]
     pub fn without_cols(self) -> Shape {
-        let rank = self.rank.saturating_sub(1);
-        let mut dims = self.dims;
-        dims[rank] = Dim::Fixed(1);
-        Shape { dims, rank }
+        Shape::of(&self.dims[..self.rank.saturating_sub(1)])
     }
 }
 
 impl fmt::Display for Shape {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("[")?;
-        for (i, dim) in self.dims().iter().enumerate() {
-            if i > 0 {
-                f.write_str(", ")?;
-            }
-            write!(f, "{dim}")?;
-        }
-        f.write_str("]")
+        let dims: Vec<String> = self.dims().iter().map(Dim::to_string).collect();
+        write!(f, "[{}]", dims.join(", "))
     }
 }
 
@@ -209,6 +200,15 @@ mod tests {
         assert!(Shape::new(&[Dim::Tokens, Dim::Fixed(4)]).is_some());
         assert!(Shape::new(&[Dim::Fixed(4), Dim::Tokens]).is_none());
         assert!(Shape::new(&[Dim::Fixed(1); 5]).is_none());
+    }
+
+    #[test]
+    fn sizes_beyond_the_address_space_are_counted_as_far_as_can_be() {
+        let ty = TensorType::f32(Shape::stack(usize::MAX, 3, 2));
+        assert_eq!((ty.shape.elements(Sizes::default()), ty.bytes(Sizes::default())), (usize::MAX, None));
+        let empty = TensorType::f32(Shape::stack(usize::MAX, 3, 0));
+        assert_eq!((empty.shape.elements(Sizes::default()), empty.bytes(Sizes::default())), (0, Some(0)));
+        assert_eq!(Shape::matrix(3, 0).rows(Sizes::default()), 3, "rows may be empty");
     }
 
     #[test]

@@ -132,11 +132,6 @@ pub struct Project {
     pub residual: bool,
 }
 
-impl Project {
-    /// `W · x` alone.
-    pub const PLAIN: Project = Project { norm: None, parts: 1, bias: false, residual: false };
-}
-
 /// Everything of a layer that comes before its attention.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Qkv {
@@ -199,6 +194,9 @@ pub struct ProjectInputs {
 }
 
 impl Project {
+    /// `W · x` alone.
+    pub const PLAIN: Project = Project { norm: None, parts: 1, bias: false, residual: false };
+
     pub(crate) fn matrices(&self) -> std::ops::Range<usize> {
         let first = self.inputs().weights;
         first..first + self.parts

@@ -1,10 +1,10 @@
 //! What a graph keeps between steps, derived from its operations: keys and values, and recurrent states.
 
-use crate::op::{pure_ops, source_ops};
+use crate::op::{matrix_ops, plain_ops, source_ops};
 use crate::{Attention, BLOCK_TOKENS, DType, Graph, Node, Op, Qkv, Shape, StateId, TypeError};
 
 /// The keys and values of a layer.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct KvState {
     /// Heads of a token.
     pub kv_heads: usize,
@@ -26,6 +26,15 @@ pub enum State {
 }
 
 impl State {
+    /// The keys and values, where it is those.
+    pub fn kv(&self) -> Option<&KvState> {
+        if let State::Kv(kv) = self { Some(kv) } else { None }
+    }
+
+    fn recurrent(&self) -> usize {
+        if let State::Recurrent(elements) = self { *elements } else { 0 }
+    }
+
     fn describe(&self) -> String {
         match self {
             State::Kv(kv) => {
@@ -43,29 +52,23 @@ pub struct StateLayout {
     states: Vec<Option<State>>,
 }
 
-/// What a node says of the state it uses; whether it limits how far back is looked.
-struct Claim {
-    state: State,
-    reads: bool,
-}
-
 impl StateLayout {
     /// What `graph` keeps, with keys and values stored as `dtype`: `F32`, `F16`, `BF16` or `Q8_0`.
     pub fn of(graph: &Graph, dtype: DType) -> Result<StateLayout, TypeError> {
         let mut layout = StateLayout { dtype, states: Vec::new() };
         let mut read = Vec::new();
         for node in graph.nodes() {
-            let (Some(id), Some(claim)) = (node.op.state(), claim(graph, node)) else { continue };
+            let (Some(id), Some((state, reads))) = (node.op.state(), claim(graph, node)) else { continue };
             if layout.states.len() <= id.0 {
                 layout.states.resize(id.0 + 1, None);
                 read.resize(id.0 + 1, false);
             }
-            let merged = merge(layout.states[id.0], &claim, read[id.0]);
+            let merged = merge((layout.states[id.0], read[id.0]), (state, reads));
             layout.states[id.0] = Some(merged.map_err(|found| TypeError::Parameter {
                 op: node.op.name(),
-                what: format!("{} where layer state {} has {found}", claim.state.describe(), id.0),
+                what: format!("{} where layer state {} has {found}", state.describe(), id.0),
             })?);
-            read[id.0] |= claim.reads;
+            read[id.0] |= reads;
         }
         for kv in layout.kv_states() {
             for dim in [kv.key_dim, kv.value_dim] {
@@ -101,18 +104,12 @@ impl StateLayout {
 
     /// The keys and values a [`StateId`] names.
     pub fn kv(&self, id: StateId) -> Option<&KvState> {
-        match self.states.get(id.0)? {
-            Some(State::Kv(kv)) => Some(kv),
-            Some(State::Recurrent(_)) | None => None,
-        }
+        self.states.get(id.0)?.as_ref()?.kv()
     }
 
     /// All keys and values.
     pub fn kv_states(&self) -> impl Iterator<Item = &KvState> {
-        self.states.iter().filter_map(|state| match state {
-            Some(State::Kv(kv)) => Some(kv),
-            Some(State::Recurrent(_)) | None => None,
-        })
+        self.states.iter().flatten().filter_map(State::kv)
     }
 
     /// Bytes of a row of so many elements: a key or a value of one head.
@@ -137,11 +134,7 @@ impl StateLayout {
 
     /// Bytes of the recurrent states of one sequence.
     pub fn sequence_bytes(&self) -> usize {
-        let recurrent = |state: &Option<State>| match state {
-            Some(State::Recurrent(elements)) => elements * size_of::<f32>(),
-            Some(State::Kv(_)) | None => 0,
-        };
-        self.states.iter().map(recurrent).sum()
+        self.states.iter().flatten().map(|state| state.recurrent() * size_of::<f32>()).sum()
     }
 
     /// Whether a sequence keeps more than keys and values: then what was computed for its beginning cannot be found again
@@ -156,14 +149,14 @@ impl StateLayout {
     }
 }
 
-#[allow(clippy::unnested_or_patterns, reason = "the lists stand in one place each")]
-fn claim(graph: &Graph, node: &Node) -> Option<Claim> {
+/// What a node says of the state it uses, and whether it limits how far back is looked.
+fn claim(graph: &Graph, node: &Node) -> Option<(State, bool)> {
     let shape = |index: usize| node.inputs.get(index).map(|id| graph.node(*id).ty.shape);
     let cols = |index: usize| shape(index).map(|shape: Shape| shape.cols());
     let kv = |kv_heads: usize, key_dim: usize, value_dim: usize, window: Option<usize>| {
         State::Kv(KvState { kv_heads, key_dim, value_dim, window })
     };
-    let (state, reads) = match node.op {
+    Some(match node.op {
         Op::KvWrite { kv_heads, .. } => {
             let heads = kv_heads.max(1);
             (kv(kv_heads, cols(0)? / heads, cols(1)? / heads, None), false)
@@ -174,17 +167,16 @@ fn claim(graph: &Graph, node: &Node) -> Option<Claim> {
         }
         Op::ShortConv { .. } => (State::Recurrent(cols(0)? * (cols(1)?.max(1) - 1)), true),
         Op::Recurrence(r) => (State::Recurrent(r.elements()), true),
-        source_ops!() | pure_ops!() => return None,
-    };
-    Some(Claim { state, reads })
+        source_ops!() | matrix_ops!() | plain_ops!() => return None,
+    })
 }
 
 /// Both together, or what stands there where they do not fit.
-fn merge(known: Option<State>, claim: &Claim, was_read: bool) -> Result<State, String> {
-    let Some(known) = known else { return Ok(claim.state) };
-    match (known, claim.state) {
+fn merge((known, was_read): (Option<State>, bool), (state, reads): (State, bool)) -> Result<State, String> {
+    let Some(known) = known else { return Ok(state) };
+    match (known, state) {
         (State::Kv(a), State::Kv(b)) if KvState { window: b.window, ..a } == b => {
-            let window = match (was_read, claim.reads) {
+            let window = match (was_read, reads) {
                 (true, true) => a.window.zip(b.window).map(|(a, b)| a.max(b)),
                 (true, false) => a.window,
                 (false, _) => b.window,

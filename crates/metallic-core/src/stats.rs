@@ -40,20 +40,12 @@ pub struct RunStats {
 impl RunStats {
     /// Adds another run's figures to these.
     pub fn add(&mut self, other: &RunStats) {
-        self.dispatches += other.dispatches;
-        self.submissions += other.submissions;
-        self.allocations += other.allocations;
+        macro_rules! sum {
+            ($($field:ident)*) => { $(self.$field += other.$field;)* };
+        }
+        sum!(dispatches submissions allocations bytes_read bytes_written);
+        sum!(cache_hits cache_misses plan_hits plan_misses time host_time overlap device_time);
         self.arena_bytes = self.arena_bytes.max(other.arena_bytes);
-        self.bytes_read += other.bytes_read;
-        self.bytes_written += other.bytes_written;
-        self.cache_hits += other.cache_hits;
-        self.cache_misses += other.cache_misses;
-        self.plan_hits += other.plan_hits;
-        self.plan_misses += other.plan_misses;
-        self.time += other.time;
-        self.host_time += other.host_time;
-        self.overlap += other.overlap;
-        self.device_time += other.device_time;
         for (op, time) in &other.time_by_op {
             self.add_time(op, *time);
         }

@@ -10,97 +10,43 @@ pub const BLOCK_TOKENS: usize = 32;
 /// How a step breaks its contract.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
+#[allow(missing_docs, reason = "the messages say what the fields are")]
 pub enum StepError {
     /// There is nothing to do.
     #[error("it has no tokens")]
     Empty,
     /// An id is not in the vocabulary.
     #[error("token {index} is {id}, the vocabulary ends at {vocab}")]
-    TokenOutOfRange {
-        /// Which token of the step.
-        index: usize,
-        /// Its id.
-        id: u32,
-        /// Ids in the vocabulary.
-        vocab: usize,
-    },
+    TokenOutOfRange { index: usize, id: u32, vocab: usize },
     /// Positions and tokens differ in number.
     #[error("it has {tokens} tokens and {positions} positions")]
-    Positions {
-        /// Number of tokens.
-        tokens: usize,
-        /// Number of positions.
-        positions: usize,
-    },
+    Positions { tokens: usize, positions: usize },
     /// The sequences do not cover the tokens one after another.
     #[error(
         "sequence {sequence} covers tokens {start}..{end}, it should begin at {expected} and not be empty"
     )]
-    Coverage {
-        /// Which sequence.
-        sequence: usize,
-        /// Its first token.
-        start: usize,
-        /// Its end.
-        end: usize,
-        /// Where it should begin.
-        expected: usize,
-    },
+    Coverage { sequence: usize, start: usize, end: usize, expected: usize },
     /// The block table is too short for the tokens.
     #[error("sequence {sequence} has {blocks} cache blocks, {needed} are needed")]
-    Blocks {
-        /// Which sequence.
-        sequence: usize,
-        /// Blocks in its table.
-        blocks: usize,
-        /// Blocks its tokens need.
-        needed: usize,
-    },
+    Blocks { sequence: usize, blocks: usize, needed: usize },
     /// A block was never reserved.
     #[error("sequence {sequence} uses cache block {block}, {reserved} are reserved")]
-    BlockOutOfRange {
-        /// Which sequence.
-        sequence: usize,
-        /// The block.
-        block: u32,
-        /// Blocks reserved so far.
-        reserved: usize,
-    },
+    BlockOutOfRange { sequence: usize, block: u32, reserved: usize },
     /// A recurrent state was never reserved.
     #[error("sequence {sequence} uses recurrent state {slot}, {reserved} are reserved")]
-    SlotOutOfRange {
-        /// Which sequence.
-        sequence: usize,
-        /// The state.
-        slot: u32,
-        /// States reserved so far.
-        reserved: usize,
-    },
+    SlotOutOfRange { sequence: usize, slot: u32, reserved: usize },
+    /// A recurrent state has one owner in a step.
+    #[error("sequences {other} and {sequence} both use recurrent state {slot}")]
+    SlotTwice { other: usize, sequence: usize, slot: u32 },
     /// A token is to be fed that is not there, from a row that is not there.
     #[error("token {token} of {tokens} is fed from row {row} of {rows} of the step before")]
-    FedOutOfRange {
-        /// The token.
-        token: u32,
-        /// Tokens in the step.
-        tokens: usize,
-        /// The row.
-        row: u32,
-        /// Rows chosen by the step under way.
-        rows: usize,
-    },
+    FedOutOfRange { token: u32, tokens: usize, row: u32, rows: usize },
     /// The packed choices are not what they should be.
     #[error("its choices are wrong: {0}")]
     Choices(String),
     /// A result was asked for a token that is not there.
     #[error("output {index} asks for token {row} of {tokens}")]
-    OutputOutOfRange {
-        /// Which output.
-        index: usize,
-        /// The token it names.
-        row: u32,
-        /// Tokens in the step.
-        tokens: usize,
-    },
+    OutputOutOfRange { index: usize, row: u32, tokens: usize },
 }
 
 /// The tokens one sequence brings to a step.
@@ -247,11 +193,9 @@ impl Step<'_> {
         if tokens == 0 {
             return Err(StepError::Empty);
         }
-        for fed in self.fed {
-            if fed.token as usize >= tokens || fed.row as usize >= limits.fed_rows {
-                let Fed { token, row } = *fed;
-                return Err(StepError::FedOutOfRange { token, tokens, row, rows: limits.fed_rows });
-            }
+        let lost = |fed: &&Fed| fed.token as usize >= tokens || fed.row as usize >= limits.fed_rows;
+        if let Some(&Fed { token, row }) = self.fed.iter().find(lost) {
+            return Err(StepError::FedOutOfRange { token, tokens, row, rows: limits.fed_rows });
         }
         let is_fed = |index: usize| self.fed.iter().any(|fed| fed.token as usize == index);
         let outside = |(index, id): &(usize, &u32)| **id as usize >= vocab && !is_fed(*index);
@@ -269,16 +213,19 @@ impl Step<'_> {
             }
             expected = end;
             span.validate(sequence, limits)?;
+            let shared = self.sequences[..sequence].iter().position(|other| other.slot == span.slot);
+            if let (Some(_), Some(other)) = (limits.slots, shared) {
+                return Err(StepError::SlotTwice { other, sequence, slot: span.slot });
+            }
         }
         if expected != tokens {
             let (sequence, end) = (self.sequences.len(), tokens);
             return Err(StepError::Coverage { sequence, start: end, end, expected });
         }
-        if let Some((index, row)) = self.outputs.iter().enumerate().find(|(_, row)| **row as usize >= tokens)
-        {
-            return Err(StepError::OutputOutOfRange { index, row: *row, tokens });
+        match self.outputs.iter().position(|row| *row as usize >= tokens) {
+            Some(index) => Err(StepError::OutputOutOfRange { index, row: self.outputs[index], tokens }),
+            None => Ok(()),
         }
-        Ok(())
     }
 
     /// Whether a node that is needed so is computed in this step.

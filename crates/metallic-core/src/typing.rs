@@ -5,37 +5,17 @@ use crate::{Attention, DType, Dim, Op, Project, Qkv, Recurrence, Rope, Sdpa, Sha
 /// Why an operation cannot take these inputs.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
+#[allow(missing_docs, reason = "the messages say what the fields are")]
 pub enum TypeError {
     /// The number of inputs is wrong.
     #[error("`{op}` takes {needed} inputs, it was given {found}")]
-    Arity {
-        /// The operation.
-        op: &'static str,
-        /// Inputs it takes.
-        needed: String,
-        /// Inputs it was given.
-        found: usize,
-    },
+    Arity { op: &'static str, needed: String, found: usize },
     /// An input's type does not fit.
     #[error("input {index} of `{op}` is {found}, it needs {needed}")]
-    Input {
-        /// The operation.
-        op: &'static str,
-        /// Which input.
-        index: usize,
-        /// Its type.
-        found: Box<TensorType>,
-        /// What would fit.
-        needed: String,
-    },
+    Input { op: &'static str, index: usize, found: Box<TensorType>, needed: String },
     /// The operation's own numbers make no sense.
     #[error("`{op}` cannot have {what}")]
-    Parameter {
-        /// The operation.
-        op: &'static str,
-        /// What is wrong.
-        what: String,
-    },
+    Parameter { op: &'static str, what: String },
 }
 
 /// The inputs of one operation while its rule is applied.
@@ -48,8 +28,10 @@ struct Rule<'a> {
 type Checked = Result<(), TypeError>;
 
 impl Rule<'_> {
-    fn arity(&self, needed: usize) -> Checked {
-        self.arity_within(needed..=needed)
+    /// The rule of an operation with so many inputs.
+    fn of(&self, needed: usize) -> Result<&Self, TypeError> {
+        self.arity_within(needed..=needed)?;
+        Ok(self)
     }
 
     fn arity_within(&self, needed: std::ops::RangeInclusive<usize>) -> Checked {
@@ -164,15 +146,13 @@ impl Rule<'_> {
     }
 
     fn same_as_first(&self, count: usize) -> Result<TensorType, TypeError> {
-        self.arity(count)?;
-        let first = self.activation(0)?;
+        let first = self.of(count)?.activation(0)?;
         (1..count).try_for_each(|index| self.exact(index, first))?;
         Ok(first)
     }
 
     fn rms_norm(&self, eps: f32, groups: usize) -> Result<TensorType, TypeError> {
-        self.arity(2)?;
-        self.eps(eps)?;
+        self.of(2)?.eps(eps)?;
         let x = self.rows(0)?;
         let cols = x.shape.cols();
         let whole = groups > 0 && cols > 0 && cols.is_multiple_of(groups);
@@ -184,8 +164,7 @@ impl Rule<'_> {
 
     /// `x [.., m, k]` with `w [n, k]`, or with `w [.., n, k]`.
     fn linear(&self) -> Result<TensorType, TypeError> {
-        self.arity(2)?;
-        let (x, w) = (self.rows(0)?, self.inputs[1]);
+        let (x, w) = (self.of(2)?.rows(0)?, self.inputs[1]);
         let (k, dims) = (x.shape.cols(), x.shape.dims());
         if w.shape.dims().len() == 2 {
             return Ok(x.with_cols(self.matrix(1, k)?));
@@ -201,8 +180,7 @@ impl Rule<'_> {
     }
 
     fn expert_linear(&self) -> Result<TensorType, TypeError> {
-        self.arity(3)?;
-        let (rows, x, w) = (self.matrix_rows(0)?, self.inputs[0], self.inputs[1]);
+        let (rows, x, w) = (self.of(3)?.matrix_rows(0)?, self.inputs[0], self.inputs[1]);
         let [Dim::Fixed(_), Dim::Fixed(n), Dim::Fixed(k)] = *w.shape.dims() else {
             return Err(self.wrong(1, "matrices [experts, n, k]"));
         };
@@ -216,8 +194,7 @@ impl Rule<'_> {
     fn rope(&self, rope: &Rope, positions: usize, freqs: usize) -> Checked {
         self.parameter(rope.magnitude.is_finite(), || format!("magnitude {}", rope.magnitude))?;
         let axis = self.inputs[0].shape.leading();
-        let needed = TensorType::new(DType::U32, Shape::vector(axis));
-        self.require(positions, self.inputs[positions] == needed, || needed.to_string())?;
+        self.exact(positions, TensorType::new(DType::U32, Shape::vector(axis)))?;
         let ty = self.inputs[freqs];
         match ty.shape.dims() {
             [Dim::Fixed(pairs)] if ty.dtype == DType::F32 && pairs * 2 <= rope.head_dim => Ok(()),
@@ -226,7 +203,7 @@ impl Rule<'_> {
     }
 
     fn attention(&self, a: &Attention) -> Result<TensorType, TypeError> {
-        self.arity(2 + usize::from(a.sinks))?;
+        self.of(2 + usize::from(a.sinks))?;
         let grouped = a.kv_heads > 0 && a.heads > 0 && a.heads.is_multiple_of(a.kv_heads);
         self.parameter(grouped, || format!("{} heads on {} kv heads", a.heads, a.kv_heads))?;
         self.parameter(a.window != Some(0), || "a window of 0".to_owned())?;
@@ -262,7 +239,7 @@ impl Rule<'_> {
     }
 
     fn recurrence(&self, r: &Recurrence) -> Result<TensorType, TypeError> {
-        self.arity(5)?;
+        self.of(5)?;
         let whole = r.heads > 0 && r.key_dim > 0 && r.value_dim > 0;
         self.parameter(whole, || format!("{} heads of {} and {}", r.heads, r.key_dim, r.value_dim))?;
         let shared = r.key_heads > 0 && r.heads.is_multiple_of(r.key_heads);
@@ -286,8 +263,7 @@ impl Rule<'_> {
 
     fn project(&self, spec: &Project) -> Result<TensorType, TypeError> {
         let at = spec.inputs();
-        self.arity(at.count)?;
-        self.parameter(spec.parts > 0, || "no matrix".to_owned())?;
+        self.of(at.count)?.parameter(spec.parts > 0, || "no matrix".to_owned())?;
         let x = self.rows(0)?;
         if let (Some(eps), Some(norm)) = (spec.norm, at.norm) {
             self.eps(eps)?;
@@ -313,7 +289,7 @@ impl Rule<'_> {
         self.heads(spec.heads, spec.rope.head_dim)?;
         self.heads(spec.kv_heads, spec.rope.head_dim)?;
         let (at, cols) = (project.inputs(), spec.cols());
-        self.arity(spec.freqs() + 1)?;
+        self.of(spec.freqs() + 1)?;
         let product = Rule { op: self.op, inputs: &self.inputs[..at.count] }.project(&project)?;
         for (part, needed) in cols.into_iter().enumerate() {
             let index = at.weights + part;
@@ -342,7 +318,7 @@ pub(crate) fn receipt() -> TensorType {
 }
 
 fn source(rule: &Rule<'_>, axis: Dim) -> Result<TensorType, TypeError> {
-    rule.arity(0)?;
+    rule.of(0)?;
     Ok(TensorType::new(DType::U32, Shape::vector(axis)))
 }
 
@@ -356,8 +332,7 @@ pub fn infer(op: &Op, inputs: &[TensorType]) -> Result<TensorType, TypeError> {
             Err(TypeError::Parameter { op: rule.op, what: "a type that inputs decide".to_owned() })
         }
         Op::Embed(dtype) => {
-            rule.arity(2)?;
-            rule.parameter(dtype.is_float(), || format!("rows of {dtype}"))?;
+            rule.of(2)?.parameter(dtype.is_float(), || format!("rows of {dtype}"))?;
             let cols = inputs[0].shape.cols();
             rule.matrix(0, cols)?;
             let ids = inputs[1];
@@ -369,27 +344,19 @@ pub fn infer(op: &Op, inputs: &[TensorType]) -> Result<TensorType, TypeError> {
             Ok(TensorType::new(*dtype, ids.shape.with_cols(several)))
         }
         Op::SelectRows => {
-            rule.arity(2)?;
-            let x = rule.rows(0)?;
-            rule.matrix_rows(0)?;
-            Ok(TensorType::new(x.dtype, Shape::matrix(rule.ids(1)?, x.shape.cols())))
+            rule.of(2)?.matrix_rows(0)?;
+            Ok(TensorType::new(inputs[0].dtype, Shape::matrix(rule.ids(1)?, inputs[0].shape.cols())))
         }
         Op::Slice { start, len } => {
-            rule.arity(1)?;
-            let x = rule.rows(0)?;
+            let x = rule.of(1)?.rows(0)?;
             let cols = x.shape.cols();
             let inside = start.checked_add(*len).is_some_and(|end| end <= cols);
             rule.parameter(inside, || format!("columns {start}..+{len} of {cols}"))?;
             Ok(x.with_cols(*len))
         }
-        Op::Gather => {
-            rule.arity(2)?;
-            let x = rule.rows(0)?;
-            Ok(x.with_cols(rule.ids_of_rows(1)?))
-        }
+        Op::Gather => Ok(rule.of(2)?.rows(0)?.with_cols(rule.ids_of_rows(1)?)),
         Op::Cast(dtype) => {
-            rule.arity(1)?;
-            rule.parameter(dtype.is_float(), || format!("results of {dtype}"))?;
+            rule.of(1)?.parameter(dtype.is_float(), || format!("results of {dtype}"))?;
             Ok(TensorType::new(*dtype, rule.activation(0)?.shape))
         }
         Op::Unary(_) => rule.same_as_first(1),
@@ -402,8 +369,7 @@ pub fn infer(op: &Op, inputs: &[TensorType]) -> Result<TensorType, TypeError> {
             rule.same_as_first(1)
         }
         Op::Binary(_) => {
-            rule.arity(2)?;
-            let a = rule.activation(0)?;
+            let a = rule.of(2)?.activation(0)?;
             if inputs[1] != a {
                 rule.vector(1, a.shape.cols()).map_err(|_| rule.wrong(1, format!("{a} or one row of it")))?;
             }
@@ -418,23 +384,18 @@ pub fn infer(op: &Op, inputs: &[TensorType]) -> Result<TensorType, TypeError> {
             (1..inputs.len()).try_for_each(|index| rule.vector(index, x.shape.cols()))?;
             Ok(x)
         }
-        Op::Softmax => {
-            rule.arity(1)?;
-            rule.rows(0)
-        }
+        Op::Softmax => rule.of(1)?.rows(0),
         Op::Linear => rule.linear(),
         Op::ExpertLinear => rule.expert_linear(),
         Op::Combine => {
-            rule.arity(2)?;
-            let (rows, x, choices) = (rule.matrix_rows(0)?, inputs[0], inputs[1].shape.cols());
+            let (rows, x, choices) = (rule.of(2)?.matrix_rows(0)?, inputs[0], inputs[1].shape.cols());
             let whole = choices > 0 && x.shape.cols().is_multiple_of(choices);
             rule.require(1, whole, || format!("weights for parts of rows of {}", x.shape.cols()))?;
             rule.beside_first(1, choices)?;
             Ok(TensorType::new(x.dtype, Shape::matrix(rows, x.shape.cols() / choices)))
         }
         Op::Rope(rope) => {
-            rule.arity(3)?;
-            rule.matrix_rows(0)?;
+            rule.of(3)?.matrix_rows(0)?;
             let x = inputs[0];
             let whole = rope.head_dim > 0 && x.shape.cols().is_multiple_of(rope.head_dim);
             rule.parameter(whole, || format!("heads of {} in rows of {}", rope.head_dim, x.shape.cols()))?;
@@ -442,8 +403,7 @@ pub fn infer(op: &Op, inputs: &[TensorType]) -> Result<TensorType, TypeError> {
             Ok(x)
         }
         Op::KvWrite { kv_heads, .. } => {
-            rule.arity(2)?;
-            let (k, v) = (rule.rows(0)?.shape.cols(), rule.rows(1)?.shape.cols());
+            let (k, v) = (rule.of(2)?.rows(0)?.shape.cols(), rule.rows(1)?.shape.cols());
             let whole = *kv_heads > 0 && k.is_multiple_of(*kv_heads) && v.is_multiple_of(*kv_heads);
             rule.parameter(whole, || format!("{kv_heads} heads in rows of {k} and {v}"))?;
             rule.token_rows(0, k)?;
@@ -453,8 +413,7 @@ pub fn infer(op: &Op, inputs: &[TensorType]) -> Result<TensorType, TypeError> {
         Op::Attention(a) => rule.attention(a),
         Op::Sdpa(sdpa) => rule.sdpa(sdpa),
         Op::ShortConv { .. } => {
-            rule.arity(2)?;
-            let cols = rule.rows(0)?.shape.cols();
+            let cols = rule.of(2)?.rows(0)?.shape.cols();
             rule.token_rows(0, cols)?;
             let w = inputs[1];
             let fits =
@@ -463,19 +422,13 @@ pub fn infer(op: &Op, inputs: &[TensorType]) -> Result<TensorType, TypeError> {
             Ok(inputs[0])
         }
         Op::Recurrence(r) => rule.recurrence(r),
-        Op::Argmax => {
-            rule.arity(1)?;
-            let rows = rule.ranked(1)?;
-            Ok(TensorType::new(DType::U32, rows.without_cols()))
-        }
+        Op::Argmax => Ok(TensorType::new(DType::U32, rule.of(1)?.ranked(1)?.without_cols())),
         Op::TopK { k } => {
-            rule.arity(1)?;
-            rule.parameter(*k > 0, || "k of 0".to_owned())?;
+            rule.of(1)?.parameter(*k > 0, || "k of 0".to_owned())?;
             Ok(TensorType::new(DType::U32, rule.ranked(*k)?.with_cols(*k)))
         }
         Op::Sample => {
-            rule.arity(2)?;
-            let rows = rule.matrix_rows(0)?;
+            let rows = rule.of(2)?.matrix_rows(0)?;
             rule.ranked(1)?;
             rule.require(0, inputs[0].dtype == DType::F32, || "F32 logits [rows, n]".to_owned())?;
             rule.ids(1)?;

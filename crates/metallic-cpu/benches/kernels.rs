@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 
 use metallic_core::{BLOCK_TOKENS, DType};
 use metallic_cpu::simd::{
-    Accumulate, Activations, Factors, Isa, KvBlock, KvType, Matmul, PackedMatrix, QuantizedRows, SharedOut,
-    Team, Tile, TileShape, matmul, store_key, store_value,
+    Activations, Factors, Isa, KvBlock, KvType, Matmul, PackedMatrix, QuantizedRows, SharedOut, Team, Tile,
+    TileShape, matmul, store_key, store_value,
 };
 
 const TYPES: [DType; 8] =
@@ -82,12 +82,12 @@ fn product(isa: Isa, team: &Team, dtype: DType, shape: (usize, usize), tokens: u
     let bytes = vec![0x11; dtype.bytes_for(rows * cols).expect("whole blocks")];
     let matrix = PackedMatrix::pack(team, dtype, shape, &bytes).expect("a valid matrix");
     let x: Vec<f32> = (0..tokens * cols).map(|i| (i as f32 * 0.37).sin()).collect();
-    let mut quantized = QuantizedRows::new();
+    let mut quantized = QuantizedRows::default();
     let mut out = vec![0.0; tokens * rows];
     let time = best(|| {
         let x = if matrix.is_quantized() {
             quantized.quantize(isa, team, &x, cols);
-            Activations::Q8(quantized.all())
+            quantized.all()
         } else {
             Activations::F32 { values: &x, cols }
         };
@@ -95,7 +95,7 @@ fn product(isa: Isa, team: &Team, dtype: DType, shape: (usize, usize), tokens: u
             weights: Factors::Plain(&matrix),
             x,
             bias: None,
-            accumulate: Accumulate::Replace,
+            residual: None,
             out: SharedOut::new(&mut out, rows),
         };
         matmul(isa, team, &mut [product]);

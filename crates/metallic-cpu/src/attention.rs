@@ -87,7 +87,8 @@ pub(crate) fn attend(a: &Attention, inputs: &Inputs<'_>, scratch: &mut Scratch, 
                 let group = a.heads / a.kv_heads;
                 let part = &parts[part_of[token] + head / group];
                 let query = (token - part.start) * group + head % group;
-                let mut seen = nothing(out);
+                out.fill(0.0);
+                let mut seen = Seen { top: f32::NEG_INFINITY, total: 0.0, sums: out };
                 for task in part.tasks.clone() {
                     let results = &memory[ends[task] - results_len(&part.shape)..ends[task]];
                     let result = &results[query * (d + 2)..][..d + 2];
@@ -104,11 +105,6 @@ pub(crate) fn attend(a: &Attention, inputs: &Inputs<'_>, scratch: &mut Scratch, 
     let seen = |past: usize| past.min(a.window.unwrap_or(usize::MAX));
     let tokens: usize = inputs.step.sequences.iter().map(|span| seen(span.kv_len())).sum();
     inputs.kept.token_bytes(a.state) * tokens as u64
-}
-
-fn nothing(sums: &mut [f32]) -> Seen<&mut [f32]> {
-    sums.fill(0.0);
-    Seen { top: f32::NEG_INFINITY, total: 0.0, sums }
 }
 
 /// Elements of the results at the end of a task's memory: by query top, total and sums.
@@ -130,7 +126,7 @@ impl Scratch {
             // From the end: the last tiles have the longest past, and long tasks go first.
             for start in span.tokens.clone().step_by(tile).rev() {
                 let shape = TileShape {
-                    kind: inputs.kept.kind(),
+                    kind: inputs.kept.kind,
                     head_dim: a.head_dim,
                     value_dim: a.value_dim,
                     tokens: tile.min(span.tokens.end - start),

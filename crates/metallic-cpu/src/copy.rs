@@ -15,16 +15,13 @@ const ROWS: usize = 16;
 const COLUMNS: usize = 64;
 
 /// A view and its bytes, from its first element to its last.
-pub(crate) struct Source<'a> {
+pub(crate) struct Part<B> {
     pub(crate) view: View,
-    pub(crate) bytes: &'a [u8],
+    pub(crate) bytes: B,
 }
 
-/// The same, to write.
-pub(crate) struct Target<'a> {
-    pub(crate) view: View,
-    pub(crate) bytes: &'a mut [u8],
-}
+pub(crate) type Source<'a> = Part<&'a [u8]>;
+pub(crate) type Target<'a> = Part<&'a mut [u8]>;
 
 /// Copies what [`metallic_core::tensor::check_copy`] allows.
 pub(crate) fn copy(team: &Team, from: &Source<'_>, to: &mut Target<'_>) -> Result<(), TensorError> {

@@ -240,14 +240,6 @@ fn encode(team: &Team, dtype: DType, values: &[f32], out: &mut [u8]) {
     });
 }
 
-/// What angles were computed from.
-#[derive(Clone, Copy, PartialEq)]
-struct AnglesOf {
-    positions: NodeId,
-    freqs: NodeId,
-    magnitude: f32,
-}
-
 /// The team and the buffers that are kept between operations.
 pub(crate) struct Work {
     pub(crate) team: Arc<Team>,
@@ -266,7 +258,8 @@ pub(crate) struct Work {
     pub(crate) order: Vec<u32>,
     attention: attention::Scratch,
     pub(crate) angles: Angles,
-    angles_of: Option<AnglesOf>,
+    /// The positions, frequencies and magnitude they were computed from.
+    angles_of: Option<((NodeId, NodeId), f32)>,
 }
 
 impl Work {
@@ -416,10 +409,9 @@ impl Work {
     /// Prepares the angles of the positions at input `at`, for the frequencies that follow them; returns their pairs.
     pub(crate) fn turn(&mut self, rope: &Rope, args: &Args<'_>, at: usize) -> usize {
         let [positions, freqs] = [at, at + 1].map(|index| args.inputs[index].node);
-        let magnitude = rope.magnitude;
-        let wanted = positions.zip(freqs).map(|(positions, freqs)| AnglesOf { positions, freqs, magnitude });
+        let wanted = positions.zip(freqs).map(|nodes| (nodes, rope.magnitude));
         if wanted.is_none() || self.angles_of != wanted {
-            self.angles.set(args.words(at), args.floats(at + 1), magnitude);
+            self.angles.set(args.words(at), args.floats(at + 1), rope.magnitude);
             self.angles_of = wanted;
         }
         args.floats(at + 1).len()

@@ -17,12 +17,12 @@ const FORK_TOKENS: usize = 64;
 /// Everything a graph keeps.
 pub(crate) struct Kept {
     layout: StateLayout,
-    kind: KvType,
+    pub(crate) kind: KvType,
     /// By state; empty for others than keys and values.
     caches: Vec<KvSlabs>,
     /// By state: slots × numbers; empty for keys and values.
     numbers: Vec<Vec<f32>>,
-    blocks: usize,
+    pub(crate) blocks: usize,
     slots: usize,
     /// Results of a recurrence by head, before they are put in rows.
     results: Vec<f32>,
@@ -40,12 +40,7 @@ struct KvSlabs {
 
 impl KvSlabs {
     fn new(state: Option<&State>, kind: KvType) -> KvSlabs {
-        let shape = match state {
-            Some(State::Kv(kv)) => *kv,
-            Some(State::Recurrent(_)) | None => {
-                KvState { kv_heads: 0, key_dim: 0, value_dim: 0, window: None }
-            }
-        };
+        let shape = state.and_then(State::kv).copied().unwrap_or_default();
         let [key_bytes, value_bytes] = [shape.key_dim, shape.value_dim].map(|dim| kind.block_bytes(dim));
         KvSlabs { shape, key_bytes, value_bytes, slabs: Vec::new() }
     }
@@ -99,14 +94,6 @@ impl Kept {
         let caches = layout.states().iter().map(|state| KvSlabs::new(state.as_ref(), kind)).collect();
         let numbers = vec![Vec::new(); layout.states().len()];
         Kept { layout, kind, caches, numbers, blocks: 0, slots: 0, results: Vec::new() }
-    }
-
-    pub(crate) fn kind(&self) -> KvType {
-        self.kind
-    }
-
-    pub(crate) fn blocks(&self) -> usize {
-        self.blocks
     }
 
     /// Recurrent states reserved; `None` where there are none to keep.

@@ -7,7 +7,7 @@ use crate::exec::{Args, Now, Value, Work, grow};
 use crate::kept::{KvRows, Rows};
 use crate::ops::{self, Norm};
 use crate::simd::{
-    self, Accumulate, Activations, Matmul, PackedMatrix, QuantizedRows, SharedOut, dot_f32, floats, matmul,
+    self, Activations, Matmul, PackedMatrix, QuantizedRows, SharedOut, dot_f32, floats, matmul,
 };
 use crate::weights::matrix_shape;
 use crate::{Processor, unsupported};
@@ -16,6 +16,8 @@ use crate::{Processor, unsupported};
 pub(crate) const FEW_ROWS: usize = 5;
 /// Columns of a result that a task of few rows makes.
 const COLUMNS: usize = 64;
+/// Matrices whose products may stand side by side.
+const MOST_PARTS: usize = 3;
 /// Experts whose products are one fork.
 const TOGETHER: usize = 8;
 
@@ -48,31 +50,26 @@ impl Activated {
         if matrices.iter().any(|w| w.is_quantized()) {
             self.quantized.quantize(p.isa, p.team, values, cols);
         }
-        Ok(Sides { values, cols, quantized: &self.quantized })
+        Ok(Sides { floats: Activations::F32 { values, cols }, quantized: self.quantized.all() })
     }
 }
 
 /// One left side in the forms different matrices want.
 #[derive(Clone, Copy)]
 struct Sides<'a> {
-    values: &'a [f32],
-    cols: usize,
-    quantized: &'a QuantizedRows,
+    floats: Activations<'a>,
+    quantized: Activations<'a>,
 }
 
 impl<'a> Sides<'a> {
     fn matching(&self, w: &PackedMatrix) -> Activations<'a> {
-        if w.is_quantized() {
-            Activations::Q8(self.quantized.all())
-        } else {
-            Activations::F32 { values: self.values, cols: self.cols }
-        }
+        if w.is_quantized() { self.quantized } else { self.floats }
     }
 }
 
 /// `x · Wᵀ`
 fn plain<'a>(w: &'a PackedMatrix, x: Activations<'a>, out: SharedOut<'a>) -> Matmul<'a> {
-    Matmul { weights: simd::Factors::Plain(w), x, bias: None, accumulate: Accumulate::Replace, out }
+    Matmul { weights: simd::Factors::Plain(w), x, bias: None, residual: None, out }
 }
 
 impl Work {
@@ -104,44 +101,33 @@ impl Work {
         args: &Args<'_>,
         out: &mut [f32],
     ) -> Result<(), BackendError> {
-        match spec.parts {
-            1 => self.project_parts::<1>(spec, args, out),
-            2 => self.project_parts::<2>(spec, args, out),
-            3 => self.project_parts::<3>(spec, args, out),
-            n => Err(unsupported("project", format!("{n} matrices side by side; at most 3"))),
+        let (at, parts) = (spec.inputs(), spec.parts);
+        if parts > MOST_PARTS {
+            return Err(unsupported(
+                "project",
+                format!("{parts} matrices side by side; at most {MOST_PARTS}"),
+            ));
         }
-    }
-
-    /// All matrices of a projection in one fork.
-    fn project_parts<const N: usize>(
-        &mut self,
-        spec: &Project,
-        args: &Args<'_>,
-        out: &mut [f32],
-    ) -> Result<(), BackendError> {
-        let at = spec.inputs();
         let p = Processor { isa: self.isa, team: &self.team };
-        let mut matrices = [args.matrix(at.weights)?; N];
-        for (i, matrix) in matrices.iter_mut().enumerate() {
-            *matrix = args.matrix(at.weights + i)?;
-            self.read += matrix.bytes() as u64;
+        let (mut matrices, mut widths) = ([args.matrix(at.weights)?; MOST_PARTS], [0; MOST_PARTS]);
+        for i in 0..parts {
+            matrices[i] = args.matrix(at.weights + i)?;
+            widths[i] = matrices[i].rows();
+            self.read += matrices[i].bytes() as u64;
         }
         let norm = spec.norm.map(|eps| Norm { w: args.floats(1), eps, part: args.cols(0) });
-        let side = self.activated.rows(p, args.floats(0), norm, &matrices)?;
+        let side = self.activated.rows(p, args.floats(0), norm, &matrices[..parts])?;
         let residual = at.residual.map(|index| args.floats(index));
-        let accumulate = match residual {
-            Some(residual) if N == 1 => Accumulate::Residual(residual),
-            Some(_) | None => Accumulate::Replace,
-        };
         let mut index = 0;
-        let mut products = SharedOut::side_by_side(out, matrices.map(PackedMatrix::rows)).map(|out| {
+        let mut products = SharedOut::side_by_side(out, widths).map(|out| {
             let w = matrices[index];
             let bias = at.biases.map(|first| args.floats(first + index));
             index += 1;
-            Matmul { bias, accumulate, ..plain(w, side.matching(w), out) }
+            Matmul { bias, residual: residual.filter(|_| parts == 1), ..plain(w, side.matching(w), out) }
         });
-        matmul(p.isa, p.team, &mut products);
-        if let Some(residual) = residual.filter(|_| N > 1) {
+        // All in one fork.
+        matmul(p.isa, p.team, &mut products[..parts]);
+        if let Some(residual) = residual.filter(|_| parts > 1) {
             simd::add(p.isa, residual, out);
         }
         Ok(())

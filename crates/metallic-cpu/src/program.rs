@@ -41,7 +41,7 @@ impl Program for CpuProgram {
     }
 
     fn reserved_blocks(&self) -> usize {
-        self.kept.blocks()
+        self.kept.blocks
     }
 
     fn reserve_slots(&mut self, slots: usize) -> Result<(), BackendError> {
@@ -56,7 +56,7 @@ impl Program for CpuProgram {
         if self.submitted.is_some() {
             return Err(failed("a step is under way"));
         }
-        let (blocks, slots) = (self.kept.blocks(), self.kept.slots());
+        let (blocks, slots) = (self.kept.blocks, self.kept.slots());
         step.validate(&StepLimits { vocab: self.graph.vocab(), blocks, slots, fed_rows: 0 })?;
         let start = Instant::now();
         let mut stats = RunStats::default();
@@ -93,31 +93,6 @@ impl Program for CpuProgram {
             weights: self.weights.bytes(),
             arena: self.arena.bytes().len() + self.work.bytes(),
             kv: self.kept.bytes(),
-        }
-    }
-}
-
-/// The arena around the place of a result: what may be read while it is written.
-struct Around<'a> {
-    before: &'a [u8],
-    after: &'a [u8],
-    after_at: usize,
-}
-
-impl<'a> Around<'a> {
-    fn split(arena: &'a mut [u8], out: Range<usize>) -> (&'a mut [u8], Around<'a>) {
-        let after_at = out.end;
-        let (before, rest) = arena.split_at_mut(out.start);
-        let (out, after) = rest.split_at_mut(out.end - out.start);
-        (out, Around { before, after, after_at })
-    }
-
-    /// The schedule never lets a value overlap one that is read.
-    fn get(&self, Range { start, end }: Range<usize>) -> &'a [u8] {
-        if end <= self.before.len() {
-            &self.before[start..end]
-        } else {
-            &self.after[start - self.after_at..end - self.after_at]
         }
     }
 }
@@ -184,7 +159,15 @@ impl CpuProgram {
         let CpuProgram { graph, schedule, weights, kept, arena, work, sizes, .. } = self;
         let node = graph.node(id);
         let range = |id: NodeId| schedule.range(id, *sizes).unwrap_or(0..0);
-        let (out, around) = Around::split(arena.bytes_mut(), range(id));
+        // What lies around the place of the result may be read while it is written: the schedule lets nothing overlap that
+        // is read.
+        let place = range(id);
+        let (before, rest) = arena.bytes_mut().split_at_mut(place.start);
+        let (out, after) = rest.split_at_mut(place.len());
+        let (before, after) = (&*before, &*after);
+        let around = |Range { start, end }: Range<usize>| {
+            if end <= before.len() { &before[start..end] } else { &after[start - place.end..end - place.end] }
+        };
         let mut args = Args::new(&node.ty, *sizes);
         for (index, input) in node.inputs.iter().enumerate() {
             let (source, used) = (graph.node(*input), node.op.weight_use(index));
@@ -196,7 +179,7 @@ impl CpuProgram {
                 Op::Weight(weight) => weights.value(weight, used),
                 op => {
                     debug_assert!(!op.is_source());
-                    Value::operand(source.ty.dtype, around.get(range(*input)), used)
+                    Value::operand(source.ty.dtype, around(range(*input)), used)
                 }
             };
             if let (Op::Weight(_), Value::Floats(vector)) = (source.op, value) {

@@ -101,10 +101,8 @@ impl TensorDevice for CpuTensors {
     fn eval(&self, op: &Op, inputs: &[Operand<'_>]) -> Result<Evaluated, BackendError> {
         let ty = check_eval(op, inputs)?;
         let start = Instant::now();
-        let mut memories = Vec::with_capacity(inputs.len());
-        for (index, input) in inputs.iter().enumerate() {
-            memories.push(memory(input, &format!("input {index}"))?);
-        }
+        let one = |(index, input)| memory(input, &format!("input {index}"));
+        let memories: Vec<&CpuMemory> = inputs.iter().enumerate().map(one).collect::<Result<_, _>>()?;
         if let Some(done) = trivial(self, op, inputs, ty)? {
             return Ok(done);
         }

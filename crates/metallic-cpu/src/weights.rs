@@ -15,12 +15,10 @@ pub(crate) struct PackedWeights {
 }
 
 struct Forms {
-    /// Whether the forms below were made.
-    has: [bool; 2],
     /// One matrix, or one for each expert or outer axis.
-    matrices: Vec<PackedMatrix>,
+    matrices: Option<Vec<PackedMatrix>>,
     /// Floats as `F32`, indices as they are.
-    numbers: AlignedBytes,
+    numbers: Option<AlignedBytes>,
     dtype: DType,
     /// As it lies in the file.
     table: Bytes,
@@ -28,26 +26,19 @@ struct Forms {
 
 impl PackedWeights {
     pub(crate) fn new(graph: &Graph, team: &Team, exact: bool) -> Result<PackedWeights, BackendError> {
-        let empty = |w: &Weight| Forms {
-            has: [false; 2],
-            matrices: Vec::new(),
-            numbers: AlignedBytes::default(),
-            dtype: w.ty.dtype,
-            table: w.data.clone(),
-        };
+        let empty =
+            |w: &Weight| Forms { matrices: None, numbers: None, dtype: w.ty.dtype, table: w.data.clone() };
         let mut forms: Vec<Forms> = graph.weights().iter().map(empty).collect();
         for node in graph.nodes() {
             for (index, input) in node.inputs.iter().enumerate() {
                 let Op::Weight(id) = graph.node(*input).op else { continue };
                 let (weight, forms) = (&graph.weights()[id.0], &mut forms[id.0]);
                 match node.op.weight_use(index) {
-                    WeightUse::Matrix if !std::mem::replace(&mut forms.has[0], true) => {
+                    WeightUse::Matrix if forms.matrices.is_none() => {
                         let packed = pack(team, &weight.ty, &weight.data, exact);
-                        forms.matrices = packed.map_err(|error| unusable(weight, error))?;
+                        forms.matrices = Some(packed.map_err(|error| unusable(weight, error))?);
                     }
-                    WeightUse::Vector if !std::mem::replace(&mut forms.has[1], true) => {
-                        forms.numbers = numbers(weight)?;
-                    }
+                    WeightUse::Vector if forms.numbers.is_none() => forms.numbers = Some(numbers(weight)?),
                     WeightUse::Matrix | WeightUse::Vector | WeightUse::Table => {}
                 }
             }
@@ -58,20 +49,22 @@ impl PackedWeights {
     /// A weight as a reader of this kind wants it.
     pub(crate) fn value(&self, id: WeightId, used: WeightUse) -> Value<'_> {
         let forms = &self.forms[id.0];
+        let is_index = matches!(forms.dtype, DType::U32 | DType::I32);
         match used {
-            WeightUse::Matrix => Value::Matrices(&forms.matrices),
+            WeightUse::Matrix => Value::Matrices(forms.matrices.as_deref().unwrap_or_default()),
             WeightUse::Table => Value::Encoded(forms.dtype, &forms.table),
-            WeightUse::Vector if forms.dtype.is_float() || forms.dtype.is_quantized() => {
-                Value::stored(DType::F32, forms.numbers.bytes())
+            WeightUse::Vector => {
+                let numbers = forms.numbers.as_ref().map_or(&[][..], AlignedBytes::bytes);
+                Value::stored(if is_index { forms.dtype } else { DType::F32 }, numbers)
             }
-            WeightUse::Vector => Value::stored(forms.dtype, forms.numbers.bytes()),
         }
     }
 
     /// Bytes of packed copies.
     pub(crate) fn bytes(&self) -> usize {
-        let matrices = |f: &Forms| f.matrices.iter().map(PackedMatrix::bytes).sum::<usize>();
-        self.forms.iter().map(|f| matrices(f) + f.numbers.bytes().len()).sum()
+        let matrices = self.forms.iter().flat_map(|f| &f.matrices).flatten().map(PackedMatrix::bytes);
+        let numbers = self.forms.iter().flat_map(|f| &f.numbers).map(|numbers| numbers.bytes().len());
+        matrices.chain(numbers).sum()
     }
 }
 

@@ -65,11 +65,6 @@ impl Metadata {
         })
     }
 
-    /// An integer of any width that fits a `u64`; `None` where the key is absent.
-    pub fn opt_u64(&self, key: &str) -> Result<Option<u64>, FormatError> {
-        self.convert(key, "an integer from 0 to 2^64 - 1", |value| value.integer()?.try_into().ok())
-    }
-
     /// An integer of any width that fits a `u32`; `None` where the key is absent.
     pub fn opt_u32(&self, key: &str) -> Result<Option<u32>, FormatError> {
         self.convert(key, "an integer from 0 to 2^32 - 1", |value| value.integer()?.try_into().ok())
@@ -127,31 +122,6 @@ impl Metadata {
         self.present(key, "a string", self.opt_str(key)?)
     }
 
-    /// An integer of any width that fits a `u64`.
-    pub fn u64(&self, key: &str) -> Result<u64, FormatError> {
-        self.present(key, "an integer", self.opt_u64(key)?)
-    }
-
-    /// An integer of any width that fits a `u32`.
-    pub fn u32(&self, key: &str) -> Result<u32, FormatError> {
-        self.present(key, "an integer", self.opt_u32(key)?)
-    }
-
-    /// An integer of any width that fits a `usize`.
-    pub fn usize(&self, key: &str) -> Result<usize, FormatError> {
-        self.present(key, "an integer", self.opt_usize(key)?)
-    }
-
-    /// A floating-point number of either width.
-    pub fn f32(&self, key: &str) -> Result<f32, FormatError> {
-        self.present(key, "a floating-point number", self.opt_f32(key)?)
-    }
-
-    /// A truth value.
-    pub fn bool(&self, key: &str) -> Result<bool, FormatError> {
-        self.present(key, "a bool", self.opt_bool(key)?)
-    }
-
     /// An array of strings.
     pub fn strings(&self, key: &str) -> Result<&[String], FormatError> {
         self.present(key, "an array of strings", self.opt_strings(key)?)
@@ -190,24 +160,24 @@ mod tests {
     #[test]
     fn integers_of_any_width_are_accepted_where_they_fit() {
         let metadata = sample();
-        assert_eq!(metadata.u32("layers").unwrap(), 7);
-        assert_eq!(metadata.u64("big").unwrap(), u64::MAX);
+        assert_eq!(metadata.opt_u32("layers").unwrap(), Some(7));
+        assert_eq!(metadata.opt_usize("big").unwrap(), Some(usize::MAX));
         assert_eq!(metadata.opt_i32s("types").unwrap(), Some(vec![1, 2]));
-        assert_eq!(metadata.f32("eps").unwrap(), 1e-5);
+        assert_eq!(metadata.opt_f32("eps").unwrap(), Some(1e-5));
     }
 
     #[test]
     fn a_wrong_type_names_file_key_found_and_needed() {
         let metadata = sample();
         let cases = [
-            (metadata.usize("heads").unwrap_err(), "`heads` is i32 -2, needed an integer"),
+            (metadata.opt_usize("heads").unwrap_err(), "`heads` is i32 -2, needed an integer"),
             (
-                metadata.u32("big").unwrap_err(),
+                metadata.opt_u32("big").unwrap_err(),
                 "is u64 18446744073709551615, needed an integer from 0 to 2^32",
             ),
-            (metadata.u32("arch").unwrap_err(), "`arch` is string `llama`, needed an integer"),
+            (metadata.opt_u32("arch").unwrap_err(), "`arch` is string `llama`, needed an integer"),
             (metadata.opt_strings("types").unwrap_err(), "is array of 2 u8, needed an array of strings"),
-            (metadata.bool("tied").unwrap_err(), "`tied` is missing, needed a bool"),
+            (metadata.str("tied").unwrap_err(), "`tied` is missing, needed a string"),
         ];
         for (error, part) in cases {
             let text = error.to_string();

@@ -62,12 +62,10 @@ pub(crate) struct Shared {
     pub(crate) gpu: Arc<dyn Gpu>,
     pub(crate) pool: Pool,
     pub(crate) pipelines: Pipelines,
-    pub(crate) providers: Providers,
     pub(crate) options: GpuOptions,
 }
 
 impl Shared {
-    /// The device's kind, for errors.
     pub(crate) fn kind(&self) -> &'static str {
         self.gpu.info().kind
     }
@@ -94,8 +92,7 @@ impl GpuBackend {
         let budget = options.budget.or(gpu.limits().budget);
         let pool = Pool::new(gpu.clone(), budget);
         let pipelines = Pipelines::bounded(gpu.clone(), LIBRARIES, options.kernels);
-        let providers = options.providers.clone();
-        let shared = Arc::new(Shared { gpu, pool, pipelines, providers, options });
+        let shared = Arc::new(Shared { gpu, pool, pipelines, options });
         GpuBackend { tensors: Arc::new(GpuTensors::new(shared.clone())), shared }
     }
 

@@ -2,8 +2,10 @@
 
 use std::collections::HashMap;
 use std::hash::Hash;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
+
+use crate::lock;
 
 /// What a cache has done so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -59,11 +61,6 @@ impl<V, E> Entry<V, E> {
 }
 
 impl<K: Eq + Hash + Clone, V, E: Clone> Cache<K, V, E> {
-    /// A cache of `capacity` values that tries again after every failure.
-    pub fn new(capacity: usize) -> Cache<K, V, E> {
-        Cache::remembering(capacity, |_| false)
-    }
-
     /// A cache that gives the same answer again, unasked, for failures that are `lasting`.
     pub fn remembering(capacity: usize, lasting: fn(&E) -> bool) -> Cache<K, V, E> {
         let metrics = CacheMetrics { capacity: capacity.max(1), ..CacheMetrics::default() };
@@ -73,7 +70,7 @@ impl<K: Eq + Hash + Clone, V, E: Clone> Cache<K, V, E> {
 
     /// The value of a key; `make` makes it where it is not there. Threads that want one key at one time wait for the first.
     pub fn get_or_make(&self, key: &K, make: impl FnOnce() -> Result<V, E>) -> Result<Arc<V>, E> {
-        let mut state = self.state();
+        let mut state = lock(&self.state);
         loop {
             state.clock += 1;
             let now = state.clock;
@@ -103,7 +100,7 @@ impl<K: Eq + Hash + Clone, V, E: Clone> Cache<K, V, E> {
 
     /// What it has done so far.
     pub fn metrics(&self) -> CacheMetrics {
-        let state = self.state();
+        let state = lock(&self.state);
         CacheMetrics { entries: state.entries.len(), ..state.metrics }
     }
 
@@ -118,7 +115,7 @@ impl<K: Eq + Hash + Clone, V, E: Clone> Cache<K, V, E> {
     }
 
     fn release(&self, which: impl Fn(&Result<Arc<V>, E>) -> bool) {
-        let mut state = self.state();
+        let mut state = lock(&self.state);
         let gone = |entry: &Entry<V, E>| entry.is_idle() && entry.value.as_ref().is_some_and(&which);
         let keys: Vec<K> =
             state.entries.iter().filter(|(_, entry)| gone(entry)).map(|(key, _)| key.clone()).collect();
@@ -129,17 +126,16 @@ impl<K: Eq + Hash + Clone, V, E: Clone> Cache<K, V, E> {
 
     fn settle(&self, key: &K, outcome: Option<(Result<Arc<V>, E>, Duration)>) {
         let mut dropped = Vec::new();
-        let mut state = self.state();
-        if let Some((value, took)) = outcome {
+        let mut state = lock(&self.state);
+        let value = outcome.map(|(value, took)| {
             state.metrics.compile += took;
             state.metrics.failures += u64::from(value.is_err());
-            let keep = value.as_ref().err().is_none_or(self.lasting);
-            match state.entries.get_mut(key) {
-                Some(entry) if keep => entry.value = Some(value),
-                _ => dropped.extend(state.entries.remove(key)),
-            }
-        } else {
-            dropped.extend(state.entries.remove(key));
+            value
+        });
+        let lasting = |value: &Result<Arc<V>, E>| value.as_ref().err().is_none_or(self.lasting);
+        match (value.filter(lasting), state.entries.get_mut(key)) {
+            (Some(value), Some(entry)) => entry.value = Some(value),
+            _ => dropped.extend(state.entries.remove(key)),
         }
         while state.entries.len() > state.metrics.capacity {
             let idle = state.entries.iter().filter(|(_, entry)| entry.is_idle());
@@ -153,10 +149,6 @@ impl<K: Eq + Hash + Clone, V, E: Clone> Cache<K, V, E> {
         self.made.notify_all();
         // Outside the lock: letting go of a value may call a driver.
         drop(dropped);
-    }
-
-    fn state(&self) -> MutexGuard<'_, State<K, V, E>> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -182,13 +174,17 @@ mod tests {
 
     type Numbers = Cache<u32, u32, &'static str>;
 
+    fn numbers(capacity: usize) -> Numbers {
+        Numbers::remembering(capacity, |_| false)
+    }
+
     fn get(cache: &Numbers, key: u32) -> Arc<u32> {
         cache.get_or_make(&key, || Ok(key * 10)).unwrap()
     }
 
     #[test]
     fn a_value_is_made_once() {
-        let cache = Numbers::new(4);
+        let cache = numbers(4);
         assert_eq!(*get(&cache, 1), 10);
         assert_eq!(*cache.get_or_make(&1, || Err("made again")).unwrap(), 10);
         let metrics = cache.metrics();
@@ -197,7 +193,7 @@ mod tests {
 
     #[test]
     fn the_least_recently_used_goes_first() {
-        let cache = Numbers::new(2);
+        let cache = numbers(2);
         get(&cache, 1);
         get(&cache, 2);
         get(&cache, 1);
@@ -212,7 +208,7 @@ mod tests {
 
     #[test]
     fn what_is_in_use_stays_however_full_the_cache_is() {
-        let cache = Numbers::new(2);
+        let cache = numbers(2);
         let held: Vec<_> = (0..5).map(|key| get(&cache, key)).collect();
         assert_eq!(cache.metrics().entries, 5);
         for (key, value) in (0..).zip(&held) {
@@ -237,7 +233,7 @@ mod tests {
 
     #[test]
     fn threads_that_want_one_value_wait_for_the_first() {
-        let cache = Numbers::new(4);
+        let cache = numbers(4);
         let made = AtomicUsize::new(0);
         std::thread::scope(|scope| {
             for _ in 0..8 {
@@ -257,7 +253,7 @@ mod tests {
 
     #[test]
     fn a_panic_while_making_leaves_the_cache_usable() {
-        let cache = Numbers::new(4);
+        let cache = numbers(4);
         let panicked = catch_unwind(AssertUnwindSafe(|| cache.get_or_make(&1, || panic!("broken"))));
         assert!(panicked.is_err());
         assert_eq!(*get(&cache, 1), 10);
@@ -265,7 +261,7 @@ mod tests {
 
     #[test]
     fn clearing_keeps_what_is_in_use() {
-        let cache = Numbers::new(4);
+        let cache = numbers(4);
         let held = get(&cache, 1);
         get(&cache, 2);
         cache.clear();

@@ -4,7 +4,10 @@ use std::iter;
 
 use crate::error::GpuError;
 use crate::gpu::{BufferId, PipelineId};
-use crate::kernels::{Launch, MAX_ARGS, Params};
+use crate::kernels::{Launch, MAX_ARGS};
+
+/// The alignment of weights in blocks of an even number of bytes.
+const WEIGHT_ALIGN: usize = 2;
 
 /// What a command does with bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -92,18 +95,9 @@ impl Region {
         self.bind(Access::Write)
     }
 
-    /// To be read and written.
-    pub fn read_write(self) -> Binding {
-        self.bind(Access::ReadWrite)
-    }
-
-    /// Stands in for an argument the kernel does not use.
-    pub fn unused(self) -> Binding {
-        Binding { footprint: 0, ..self.bind(Access::Unused) }
-    }
-
-    fn bind(self, access: Access) -> Binding {
-        Binding { region: self, access, footprint: self.len }
+    /// To be used in this way; what is unused moves no bytes.
+    pub fn bind(self, access: Access) -> Binding {
+        Binding { region: self, access, footprint: if access == Access::Unused { 0 } else { self.len } }
     }
 
     fn overlaps(&self, other: &Region) -> bool {
@@ -143,20 +137,10 @@ impl Binding {
 pub struct Dispatch {
     /// The operation this is part of, for captures, errors and telemetry.
     pub label: &'static str,
-    /// The kernel's function name.
-    pub function: &'static str,
-    /// The kernel.
+    /// The kernel, made ready.
     pub pipeline: PipelineId,
-    /// Its numbers, at buffer index 0.
-    pub params: Params,
-    /// Threadgroups.
-    pub groups: [u32; 3],
-    /// Threads of each threadgroup.
-    pub threads: [u32; 3],
-    /// Bytes of threadgroup memory at index 0; 0: none.
-    pub threadgroup_bytes: u32,
-    /// Multiply-adds; 0 where the bytes it moves are all that takes time.
-    pub work: u64,
+    /// How it is launched; its params are at buffer index 0.
+    pub launch: Launch,
     bindings: [Option<Binding>; MAX_ARGS],
 }
 
@@ -183,24 +167,20 @@ impl Dispatch {
                 if let Some(text) = binding.access.unlike(arg.access) {
                     return Err(problem(index, text.to_owned()));
                 }
-                if !binding.region.offset.is_multiple_of(arg.align) {
-                    let text = format!("byte offset {}, {} is needed", binding.region.offset, arg.align);
+                let align = if launch.bytewise && arg.align == WEIGHT_ALIGN { 1 } else { arg.align };
+                if !binding.region.offset.is_multiple_of(align) {
+                    let text = format!("byte offset {}, {align} is needed", binding.region.offset);
                     return Err(problem(index, text));
                 }
             }
             all[index] = Some(*binding);
         }
-        Ok(Dispatch {
-            label,
-            function: kernel.function,
-            pipeline,
-            params: launch.params,
-            groups: launch.groups,
-            threads: launch.threads,
-            threadgroup_bytes: launch.threadgroup_bytes,
-            work: launch.work,
-            bindings: all,
-        })
+        Ok(Dispatch { label, pipeline, launch: *launch, bindings: all })
+    }
+
+    /// The operation and its kernel, for errors.
+    pub fn name(&self) -> String {
+        format!("{} ({})", self.label, self.launch.kernel.function)
     }
 
     /// The bindings with their buffer indices, which begin at 1: the params are at 0.
@@ -232,7 +212,6 @@ pub enum Command {
 }
 
 impl Command {
-    /// Everything it touches.
     fn touches(&self) -> impl Iterator<Item = (Region, Access)> {
         let (dispatch, copy) = match self {
             Command::Dispatch(d) => (Some(d), [None, None]),
@@ -240,16 +219,14 @@ impl Command {
             Command::Fill { to, .. } => (None, [Some((*to, Access::Write)), None]),
         };
         let bound = dispatch.into_iter().flat_map(|d| d.bindings().map(|(_, b)| (b.region, b.access)));
-        bound.chain(copy.into_iter().flatten())
+        bound.chain(copy.into_iter().flatten()).filter(|(_, access)| *access != Access::Unused)
     }
 
     /// Whether the order of the two matters: they touch the same bytes, and at least one writes them.
     pub fn conflicts(&self, other: &Command) -> bool {
-        self.touches().any(|(a, use_a)| {
-            use_a != Access::Unused
-                && other.touches().any(|(b, use_b)| {
-                    use_b != Access::Unused && (use_a.writes() || use_b.writes()) && a.overlaps(&b)
-                })
+        self.touches().any(|(a, access)| {
+            let clashes = |b: Region, other: Access| (access.writes() || other.writes()) && a.overlaps(&b);
+            other.touches().any(|(b, other)| clashes(b, other))
         })
     }
 

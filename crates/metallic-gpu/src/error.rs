@@ -129,6 +129,22 @@ fn known_devices(known: &[String]) -> String {
 }
 
 impl GpuError {
+    pub(crate) fn unsupported(op: &'static str, reason: impl Into<String>) -> GpuError {
+        GpuError::Unsupported { op, reason: reason.into() }
+    }
+
+    pub(crate) fn no_room(what: &'static str, needed: usize, budget: impl Into<Option<u64>>) -> GpuError {
+        GpuError::OutOfMemory { what, needed, budget: budget.into() }
+    }
+
+    pub(crate) fn execution(label: impl Into<String>, reason: impl Into<String>) -> GpuError {
+        GpuError::Execution { label: label.into(), reason: reason.into() }
+    }
+
+    pub(crate) fn compile(kernel: &str, message: impl Into<String>) -> GpuError {
+        GpuError::Compile { kernel: kernel.to_owned(), message: message.into() }
+    }
+
     /// The same failure as callers of a backend see it.
     pub fn on(self, device: &'static str) -> BackendError {
         match self {

@@ -2,7 +2,7 @@
 
 use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use metallic_core::{Bytes, DeviceInfo};
@@ -11,6 +11,7 @@ use crate::command::{Command, CommandList};
 use crate::error::GpuError;
 use crate::gpu::{BufferId, Gpu, Imported, LibraryId, Limits, Pipeline, PipelineId, Storage, Submission};
 use crate::kernels::Constants;
+use crate::lock;
 
 /// What can be made to fail.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -65,18 +66,15 @@ struct State {
     plan: HashSet<(Fault, u64)>,
     /// Faults of which every call fails.
     always: HashSet<Fault>,
-    /// Sources that do not compile, by name.
     refused: HashSet<String>,
     /// Buffers with their bytes and how often each was handed out: imports may share one.
     buffers: HashMap<BufferId, (usize, usize)>,
     libraries: HashSet<LibraryId>,
     pipelines: HashSet<PipelineId>,
     strays: usize,
-    /// Threads a pipeline allows at most.
     narrow: Option<u32>,
     /// Command buffers that each submission says it is, where it is not for the device to say.
     cut: Option<u64>,
-    /// Operations of the last submission's dispatches.
     labels: Vec<&'static str>,
 }
 
@@ -88,40 +86,40 @@ impl Faulty {
 
     /// Makes the `nth` call from now on fail; 1 is the next.
     pub fn fail(&self, fault: Fault, nth: u64) {
-        let mut state = self.state();
+        let mut state = lock(&self.state);
         let at = state.calls.get(&fault).copied().unwrap_or(0) + nth;
         state.plan.insert((fault, at));
     }
 
     /// Makes every call fail until [`Faulty::heal`].
     pub fn fail_always(&self, fault: Fault) {
-        self.state().always.insert(fault);
+        lock(&self.state).always.insert(fault);
     }
 
     /// Makes the library of this name not compile until [`Faulty::heal`].
     pub fn refuse(&self, library: &str) {
-        self.state().refused.insert(library.to_owned());
+        lock(&self.state).refused.insert(library.to_owned());
     }
 
     /// Leaves every pipeline that is made from now on so many threads at most, as a compiler does that is short of
     /// registers.
     pub fn narrow(&self, threads: u32) {
-        self.state().narrow = Some(threads);
+        lock(&self.state).narrow = Some(threads);
     }
 
     /// Lets every submission from now on say that it is so many command buffers, as a driver does that cuts long lists.
     pub fn cut(&self, command_buffers: u64) {
-        self.state().cut = Some(command_buffers);
+        lock(&self.state).cut = Some(command_buffers);
     }
 
     /// The operations of the last submission's dispatches, in order.
     pub fn labels(&self) -> Vec<&'static str> {
-        self.state().labels.clone()
+        lock(&self.state).labels.clone()
     }
 
     /// Forgets all plans.
     pub fn heal(&self) {
-        let mut state = self.state();
+        let mut state = lock(&self.state);
         state.plan.clear();
         state.always.clear();
         state.refused.clear();
@@ -129,7 +127,7 @@ impl Faulty {
 
     /// What is held now.
     pub fn counts(&self) -> Counts {
-        let state = self.state();
+        let state = lock(&self.state);
         Counts {
             buffers: state.buffers.len(),
             bytes: state.buffers.values().map(|(bytes, _)| bytes).sum(),
@@ -143,16 +141,12 @@ impl Faulty {
     /// How often this was called, failures included. [`Fault::Execute`], [`Fault::Wait`] and
     /// [`Fault::Hang`] count submissions: each has one fate.
     pub fn calls(&self, fault: Fault) -> u64 {
-        self.state().calls.get(&fault).copied().unwrap_or(0)
-    }
-
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.state).calls.get(&fault).copied().unwrap_or(0)
     }
 
     /// Counts a call and says whether it is to fail.
     fn fails(&self, fault: Fault) -> bool {
-        let mut state = self.state();
+        let mut state = lock(&self.state);
         let call = state.calls.entry(fault).or_default();
         *call += 1;
         let call = *call;
@@ -160,9 +154,8 @@ impl Faulty {
     }
 }
 
-fn compile(kernel: &str) -> GpuError {
-    GpuError::Compile { kernel: kernel.to_owned(), message: "injected failure".to_owned() }
-}
+/// What everything that fails by plan says.
+const INJECTED: &str = "injected failure";
 
 impl Gpu for Faulty {
     fn info(&self) -> &DeviceInfo {
@@ -175,27 +168,19 @@ impl Gpu for Faulty {
 
     fn allocate(&self, bytes: usize, storage: Storage) -> Result<BufferId, GpuError> {
         if self.fails(Fault::Allocate) {
-            return Err(GpuError::OutOfMemory {
-                what: "a buffer (injected failure)",
-                needed: bytes,
-                budget: None,
-            });
+            return Err(GpuError::no_room("a buffer (injected failure)", bytes, None));
         }
         let id = self.inner.allocate(bytes, storage)?;
-        self.state().buffers.insert(id, (bytes, 1));
+        lock(&self.state).buffers.insert(id, (bytes, 1));
         Ok(id)
     }
 
     fn import(&self, bytes: &Bytes) -> Result<Imported, GpuError> {
         if self.fails(Fault::Import) {
-            return Err(GpuError::OutOfMemory {
-                what: "an import (injected failure)",
-                needed: bytes.len(),
-                budget: None,
-            });
+            return Err(GpuError::no_room("an import (injected failure)", bytes.len(), None));
         }
         let imported = self.inner.import(bytes)?;
-        let mut state = self.state();
+        let mut state = lock(&self.state);
         let (held, times) = state.buffers.entry(imported.buffer).or_default();
         *held += bytes.len();
         *times += 1;
@@ -203,7 +188,7 @@ impl Gpu for Faulty {
     }
 
     fn free(&self, buffer: BufferId) {
-        let mut state = self.state();
+        let mut state = lock(&self.state);
         match state.buffers.get_mut(&buffer) {
             Some((_, times)) if *times > 1 => *times -= 1,
             Some(_) => {
@@ -224,11 +209,11 @@ impl Gpu for Faulty {
     }
 
     fn library(&self, name: &str, source: &str) -> Result<LibraryId, GpuError> {
-        if self.fails(Fault::Library) || self.state().refused.contains(name) {
-            return Err(compile(name));
+        if self.fails(Fault::Library) || lock(&self.state).refused.contains(name) {
+            return Err(GpuError::compile(name, INJECTED));
         }
         let id = self.inner.library(name, source)?;
-        self.state().libraries.insert(id);
+        lock(&self.state).libraries.insert(id);
         Ok(id)
     }
 
@@ -239,24 +224,24 @@ impl Gpu for Faulty {
         constants: &Constants,
     ) -> Result<Pipeline, GpuError> {
         if self.fails(Fault::Pipeline) {
-            return Err(compile(function));
+            return Err(GpuError::compile(function, INJECTED));
         }
         let mut pipeline = self.inner.pipeline(library, function, constants)?;
-        let mut state = self.state();
+        let mut state = lock(&self.state);
         state.pipelines.insert(pipeline.id);
         pipeline.max_threads = pipeline.max_threads.min(state.narrow.unwrap_or(u32::MAX));
         Ok(pipeline)
     }
 
     fn drop_pipeline(&self, pipeline: PipelineId) {
-        let mut state = self.state();
+        let mut state = lock(&self.state);
         state.strays += usize::from(!state.pipelines.remove(&pipeline));
         drop(state);
         self.inner.drop_pipeline(pipeline);
     }
 
     fn drop_library(&self, library: LibraryId) {
-        let mut state = self.state();
+        let mut state = lock(&self.state);
         state.strays += usize::from(!state.libraries.remove(&library));
         drop(state);
         self.inner.drop_library(library);
@@ -267,32 +252,28 @@ impl Gpu for Faulty {
             Command::Dispatch(dispatch) => Some(dispatch.label),
             Command::Copy { .. } | Command::Fill { .. } => None,
         });
-        self.state().labels = labels.collect();
+        lock(&self.state).labels = labels.collect();
         if self.fails(Fault::Submit) {
-            let reason = "injected failure".to_owned();
-            return Err(GpuError::Execution { label: "submission".to_owned(), reason });
+            return Err(GpuError::execution("submission", INJECTED));
         }
         // Each is counted, whatever the others say.
         let faults = [Fault::Execute, Fault::Hang, Fault::Wait].map(|fault| self.fails(fault));
-        let fate = match faults {
-            [true, _, _] => Fate::Breaks,
-            [_, true, _] => Fate::Hangs,
-            _ => Fate::Runs(self.inner.submit(commands)?),
+        let inner = match faults {
+            [false, false, _] => Some(self.inner.submit(commands)?),
+            _ => None,
         };
         self.submissions.fetch_add(1, Ordering::Relaxed);
-        let cut = self.state().cut;
-        Ok(Box::new(Watched { fate, late: faults[2], cut, held: self.submissions.clone() }))
+        let cut = lock(&self.state).cut;
+        let held = self.submissions.clone();
+        Ok(Box::new(Watched { inner, breaks: faults[0], late: faults[2], cut, held }))
     }
 }
 
-enum Fate {
-    Runs(Box<dyn Submission>),
-    Breaks,
-    Hangs,
-}
-
 struct Watched {
-    fate: Fate,
+    /// `None` where the work is not given to the device.
+    inner: Option<Box<dyn Submission>>,
+    /// It then breaks off, or else hangs.
+    breaks: bool,
     /// Has not been waited for yet, and is not done before it was.
     late: bool,
     /// Command buffers it says it is.
@@ -302,31 +283,19 @@ struct Watched {
 
 impl Submission for Watched {
     fn command_buffers(&self) -> u64 {
-        match &self.fate {
-            Fate::Runs(inner) => self.cut.unwrap_or_else(|| inner.command_buffers()),
-            Fate::Breaks | Fate::Hangs => self.cut.unwrap_or(1),
-        }
+        self.cut.unwrap_or_else(|| self.inner.as_ref().map_or(1, |inner| inner.command_buffers()))
     }
 
     fn poll(&mut self) -> bool {
-        match &mut self.fate {
-            Fate::Runs(inner) => !self.late && inner.poll(),
-            Fate::Breaks => true,
-            Fate::Hangs => false,
-        }
+        self.inner.as_mut().map_or(self.breaks, |inner| !self.late && inner.poll())
     }
 
     fn wait(&mut self, bound: Duration) -> Result<Option<Duration>, GpuError> {
-        if std::mem::take(&mut self.late) {
-            return Err(GpuError::Timeout { after: bound });
-        }
-        match &mut self.fate {
-            Fate::Runs(inner) => inner.wait(bound),
-            Fate::Hangs => Err(GpuError::Timeout { after: bound }),
-            Fate::Breaks => {
-                let reason = "injected failure".to_owned();
-                Err(GpuError::Execution { label: "submission".to_owned(), reason })
-            }
+        match &mut self.inner {
+            _ if std::mem::take(&mut self.late) => Err(GpuError::Timeout { after: bound }),
+            Some(inner) => inner.wait(bound),
+            None if self.breaks => Err(GpuError::execution("submission", INJECTED)),
+            None => Err(GpuError::Timeout { after: bound }),
         }
     }
 }

@@ -22,7 +22,7 @@ pub struct LibraryId(pub u32);
 pub struct PipelineId(pub u32);
 
 /// Where a buffer lies.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Storage {
     /// Host and GPU both reach it.
     Shared,

@@ -4,10 +4,13 @@
 //! `Op → plan → prepare → Command list → driver`. Plans decide; drivers encode.
 #![deny(unsafe_code)]
 
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
 mod backend;
 mod cache;
 mod command;
-#[cfg(any(test, target_os = "macos"))]
+#[cfg(any(test, feature = "soft", target_os = "macos"))]
+#[cfg_attr(not(any(test, target_os = "macos")), allow(dead_code))]
 mod driver;
 mod error;
 pub mod fault;
@@ -16,6 +19,8 @@ pub mod kernels;
 #[cfg(target_os = "macos")]
 pub mod metal;
 mod null;
+#[cfg_attr(not(any(test, target_os = "macos")), allow(dead_code))]
+mod objects;
 mod params;
 mod pipelines;
 mod plan;
@@ -40,7 +45,12 @@ pub use gpu::{BufferId, Gpu, Imported, LibraryId, Limits, Pipeline, PipelineId, 
 pub use metal::Metal;
 pub use null::Null;
 pub use pipelines::{PipelineMetrics, Pipelines, ReadyPipeline};
-pub use pool::{Allocation, ClassStats, Pool, PoolStats, PooledBuffer};
+pub use pool::{Allocation, ClassStats, Pool, PoolStats};
 pub use provider::{OpKind, Provider, Providers, Quarantined, Selection, Why};
 #[cfg(any(test, feature = "soft"))]
 pub use soft::{Soft, SoftOptions};
+
+/// What is behind a lock, also where a thread has panicked with it: no change is made in steps that could fail between.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

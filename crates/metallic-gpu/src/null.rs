@@ -1,16 +1,20 @@
 //! A device that computes nothing, for measuring what the host does, and for tests where there is no compiler: memory is real,
-//! kernels are names, work is done when it is handed over.
+//! kernels are names, work is laid out and checked as the Metal driver does it, and is done when it is handed over.
 
-use std::collections::HashMap;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::borrow::Cow;
+use std::sync::Mutex;
 use std::time::Duration;
 
 use metallic_core::{Bytes, DeviceInfo};
 
 use crate::command::CommandList;
+use crate::driver::check::{self, BufferFacts, PipelineFacts};
+use crate::driver::{batch, steps};
 use crate::error::GpuError;
 use crate::gpu::{BufferId, Gpu, Imported, LibraryId, Limits, Pipeline, PipelineId, Storage, Submission};
 use crate::kernels::Constants;
+use crate::lock;
+use crate::objects::Objects;
 
 /// What a large GPU of a Mac allows.
 const LIMITS: Limits = Limits {
@@ -28,13 +32,13 @@ const LIMITS: Limits = Limits {
 pub struct Null {
     info: DeviceInfo,
     limits: Limits,
-    state: Mutex<State>,
+    objects: Mutex<Objects<Buffer, (), ()>>,
 }
 
-#[derive(Debug, Default)]
-struct State {
-    next: u32,
-    buffers: HashMap<BufferId, Contents>,
+#[derive(Debug)]
+struct Buffer {
+    facts: BufferFacts,
+    contents: Mutex<Contents>,
 }
 
 #[derive(Debug)]
@@ -62,23 +66,13 @@ impl Null {
     pub fn with(limits: Limits) -> Null {
         let name = "computes nothing; for measuring the host".to_owned();
         let info = DeviceInfo { kind: "null", name, units: 0, memory_bytes: None };
-        Null { info, limits, state: Mutex::default() }
-    }
-
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn next(&self) -> u32 {
-        let mut state = self.state();
-        state.next += 1;
-        state.next
+        Null { info, limits, objects: Mutex::default() }
     }
 
     fn keep(&self, contents: Contents) -> BufferId {
-        let id = BufferId(self.next());
-        self.state().buffers.insert(id, contents);
-        id
+        let writable = matches!(contents, Contents::Own(_));
+        let facts = BufferFacts { len: contents.bytes().len(), writable, host: true };
+        lock(&self.objects).add_buffer(Buffer { facts, contents: Mutex::new(contents) }, None)
     }
 }
 
@@ -112,12 +106,12 @@ impl Gpu for Null {
     }
 
     fn free(&self, buffer: BufferId) {
-        self.state().buffers.remove(&buffer);
+        lock(&self.objects).buffers.release(buffer);
     }
 
     fn write(&self, buffer: BufferId, offset: usize, bytes: &[u8]) -> Result<(), GpuError> {
-        let mut state = self.state();
-        let Some(Contents::Own(found)) = state.buffers.get_mut(&buffer) else {
+        let buffer = lock(&self.objects).buffer(buffer)?;
+        let Contents::Own(found) = &mut *lock(&buffer.contents) else {
             return Err(outside(offset, bytes.len(), 0));
         };
         let len = found.len();
@@ -127,35 +121,53 @@ impl Gpu for Null {
     }
 
     fn read(&self, buffer: BufferId, offset: usize, out: &mut [u8]) -> Result<(), GpuError> {
-        let state = self.state();
-        let found = state.buffers.get(&buffer).map_or(&[][..], Contents::bytes);
-        let part = found.get(offset..offset.saturating_add(out.len()));
-        out.copy_from_slice(part.ok_or_else(|| outside(offset, out.len(), found.len()))?);
+        let buffer = lock(&self.objects).buffer(buffer)?;
+        let contents = lock(&buffer.contents);
+        let part = contents.bytes().get(offset..offset.saturating_add(out.len()));
+        out.copy_from_slice(part.ok_or_else(|| outside(offset, out.len(), contents.bytes().len()))?);
         Ok(())
     }
 
     fn library(&self, _: &str, _: &str) -> Result<LibraryId, GpuError> {
-        Ok(LibraryId(self.next()))
+        Ok(lock(&self.objects).add_library(()))
     }
 
     fn pipeline(&self, _: LibraryId, _: &str, _: &Constants) -> Result<Pipeline, GpuError> {
-        Ok(Pipeline { id: PipelineId(self.next()), max_threads: self.limits.max_threads })
+        Ok(Pipeline { id: lock(&self.objects).add_pipeline(()), max_threads: self.limits.max_threads })
     }
 
-    fn drop_pipeline(&self, _: PipelineId) {}
+    fn drop_pipeline(&self, pipeline: PipelineId) {
+        lock(&self.objects).pipelines.remove(&pipeline);
+    }
 
-    fn drop_library(&self, _: LibraryId) {}
+    fn drop_library(&self, library: LibraryId) {
+        lock(&self.objects).drop_library(library);
+    }
 
-    fn submit(&self, _: &CommandList) -> Result<Box<dyn Submission>, GpuError> {
-        Ok(Box::new(Done))
+    fn submit(&self, commands: &CommandList) -> Result<Box<dyn Submission>, GpuError> {
+        let runs = steps::runs(commands, &self.limits, &batch::BOUND, &|_| Ok(PipelineId(0)))?;
+        let facts = PipelineFacts { max_threads: self.limits.max_threads, threadgroup_bytes: 0 };
+        let objects = lock(&self.objects);
+        for step in runs.iter().flatten() {
+            // Copies have kernels of the driver's own.
+            let own = matches!(step.dispatch, Cow::Owned(_));
+            let there = own || objects.pipelines.contains_key(&step.dispatch.pipeline);
+            check::launch(&step.dispatch, there.then_some(&facts), &self.limits)?;
+            for (index, binding) in step.dispatch.bindings() {
+                let buffer = objects.buffers.get(binding.region.buffer());
+                check::binding(&step.dispatch, index, binding, buffer.map(|buffer| &buffer.facts))?;
+            }
+        }
+        Ok(Box::new(Done(runs.len() as u64)))
     }
 }
 
-struct Done;
+/// So many command buffers.
+struct Done(u64);
 
 impl Submission for Done {
     fn command_buffers(&self) -> u64 {
-        1
+        self.0
     }
 
     fn poll(&mut self) -> bool {

@@ -1,6 +1,5 @@
 //! Params of a kernel are declared once, in Rust, and printed into the MSL: the two languages cannot drift.
 
-/// Bytes of params at most.
 pub(crate) const MAX_PARAMS: usize = 128;
 
 /// The params of one launch, as the kernel sees them at buffer index 0.
@@ -18,7 +17,6 @@ impl std::fmt::Debug for Params {
 }
 
 impl Params {
-    /// Params of 32-bit words.
     pub(crate) fn of_words<const N: usize>(words: [u32; N]) -> Params {
         const { assert!(N * 4 <= MAX_PARAMS, "params are too long") };
         let mut bytes = [0; MAX_PARAMS];
@@ -34,24 +32,6 @@ impl Params {
     }
 }
 
-/// A field of a params struct: 32 bits, with a name in MSL.
-pub(crate) trait Field {
-    /// Its bits.
-    fn word(self) -> u32;
-}
-
-impl Field for u32 {
-    fn word(self) -> u32 {
-        self
-    }
-}
-
-impl Field for f32 {
-    fn word(self) -> u32 {
-        self.to_bits()
-    }
-}
-
 macro_rules! msl_type {
     (u32) => {
         "uint"
@@ -61,15 +41,14 @@ macro_rules! msl_type {
     };
 }
 
-/// Declares a params struct and its MSL twin: fields are `u32` or `f32`.
+/// Declares params structs and their MSL twins: fields are `u32` or `f32`.
 macro_rules! kernel_params {
-    ($(#[$doc:meta])* $name:ident { $($field:ident : $ty:ident),+ $(,)? }) => {
+    ($($(#[$doc:meta])* $name:ident { $($field:ident : $ty:ident),+ $(,)? })+) => {$(
         $(#[$doc])*
         #[derive(Clone, Copy, Debug, PartialEq)]
         pub(crate) struct $name { $(pub(crate) $field: $ty),+ }
 
         impl $name {
-            /// The declaration in MSL.
             pub(crate) const MSL: &'static str = concat!(
                 "struct ", stringify!($name), " {", $(" ", $crate::params::msl_type!($ty), " ", stringify!($field), ";",)+ " };\n"
             );
@@ -77,10 +56,10 @@ macro_rules! kernel_params {
             /// The words, in the order of the fields.
             #[allow(dead_code)] // What lies in a buffer is declared for its MSL, and compared in tests alone.
             pub(crate) fn params(self) -> $crate::params::Params {
-                $crate::params::Params::of_words([$($crate::params::Field::word(self.$field)),+])
+                $crate::params::Params::of_words([$(u32::from_ne_bytes(self.$field.to_ne_bytes())),+])
             }
         }
-    };
+    )+};
 }
 
 pub(crate) use {kernel_params, msl_type};

@@ -9,8 +9,9 @@ use crate::kernels::attention::AttentionSpec;
 use crate::kernels::project::{Part, Projection};
 use crate::kernels::rope::{HeadNorm, KvRows, RopeKv};
 use crate::kernels::{
-    Moved, Slot, Stage, Stages, attention, attention_plain, copy, elementwise, experts, gather, matvec, norm,
-    project, qkv, recurrent, rope, sample, sdpa, softmax,
+    Moved, SOFTCAP, Slot, Stage, Stages, attention, attention_plain, binary_code, copy, count, elementwise,
+    experts, gather, matvec, norm, project, qkv, recurrent, rope, sample, scalar_code, sdpa, softmax,
+    unary_code,
 };
 use crate::provider::{OpKind, Provider};
 use crate::step::StepShape;
@@ -94,6 +95,11 @@ fn widens(site: &Site<'_>) -> bool {
 
 /// The launches of an operation whose result has elements, or an effect. `provider` is one of those [`choice`] leaves open.
 pub(crate) fn plan(site: &Site<'_>, provider: Option<Provider>, limits: &Limits) -> Result<Stages, GpuError> {
+    let bytewise = site.inputs.iter().any(|input| input.dtype.block_bytes() % 2 == 1);
+    planned(site, provider, limits).map(|stages| stages.bytewise(bytewise))
+}
+
+fn planned(site: &Site<'_>, provider: Option<Provider>, limits: &Limits) -> Result<Stages, GpuError> {
     let dtype = site.out.dtype;
     let rows = (site.count(site.rows(site.out))?, site.count(site.out.shape.cols())?);
     let elements = || site.count(site.elements(site.out));
@@ -108,17 +114,11 @@ pub(crate) fn plan(site: &Site<'_>, provider: Option<Provider>, limits: &Limits)
         Op::Embed(_) | Op::SelectRows => {
             let table = site.inputs[0];
             // A row of the result may have several of the table.
-            let cols = table.shape.cols();
-            let spec = gather::Gathered {
-                table: table.dtype,
-                out: dtype,
-                rows: site.count(site.elements(site.out) / cols.max(1))?,
-                cols: site.count(cols)?,
-                of: site.count(site.rows(table))?,
-                fed: site.shape.fed
-                    && matches!(site.op, Op::Embed(_))
-                    && site.inputs[1].shape.dims().len() == 1,
-            };
+            let (cols, of) = (table.shape.cols(), site.count(site.rows(table))?);
+            let (rows, cols) = (site.count(site.elements(site.out) / cols.max(1))?, site.count(cols)?);
+            let single = site.inputs[1].shape.dims().len() == 1;
+            let fed = site.shape.fed && matches!(site.op, Op::Embed(_)) && single;
+            let spec = gather::Gathered { table: table.dtype, out: dtype, rows, cols, of, fed };
             gather::gather(&spec, limits)
         }
         Op::Slice { start, len } => {
@@ -128,16 +128,16 @@ pub(crate) fn plan(site: &Site<'_>, provider: Option<Provider>, limits: &Limits)
         }
         Op::Gather => gather::pick(dtype, (rows.0, input_cols(0)?), rows.1, limits),
         Op::Cast(_) => cast(site.inputs[0].dtype, dtype, site.elements(site.out), limits).and_then(map),
-        Op::Unary(f) => map(elementwise::unary(dtype, f, elements()?, limits)?),
+        Op::Unary(f) => map(elementwise::map(dtype, (unary_code(f), 0.0), elements()?, limits)?),
         Op::Scalar { op, value, reversed } => {
-            map(elementwise::scalar(dtype, (op, reversed), value, elements()?, limits)?)
+            map(elementwise::map(dtype, (scalar_code(op, reversed), value), elements()?, limits)?)
         }
-        Op::Softcap(cap) => map(elementwise::softcap(dtype, cap, elements()?, limits)?),
+        Op::Softcap(cap) => map(elementwise::map(dtype, (SOFTCAP, cap), elements()?, limits)?),
         Op::Binary(f) => {
             let period = site.count(site.elements(site.inputs[1]))?;
-            zip(elementwise::binary(dtype, f, elements()?, period, limits)?)
+            zip(elementwise::zip(dtype, binary_code(f), (elements()?, period), limits)?)
         }
-        Op::Gated(act) => zip(elementwise::gated(dtype, act, elements()?, limits)?),
+        Op::Gated(act) => zip(elementwise::zip(dtype, unary_code(act), (elements()?, elements()?), limits)?),
         Op::RmsNorm { eps, groups } => {
             let parts = site.count(groups)?;
             let shared = site.elements(site.inputs[1]) * groups == site.out.shape.cols();
@@ -165,9 +165,9 @@ pub(crate) fn plan(site: &Site<'_>, provider: Option<Provider>, limits: &Limits)
             let k = site.count(k)?;
             let (rows, n) = site.input_rows()?;
             let launch = sample::top_k(site.inputs[0].dtype, (rows, n), k, limits)?;
-            let mut stages = Stages::default();
-            let picked = stages.add_scratch(sample::top_k_scratch(rows, k));
-            stages.stages.push(Stage::new(launch, [Slot::Input(0), picked, Slot::Output]));
+            let slots = [Slot::Input(0), Slot::Scratch(0), Slot::Output];
+            let mut stages: Stages = Stage::new(launch, slots).into();
+            stages.scratch.push(sample::top_k_scratch(rows, k));
             Ok(stages)
         }
         Op::Sample => {
@@ -272,26 +272,22 @@ fn batched(site: &Site<'_>, provider: Option<Provider>, limits: &Limits) -> Resu
     let mut all = Stages::default();
     for batch in 0..batches {
         let mut stages = plan(&single, provider, limits)?;
-        for stage in &mut stages.stages {
-            *stage = each_of(stage, each);
+        for used in stages.slot_uses() {
+            let part = match used.slot {
+                Slot::Input(0) => each[0],
+                Slot::Input(_) => each[1],
+                Slot::Output => each[2],
+                _ => continue,
+            };
+            used.start = batch * part;
+            // It moves the bytes of one product and not those up to the end of the tensors.
+            if used.moved == Moved::Once {
+                used.moved = Moved::Bytes(part);
+            }
         }
-        stages.replace(Slot::Input(0), Slot::InputFrom(0, batch * each[0]));
-        stages.replace(Slot::Input(1), Slot::InputFrom(1, batch * each[1]));
-        stages.replace(Slot::Output, Slot::OutputFrom(batch * each[2]));
         all.append(stages);
     }
     Ok(all)
-}
-
-/// A stage of one product of a batch: it moves that product's bytes and not those up to the end of the tensors.
-fn each_of(stage: &Stage, [x, w, out]: [usize; 3]) -> Stage {
-    let parts = stage.slots().iter().enumerate().filter(|(_, (_, moved))| *moved == Moved::Once);
-    parts.fold(*stage, |stage, (index, (slot, _))| match slot {
-        Slot::Input(0) => stage.touching(index, x),
-        Slot::Input(_) => stage.touching(index, w),
-        Slot::Output => stage.touching(index, out),
-        _ => stage,
-    })
 }
 
 impl Site<'_> {
@@ -312,12 +308,11 @@ impl Site<'_> {
     }
 
     fn unsupported(&self, reason: String) -> GpuError {
-        GpuError::Unsupported { op: self.op.name(), reason }
+        GpuError::unsupported(self.op.name(), reason)
     }
 
-    /// A size as kernels count.
     fn count(&self, n: usize) -> Result<u32, GpuError> {
-        u32::try_from(n).map_err(|_| self.unsupported(format!("{n} elements; kernels count to {}", u32::MAX)))
+        count(self.op.name(), n)
     }
 
     /// Rows of the first input, and their length.
@@ -326,7 +321,6 @@ impl Site<'_> {
         Ok((self.count(self.rows(x))?, self.count(x.shape.cols())?))
     }
 
-    /// Whether an activation is of two bytes.
     fn is_half(&self) -> bool {
         let half = |ty: &TensorType| matches!(ty.dtype, DType::F16 | DType::BF16);
         let activation =
@@ -350,14 +344,9 @@ impl Site<'_> {
         };
         // A row of one matrix's columns serves all of a token's choices.
         let sharing = if x.shape.cols() == cols { ids.shape.cols() } else { 1 };
-        Ok(experts::ExpertLinear {
-            dtype: w.dtype,
-            experts: self.count(experts)?,
-            rows: self.count(rows)?,
-            cols: self.count(cols)?,
-            choices: self.count(self.elements(ids))?,
-            sharing: self.count(sharing)?,
-        })
+        let (experts, rows, cols) = (self.count(experts)?, self.count(rows)?, self.count(cols)?);
+        let (choices, sharing) = (self.count(self.elements(ids))?, self.count(sharing)?);
+        Ok(experts::ExpertLinear { dtype: w.dtype, experts, rows, cols, choices, sharing })
     }
 
     fn products(
@@ -400,13 +389,9 @@ impl Site<'_> {
     fn kv_rows(&self, state: metallic_core::StateId) -> Result<KvRows, GpuError> {
         let states = self.states.ok_or_else(|| self.unsupported("no cache".to_owned()))?;
         let kv = states.kv(state).ok_or_else(|| self.unsupported(format!("no keys of state {}", state.0)))?;
-        Ok(KvRows {
-            dtype: states.dtype(),
-            kv_heads: kv.kv_heads,
-            head_dim: kv.key_dim,
-            value_dim: kv.value_dim,
-            tokens: self.count(self.shape.tokens)?,
-        })
+        let (kv_heads, head_dim, value_dim) = (kv.kv_heads, kv.key_dim, kv.value_dim);
+        let tokens = self.count(self.shape.tokens)?;
+        Ok(KvRows { dtype: states.dtype(), kv_heads, head_dim, value_dim, tokens })
     }
 
     fn projection(&self, spec: &Project) -> Result<Projection, GpuError> {
@@ -429,16 +414,9 @@ impl Site<'_> {
             });
         }
         let (tokens, cols) = self.input_rows()?;
-        Ok(Projection {
-            op: self.op.name(),
-            tokens,
-            cols,
-            parts,
-            x: Slot::Input(0),
-            norm: spec.norm.zip(at.norm).map(|(eps, index)| (eps, Slot::Input(index))),
-            residual: at.residual.map(Slot::Input),
-            gate: None,
-        })
+        let (op, x, residual) = (self.op.name(), Slot::Input(0), at.residual.map(Slot::Input));
+        let norm = spec.norm.zip(at.norm).map(|(eps, index)| (eps, Slot::Input(index)));
+        Ok(Projection { op, tokens, cols, parts, x, norm, residual, gate: None })
     }
 }
 

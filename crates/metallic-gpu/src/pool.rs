@@ -1,16 +1,16 @@
 //! Memory of a device: size classes for what comes and goes, exact allocations for what stays, one budget for all.
 
 use std::collections::{BTreeMap, HashMap};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
-use std::{fmt, ptr};
+use std::ptr;
+use std::sync::{Arc, Mutex, Weak};
 
 use metallic_core::Bytes;
 
 use crate::command::Region;
 use crate::error::GpuError;
 use crate::gpu::{BufferId, Gpu, Storage};
+use crate::lock;
 
-/// Bytes of the smallest size class.
 const SMALLEST: usize = 256;
 /// Bytes of buffers nobody uses that are kept for the next request.
 const IDLE_MOST: u64 = 256 << 20;
@@ -53,6 +53,7 @@ pub struct Pool {
     shared: Arc<Shared>,
 }
 
+#[derive(Debug)]
 struct Shared {
     gpu: Arc<dyn Gpu>,
     budget: Option<u64>,
@@ -61,17 +62,11 @@ struct Shared {
 
 #[derive(Debug, Default)]
 struct State {
-    live: u64,
-    idle: u64,
-    peak: u64,
-    allocations: u64,
-    reuses: u64,
-    classes: BTreeMap<(usize, Private), Class>,
+    /// But for its classes, and the budget.
+    stats: PoolStats,
+    classes: BTreeMap<(usize, Storage), Class>,
     imports: Imports,
 }
-
-/// Whether the host does not reach a buffer: [`Storage`] with an order.
-type Private = bool;
 
 #[derive(Debug, Default)]
 struct Class {
@@ -87,42 +82,30 @@ impl Pool {
         Pool { shared: Arc::new(Shared { gpu, budget, state: Mutex::default() }) }
     }
 
-    /// The device.
-    pub fn gpu(&self) -> &Arc<dyn Gpu> {
-        &self.shared.gpu
-    }
-
     /// A buffer for a while, of a size class. It may hold old bytes. Work that uses it must be done before it is dropped.
     pub fn transient(
         &self,
         what: &'static str,
         bytes: usize,
         storage: Storage,
-    ) -> Result<PooledBuffer, GpuError> {
+    ) -> Result<Allocation, GpuError> {
+        let shared = &self.shared;
         let class = bytes.max(SMALLEST).checked_next_power_of_two();
-        let class = class.filter(|class| *class <= self.shared.gpu.limits().max_buffer);
-        let key = class.map(|class| (class, storage == Storage::Private));
-        if let Some(key) = key
-            && let Some(id) = self.shared.reuse(key)
-        {
-            let region = Region::whole(id, key.0).slice(0, bytes)?;
-            return Ok(PooledBuffer { shared: self.shared.clone(), region, held: key.0, class: Some(key) });
+        if let Some(class) = class.filter(|class| *class <= shared.gpu.limits().max_buffer) {
+            let key = (class, storage);
+            let found = shared.reuse(key).map_or_else(|| shared.allocate(what, class, storage), Ok);
+            match found {
+                Ok(id) => {
+                    lock(&shared.state).classes.entry(key).or_default().live += 1;
+                    let region = Region::whole(id, class).slice(0, bytes)?;
+                    return Ok(self.hold(region, class, Kind::Class(key)));
+                }
+                Err(error) if class == bytes => return Err(error),
+                // What a class rounds up to may not fit where the request itself does.
+                Err(_) => {}
+            }
         }
-        let made = key.map(|key| (key, self.shared.allocate(what, key.0, storage)));
-        if let Some((key, Ok(id))) = made {
-            self.shared.state().classes.entry(key).or_default().live += 1;
-            let region = Region::whole(id, key.0).slice(0, bytes)?;
-            return Ok(PooledBuffer { shared: self.shared.clone(), region, held: key.0, class: Some(key) });
-        }
-        if let Some((key, Err(error))) = made
-            && key.0 == bytes
-        {
-            return Err(error);
-        }
-        // What a class rounds up to may not fit where the request itself does.
-        let id = self.shared.allocate(what, bytes, storage)?;
-        let region = Region::whole(id, bytes);
-        Ok(PooledBuffer { shared: self.shared.clone(), region, held: bytes, class: None })
+        self.allocate(what, bytes, storage)
     }
 
     /// A zeroed buffer of exactly this size, for what stays: the arena of a program, a KV cache.
@@ -133,15 +116,17 @@ impl Pool {
         storage: Storage,
     ) -> Result<Allocation, GpuError> {
         let id = self.shared.allocate(what, bytes, storage)?;
-        let region = Region::whole(id, bytes);
-        let held = Held { shared: self.shared.clone(), region, bytes, copied: bytes, of: None };
-        Ok(Allocation(Arc::new(held)))
+        Ok(self.hold(Region::whole(id, bytes), bytes, Kind::Own))
+    }
+
+    fn hold(&self, region: Region, bytes: usize, kind: Kind) -> Allocation {
+        Allocation(Arc::new(Held { shared: self.shared.clone(), region, bytes, copied: bytes, kind }))
     }
 
     /// Read-only bytes of the host as a buffer. They count in full, copied or not: the device must have them at hand.
     /// Bytes that the device reads where they lie are one buffer, and count once, however often they are imported.
     pub fn import(&self, what: &'static str, bytes: &Bytes) -> Result<Allocation, GpuError> {
-        if let Some(known) = self.shared.state().imports.find(bytes) {
+        if let Some(known) = lock(&self.shared.state).imports.find(bytes) {
             return Ok(Allocation(known));
         }
         let held = bytes.len();
@@ -153,16 +138,16 @@ impl Pool {
             region: whole,
             bytes: held,
             copied: imported.copied,
-            of: None,
+            kind: Kind::Own,
         };
         made.region = whole.slice(imported.offset, held)?;
         if made.copied > 0 {
             return Ok(Allocation(Arc::new(made)));
         }
-        made.of = Some(bytes.clone());
+        made.kind = Kind::Import(bytes.clone());
         let made = Arc::new(made);
         // Another thread may have been first; `made` is given back when the lock is no longer held.
-        let kept = self.shared.state().imports.keep(bytes, &made);
+        let kept = lock(&self.shared.state).imports.keep(bytes, &made);
         Ok(Allocation(kept))
     }
 
@@ -173,59 +158,40 @@ impl Pool {
 
     /// Buffers the device has allocated for it so far.
     pub fn allocations(&self) -> u64 {
-        self.shared.state().allocations
+        lock(&self.shared.state).stats.allocations
     }
 
     /// What it holds and has done so far.
     pub fn stats(&self) -> PoolStats {
-        let state = self.shared.state();
-        let mut classes: Vec<ClassStats> = Vec::new();
+        let state = lock(&self.shared.state);
+        let mut classes: BTreeMap<usize, ClassStats> = BTreeMap::new();
         for ((bytes, _), class) in &state.classes {
-            let add =
-                ClassStats { bytes: *bytes, live: class.live, idle: class.idle.len(), reuses: class.reuses };
-            match classes.last_mut().filter(|last| last.bytes == *bytes) {
-                Some(last) => {
-                    last.live += add.live;
-                    last.idle += add.idle;
-                    last.reuses += add.reuses;
-                }
-                None => classes.push(add),
-            }
+            let sum = classes.entry(*bytes).or_insert(ClassStats { bytes: *bytes, ..ClassStats::default() });
+            sum.live += class.live;
+            sum.idle += class.idle.len();
+            sum.reuses += class.reuses;
         }
-        PoolStats {
-            live_bytes: state.live,
-            idle_bytes: state.idle,
-            peak_bytes: state.peak,
-            budget: self.shared.budget,
-            allocations: state.allocations,
-            reuses: state.reuses,
-            classes,
-        }
+        let classes = classes.into_values().collect();
+        PoolStats { budget: self.shared.budget, classes, ..state.stats.clone() }
     }
 }
 
 impl Shared {
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn reuse(&self, key: (usize, Private)) -> Option<BufferId> {
-        let mut state = self.state();
+    fn reuse(&self, key: (usize, Storage)) -> Option<BufferId> {
+        let mut state = lock(&self.state);
         let class = state.classes.get_mut(&key)?;
         let id = class.idle.pop()?;
-        class.live += 1;
         class.reuses += 1;
-        state.reuses += 1;
-        state.idle -= key.0 as u64;
-        state.live += key.0 as u64;
+        state.stats.reuses += 1;
+        state.stats.idle_bytes -= key.0 as u64;
+        state.stats.live_bytes += key.0 as u64;
         Some(id)
     }
 
-    /// A buffer of the device.
     fn allocate(&self, what: &'static str, bytes: usize, storage: Storage) -> Result<BufferId, GpuError> {
         let most = self.gpu.limits().max_buffer;
         if bytes > most {
-            return Err(GpuError::OutOfMemory { what, needed: bytes, budget: Some(most as u64) });
+            return Err(GpuError::no_room(what, bytes, most as u64));
         }
         self.ask(what, bytes, || self.gpu.allocate(bytes, storage))
     }
@@ -244,15 +210,13 @@ impl Shared {
         }
         match made {
             Ok(made) => {
-                self.state().allocations += 1;
+                lock(&self.state).stats.allocations += 1;
                 Ok(made)
             }
             Err(error) => {
-                self.unreserve(bytes);
+                lock(&self.state).stats.live_bytes -= bytes as u64;
                 Err(match error {
-                    GpuError::OutOfMemory { needed, .. } => {
-                        GpuError::OutOfMemory { what, needed, budget: self.budget }
-                    }
+                    GpuError::OutOfMemory { needed, .. } => GpuError::no_room(what, needed, self.budget),
                     other => other,
                 })
             }
@@ -262,43 +226,33 @@ impl Shared {
     /// Counts bytes as live if the budget allows it.
     fn reserve(&self, bytes: usize, what: &'static str) -> Result<(), GpuError> {
         let fits = |state: &State| {
-            self.budget.is_none_or(|most| (state.live + state.idle).saturating_add(bytes as u64) <= most)
+            self.budget.is_none_or(|most| {
+                (state.stats.live_bytes + state.stats.idle_bytes).saturating_add(bytes as u64) <= most
+            })
         };
-        let mut state = self.state();
+        let mut state = lock(&self.state);
         if !fits(&state) {
             drop(state);
             self.trim();
-            state = self.state();
+            state = lock(&self.state);
             if !fits(&state) {
-                return Err(GpuError::OutOfMemory { what, needed: bytes, budget: self.budget });
+                return Err(GpuError::no_room(what, bytes, self.budget));
             }
         }
-        state.live += bytes as u64;
-        state.peak = state.peak.max(state.live + state.idle);
+        state.stats.live_bytes += bytes as u64;
+        state.stats.peak_bytes = state.stats.peak_bytes.max(state.stats.live_bytes + state.stats.idle_bytes);
         Ok(())
     }
 
-    fn unreserve(&self, bytes: usize) {
-        self.state().live -= bytes as u64;
-    }
-
     fn trim(&self) -> u64 {
-        let mut state = self.state();
+        let mut state = lock(&self.state);
         let gone: Vec<BufferId> = state.classes.values_mut().flat_map(|class| class.idle.drain(..)).collect();
-        let bytes = std::mem::take(&mut state.idle);
+        let bytes = std::mem::take(&mut state.stats.idle_bytes);
         drop(state);
         for id in gone {
             self.gpu.free(id);
         }
         bytes
-    }
-}
-
-impl fmt::Debug for Shared {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let state = self.state();
-        let (live, idle) = (state.live, state.idle);
-        f.debug_struct("Pool").field("live", &live).field("idle", &idle).finish_non_exhaustive()
     }
 }
 
@@ -308,46 +262,7 @@ impl Drop for Shared {
     }
 }
 
-/// A buffer of a size class; it goes back to its pool when it is dropped.
-#[derive(Debug)]
-pub struct PooledBuffer {
-    shared: Arc<Shared>,
-    region: Region,
-    held: usize,
-    /// `None`: too big for any class.
-    class: Option<(usize, Private)>,
-}
-
-impl PooledBuffer {
-    /// The bytes asked for.
-    pub fn region(&self) -> Region {
-        self.region
-    }
-}
-
-impl Drop for PooledBuffer {
-    fn drop(&mut self) {
-        let bytes = self.held as u64;
-        let mut state = self.shared.state();
-        state.live -= bytes;
-        let keep = state.idle + bytes <= IDLE_MOST;
-        let kept = self.class.and_then(|key| state.classes.get_mut(&key)).is_some_and(|class| {
-            class.live -= 1;
-            if keep {
-                class.idle.push(self.region.buffer());
-            }
-            keep
-        });
-        if kept {
-            state.idle += bytes;
-        } else {
-            drop(state);
-            self.shared.gpu.free(self.region.buffer());
-        }
-    }
-}
-
-/// A buffer of its own; it is freed when it is dropped, an import when the last of the same bytes is.
+/// A buffer; it goes back to its pool when it is dropped, an import when the last of the same bytes is.
 #[derive(Debug)]
 pub struct Allocation(Arc<Held>);
 
@@ -355,15 +270,23 @@ pub struct Allocation(Arc<Held>);
 struct Held {
     shared: Arc<Shared>,
     region: Region,
-    /// Bytes it counts for.
     bytes: usize,
     copied: usize,
-    /// The host's bytes that the device reads where they lie.
-    of: Option<Bytes>,
+    kind: Kind,
+}
+
+#[derive(Debug)]
+enum Kind {
+    /// Freed when it is dropped.
+    Own,
+    /// Of a size class, and kept for the next request.
+    Class((usize, Storage)),
+    /// The host's bytes, which the device reads where they lie.
+    Import(Bytes),
 }
 
 impl Allocation {
-    /// The bytes.
+    /// The bytes asked for.
     pub fn region(&self) -> Region {
         self.0.region
     }
@@ -376,10 +299,23 @@ impl Allocation {
 
 impl Drop for Held {
     fn drop(&mut self) {
-        let mut state = self.shared.state();
-        state.live -= self.bytes as u64;
-        if let Some(bytes) = &self.of {
-            state.imports.forget(bytes, self);
+        let bytes = self.bytes as u64;
+        let mut state = lock(&self.shared.state);
+        state.stats.live_bytes -= bytes;
+        match &self.kind {
+            Kind::Own => {}
+            Kind::Import(bytes) => state.imports.forget(bytes, self),
+            Kind::Class(key) => {
+                let keep = state.stats.idle_bytes + bytes <= IDLE_MOST;
+                if let Some(class) = state.classes.get_mut(key) {
+                    class.live -= 1;
+                    if keep {
+                        class.idle.push(self.region.buffer());
+                        state.stats.idle_bytes += bytes;
+                        return;
+                    }
+                }
+            }
         }
         drop(state);
         self.shared.gpu.free(self.region.buffer());

@@ -9,7 +9,7 @@ use crate::backend::Shared;
 use crate::command::{Access, Binding, Command, CommandList, Dispatch, Region};
 use crate::error::GpuError;
 use crate::gpu::Limits;
-use crate::kernels::{MAX_ARGS, Moved, Slot, Stage, Stages, StepTable};
+use crate::kernels::{MAX_ARGS, Moved, Slot, SlotUse, Stage, Stages, StepTable};
 use crate::pipelines::{HeldKernels, ReadyPipeline};
 use crate::plan::{Site, choice, plan};
 use crate::provider::{OpKind, Provider};
@@ -20,18 +20,12 @@ use crate::weights::DeviceWeights;
 /// Places in the arena and in the inputs begin at this many bytes.
 pub(crate) const ALIGN: usize = 256;
 
-/// Plans kept at most.
 const PLANS: usize = 64;
 
 /// The launches of one operation with their kernels.
 pub(crate) struct Ready {
-    pub(crate) stages: Stages,
-    pub(crate) kernels: Vec<Arc<ReadyPipeline>>,
-}
-
-/// Plans an operation and makes its kernels ready, with the first provider that can.
-pub(crate) fn ready(shared: &Shared, site: &Site<'_>, held: &mut HeldKernels) -> Result<Ready, GpuError> {
-    made(shared, held, choice(site), |provider, limits| plan(site, provider, limits))
+    stages: Stages,
+    kernels: Vec<Arc<ReadyPipeline>>,
 }
 
 /// Makes the kernels of a plan ready: with the first provider that can, and again where the compiler left a kernel fewer threads
@@ -51,7 +45,7 @@ pub(crate) fn made(
             Ok(Ready { stages, kernels })
         };
         let made = match choice {
-            Some(op) => shared.providers.choose(op, |provider| attempt(Some(provider)))?,
+            Some(op) => shared.options.providers.choose(op, |provider| attempt(Some(provider)))?,
             None => attempt(None)?,
         };
         match made.fewer_threads() {
@@ -65,7 +59,7 @@ impl Ready {
     /// Threads the compiler left a kernel, where it is launched with more: one that takes many registers has fewer.
     fn fewer_threads(&self) -> Option<u32> {
         let threads = self.stages.stages.iter().map(|stage| stage.launch.threads.iter().product::<u32>());
-        let allowed = self.kernels.iter().map(|kernel| kernel.max_threads());
+        let allowed = self.kernels.iter().map(|kernel| kernel.pipeline.max_threads);
         threads.zip(allowed).filter(|(threads, allowed)| threads > allowed).map(|(_, allowed)| allowed).min()
     }
 
@@ -89,48 +83,30 @@ impl Ready {
             parts.push(scratch.slice(at, *bytes)?);
             at += bytes.next_multiple_of(ALIGN);
         }
-        let missing = || GpuError::Unsupported { op: label, reason: "scratch that is not there".to_owned() };
+        let missing = || GpuError::unsupported(label, "scratch that is not there");
+        let of = |slot: Slot| match slot {
+            Slot::Scratch(index) => parts.get(index).copied().ok_or_else(missing),
+            slot => region(slot),
+        };
         for (stage, kernel) in self.stages.stages.iter().zip(&self.kernels) {
-            let of = |slot: Slot| match slot {
-                Slot::Scratch(index) => parts.get(index).copied().ok_or_else(missing),
-                Slot::ScratchFrom(index, start) => {
-                    let part = parts.get(index).copied().ok_or_else(missing)?;
-                    part.slice(start, part.len().saturating_sub(start))
-                }
-                slot => region(slot),
-            };
-            push(bind(stage, kernel, label, limits, of)?, stage);
+            let launch = &stage.launch;
+            launch.check(&kernel.limits(limits))?;
+            let mut bindings: Vec<Binding> = Vec::with_capacity(MAX_ARGS);
+            for (used, arg) in stage.slots().iter().zip(launch.kernel.args) {
+                let region = of(used.slot)?;
+                let region = region.slice(used.start, region.len().saturating_sub(used.start))?;
+                let binding =
+                    region.bind(if used.slot == Slot::Unused { Access::Unused } else { arg.access });
+                bindings.push(match used.moved {
+                    Moved::Bytes(bytes) => binding.touching(bytes),
+                    // What a step looks at is counted when there is one; here it is all that could be.
+                    Moved::Once | Moved::Seen { .. } => binding,
+                });
+            }
+            push(Dispatch::new(label, kernel.pipeline.id, launch, &bindings)?, stage);
         }
         Ok(())
     }
-}
-
-/// A stage as a dispatch; `region` says what stands behind each slot.
-fn bind(
-    stage: &Stage,
-    kernel: &ReadyPipeline,
-    label: &'static str,
-    limits: &Limits,
-    region: impl Fn(Slot) -> Result<Region, GpuError>,
-) -> Result<Dispatch, GpuError> {
-    let launch = &stage.launch;
-    launch.check(&kernel.limits(limits))?;
-    let mut bindings: Vec<Binding> = Vec::with_capacity(MAX_ARGS);
-    for ((slot, moved), arg) in stage.slots().iter().zip(launch.kernel.args) {
-        let region = region(*slot)?;
-        let binding = match (slot, arg.access) {
-            (Slot::Unused, _) | (_, Access::Unused) => region.unused(),
-            (_, Access::Read) => region.read(),
-            (_, Access::Write) => region.write(),
-            (_, Access::ReadWrite) => region.read_write(),
-        };
-        bindings.push(match moved {
-            Moved::Bytes(bytes) => binding.touching(*bytes),
-            // What a step looks at is counted when there is one; here it is all that could be.
-            Moved::Once | Moved::Seen { .. } => binding,
-        });
-    }
-    Dispatch::new(label, kernel.id(), launch, &bindings)
 }
 
 /// What the steps of one shape cost, apart from what each of them looks at.
@@ -138,7 +114,7 @@ fn bind(
 pub(crate) struct Counts {
     pub(crate) dispatches: u64,
     read: u64,
-    written: u64,
+    pub(crate) written: u64,
     /// Reads that the step alone knows, each kind once with its sum.
     seen: Vec<Moved>,
 }
@@ -146,7 +122,7 @@ pub(crate) struct Counts {
 impl Counts {
     fn add(&mut self, dispatch: &Dispatch, stage: &Stage) {
         self.dispatches += 1;
-        for ((_, binding), (_, moved)) in dispatch.bindings().zip(stage.slots()) {
+        for ((_, binding), SlotUse { moved, .. }) in dispatch.bindings().zip(stage.slots()) {
             if let Moved::Seen { per_token, window, tiles } = *moved {
                 let same = |known: &&mut Moved| matches!(known, Moved::Seen { window: w, tiles: t, .. } if *w == window && *t == tiles);
                 match self.seen.iter_mut().find(same) {
@@ -161,18 +137,11 @@ impl Counts {
         }
     }
 
-    /// Bytes a step reads.
     pub(crate) fn read(&self, step: &StepCounts) -> u64 {
         self.seen.iter().filter_map(|seen| seen.bytes(step)).fold(self.read, |sum, bytes| sum + bytes as u64)
     }
-
-    /// Bytes a step writes.
-    pub(crate) fn written(&self) -> u64 {
-        self.written
-    }
 }
 
-/// The commands of all steps of one shape.
 pub(crate) struct Prepared {
     pub(crate) shape: StepShape,
     /// One list; one for each operation where their times are wanted.
@@ -191,7 +160,6 @@ pub(crate) struct Plans {
 }
 
 impl Plans {
-    /// The plan of steps of this shape, if it is kept.
     pub(crate) fn get(&mut self, shape: &StepShape) -> Option<Arc<Prepared>> {
         let found = self.plans.iter().rposition(|plan| plan.shape == *shape)?;
         let plan = self.plans.remove(found)?;
@@ -213,15 +181,15 @@ impl Plans {
     }
 }
 
-/// What stays the same from step to step.
-pub(crate) struct Preparer<'a> {
-    pub(crate) shared: &'a Shared,
-    pub(crate) graph: &'a Graph,
-    pub(crate) schedule: &'a Schedule,
-    pub(crate) needed: &'a [Needed],
-    pub(crate) aliases: &'a [bool],
-    pub(crate) weights: &'a DeviceWeights,
-    pub(crate) states: &'a States,
+/// A graph and what was made of it, which stays the same from step to step.
+pub(crate) struct Lowered {
+    pub(crate) shared: Arc<Shared>,
+    pub(crate) graph: Graph,
+    pub(crate) schedule: Schedule,
+    pub(crate) needed: Vec<Needed>,
+    pub(crate) aliases: Vec<bool>,
+    pub(crate) weights: DeviceWeights,
+    pub(crate) states: States,
 }
 
 /// Where a step's memory lies.
@@ -229,7 +197,6 @@ pub(crate) struct Preparer<'a> {
 pub(crate) struct StepMemory {
     /// Intermediates, then scratch.
     pub(crate) arena: Region,
-    /// The step's tables.
     pub(crate) tables: Region,
     /// Where chosen tokens go, and where the step before has put its own.
     pub(crate) chosen: [Region; 2],
@@ -238,18 +205,11 @@ pub(crate) struct StepMemory {
 /// The operations of a step with their kernels, and the memory they need.
 pub(crate) struct Planned {
     nodes: Vec<(NodeId, Ready)>,
-    kernels: HeldKernels,
+    pub(crate) kernels: HeldKernels,
     pub(crate) arena_bytes: usize,
 }
 
-impl Planned {
-    /// Kernels that were ready, and that had to be made.
-    pub(crate) fn kernel_counts(&self) -> (u64, u64) {
-        (self.kernels.hits, self.kernels.misses)
-    }
-}
-
-impl Preparer<'_> {
+impl Lowered {
     /// Picks the kernels of steps of a shape and makes them ready.
     pub(crate) fn plan(&self, shape: &StepShape) -> Result<Planned, GpuError> {
         let mut kernels = HeldKernels::default();
@@ -265,9 +225,10 @@ impl Preparer<'_> {
             }
             let inputs: Vec<TensorType> =
                 (0..node.inputs.len()).map(|index| self.stored(node, index)).collect();
-            let states = Some(self.states.layout());
+            let states = Some(&self.states.layout);
             let site = Site { op: &node.op, inputs: &inputs, out: node.ty, shape, states };
-            let ready = ready(self.shared, &site, &mut kernels)?;
+            let plan = |provider, limits: &Limits| plan(&site, provider, limits);
+            let ready = made(&self.shared, &mut kernels, choice(&site), plan)?;
             scratch = scratch.max(ready.scratch_bytes());
             nodes.push((id, ready));
         }
@@ -317,7 +278,7 @@ impl Preparer<'_> {
             (shape.wanted.has(index) && !unchosen).then(|| self.value(*id, shape, memory)).transpose()
         };
         let outputs = self.graph.outputs().iter().enumerate().map(output).collect::<Result<_, _>>()?;
-        Ok(Prepared { shape: *shape, lists, counts, outputs, _kernels: kernels.into_pipelines() })
+        Ok(Prepared { shape: *shape, lists, counts, outputs, _kernels: kernels.pipelines })
     }
 
     fn region(
@@ -328,25 +289,21 @@ impl Preparer<'_> {
         memory: StepMemory,
     ) -> Result<Region, GpuError> {
         let node = self.graph.node(id);
-        let missing =
-            |what: &str| GpuError::Unsupported { op: node.op.name(), reason: format!("{what} is not there") };
-        let tail = |region: Region, start: usize| region.slice(start, region.len().saturating_sub(start));
+        let missing = |what: &str| GpuError::unsupported(node.op.name(), format!("{what} is not there"));
         let state = |part: usize| {
-            let state = node.op.state().ok_or_else(|| missing("a state"))?;
-            self.states.region(state, part)
+            node.op
+                .state()
+                .ok_or_else(|| missing("a state"))
+                .and_then(|state| self.states.region(state, part))
         };
         match slot {
-            Slot::Input(index) | Slot::InputFrom(index, _) => {
+            Slot::Input(index) => {
                 let input = *node.inputs.get(index).ok_or_else(|| missing("an input"))?;
-                let region = match self.weights.region(self.graph, &node.op, index, input) {
-                    Some(region) => region,
-                    None => self.value(input, shape, memory)?,
-                };
-                if let Slot::InputFrom(_, start) = slot { tail(region, start) } else { Ok(region) }
+                let weight = self.weights.region(&self.graph, &node.op, index, input);
+                weight.map_or_else(|| self.value(input, shape, memory), Ok)
             }
             Slot::Output => self.value(id, shape, memory),
-            Slot::OutputFrom(start) => tail(self.value(id, shape, memory)?, start),
-            Slot::Scratch(_) | Slot::ScratchFrom(..) => Err(missing("scratch")),
+            Slot::Scratch(_) => Err(missing("scratch")),
             Slot::Step(table) => shape.region(table, memory.tables),
             Slot::Fed => Ok(memory.chosen[1]),
             Slot::Keys | Slot::Recurrent => state(0),
@@ -355,7 +312,6 @@ impl Preparer<'_> {
         }
     }
 
-    /// Where a node's value lies.
     fn value(&self, id: NodeId, shape: &StepShape, memory: StepMemory) -> Result<Region, GpuError> {
         let table = |table| shape.region(table, memory.tables);
         match self.graph.node(id).op {

@@ -2,11 +2,11 @@
 
 use std::collections::VecDeque;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use metallic_core::{
-    BackendError, DType, Graph, Needed, Program, ProgramMemory, RunStats, Schedule, StateLayout, Step,
-    StepLimits, Wanted,
+    BackendError, DType, Graph, Program, ProgramMemory, RunStats, Schedule, StateLayout, Step, StepLimits,
+    Wanted,
 };
 
 use crate::backend::Shared;
@@ -15,7 +15,7 @@ use crate::error::GpuError;
 use crate::gpu::{Storage, Submission};
 use crate::kernels::{TILE_TOKENS, sample};
 use crate::pool::Allocation;
-use crate::prepare::{ALIGN, Plans, Prepared, Preparer, StepMemory, aliases};
+use crate::prepare::{ALIGN, Lowered, Plans, Prepared, StepMemory, aliases};
 use crate::states::States;
 use crate::step::{StepCounts, StepShape, write_tables};
 use crate::weights::DeviceWeights;
@@ -42,16 +42,10 @@ const TABLES: usize = 1 << 16;
 const CHOSEN: usize = 1024;
 
 pub(crate) struct GpuProgram {
-    shared: Arc<Shared>,
-    graph: Graph,
-    schedule: Schedule,
-    needed: Vec<Needed>,
-    aliases: Vec<bool>,
-    weights: DeviceWeights,
-    states: States,
+    lowered: Lowered,
     plans: Plans,
-    /// What each step under way has for itself, in turns.
-    lanes: Vec<Lane>,
+    /// The tables of each step under way, in turns.
+    lanes: Vec<Option<Allocation>>,
     next_lane: usize,
     /// Intermediates, then scratch. Steps run one after another, so one serves all.
     arena: Option<Allocation>,
@@ -65,13 +59,6 @@ pub(crate) struct GpuProgram {
     staging: Vec<u8>,
 }
 
-/// The buffers of one step under way.
-#[derive(Default)]
-struct Lane {
-    tables: Option<Allocation>,
-}
-
-/// A step the device has.
 struct UnderWay {
     plan: Arc<Prepared>,
     submission: Option<Box<dyn Submission>>,
@@ -83,20 +70,24 @@ struct UnderWay {
 
 impl GpuProgram {
     pub(crate) fn new(shared: Arc<Shared>, graph: Graph, kv: DType) -> Result<GpuProgram, GpuError> {
-        let layout = StateLayout::of(&graph, kv)
-            .map_err(|error| GpuError::Unsupported { op: "state", reason: error.to_string() })?;
+        let layout =
+            StateLayout::of(&graph, kv).map_err(|error| GpuError::unsupported("state", error.to_string()))?;
         let weights = DeviceWeights::new(&shared.gpu, &shared.pool, &graph)?;
         let lanes = shared.depth();
         let outputs = graph.outputs().len();
-        let program = GpuProgram {
+        let lowered = Lowered {
             schedule: Schedule::of(&graph),
             needed: graph.needed(),
             aliases: aliases(&graph),
             graph,
             weights,
             states: States::new(layout),
+            shared,
+        };
+        let program = GpuProgram {
+            lowered,
             plans: Plans::default(),
-            lanes: (0..lanes).map(|_| Lane::default()).collect(),
+            lanes: (0..lanes).map(|_| None).collect(),
             next_lane: 0,
             arena: None,
             chosen: None,
@@ -105,7 +96,6 @@ impl GpuProgram {
             outputs: vec![Vec::new(); outputs],
             ids: vec![Vec::new(); outputs],
             staging: Vec::new(),
-            shared,
         };
         program.rehearse()?;
         Ok(program)
@@ -125,29 +115,17 @@ impl GpuProgram {
                 wanted: Wanted::ALL,
                 ..StepShape::default()
             };
-            self.preparer().plan(&shape)?;
-            self.preparer().plan(&StepShape { fed: true, ..shape })?;
+            self.lowered.plan(&shape)?;
+            self.lowered.plan(&StepShape { fed: true, ..shape })?;
         }
         Ok(())
-    }
-
-    fn preparer(&self) -> Preparer<'_> {
-        Preparer {
-            shared: &self.shared,
-            graph: &self.graph,
-            schedule: &self.schedule,
-            needed: &self.needed,
-            aliases: &self.aliases,
-            weights: &self.weights,
-            states: &self.states,
-        }
     }
 
     fn limits(&self) -> StepLimits {
         let chooses = |step: &&UnderWay| step.plan.shape.choices > 0;
         let fed_rows = self.under_way.back().filter(chooses).map_or(0, |step| step.plan.shape.outputs);
-        let (blocks, slots) = (self.states.blocks(), self.states.slots());
-        StepLimits { vocab: self.graph.vocab(), blocks, slots, fed_rows }
+        let (blocks, slots) = (self.lowered.states.blocks, self.lowered.states.slots());
+        StepLimits { vocab: self.lowered.graph.vocab(), blocks, slots, fed_rows }
     }
 
     /// The plan of a step, made where there is none yet.
@@ -157,38 +135,27 @@ impl GpuProgram {
             return Ok(plan);
         }
         stats.plan_misses = 1;
-        let planned = self.preparer().plan(shape)?;
-        (stats.cache_hits, stats.cache_misses) = planned.kernel_counts();
+        let planned = self.lowered.plan(shape)?;
+        (stats.cache_hits, stats.cache_misses) = (planned.kernels.hits, planned.kernels.misses);
         let memory = self.memory(shape, planned.arena_bytes)?;
-        let plan = Arc::new(self.preparer().prepare(shape, planned, memory)?);
+        let plan = Arc::new(self.lowered.prepare(shape, planned, memory)?);
         self.plans.put(plan.clone());
         Ok(plan)
     }
 
     /// Memory for steps of this shape. Plans name memory, so they go where any of it has to grow, or could not.
     fn memory(&mut self, shape: &StepShape, arena: usize) -> Result<StepMemory, GpuError> {
-        let mut grown = false;
-        let memory = self.grown_memory(shape, arena, &mut grown);
-        if grown {
-            self.plans.clear();
-        }
-        memory
-    }
-
-    fn grown_memory(
-        &mut self,
-        shape: &StepShape,
-        arena: usize,
-        grown: &mut bool,
-    ) -> Result<StepMemory, GpuError> {
-        let (lanes, shared) = (self.lanes.len(), &self.shared);
-        let arena = grow(shared, &mut self.arena, "intermediates", arena, grown)?;
-        let chosen = grow(shared, &mut self.chosen, "chosen tokens", 4 * CHOSEN * lanes, grown)?;
+        let lanes = self.lanes.len();
+        let mut grow = |memory: &mut Option<Allocation>, what, needed| {
+            grow(&self.lowered.shared, &mut self.plans, memory, what, needed)
+        };
+        let arena = grow(&mut self.arena, "intermediates", arena)?;
+        let chosen = grow(&mut self.chosen, "chosen tokens", 4 * CHOSEN * lanes)?;
         // Tables grow by doubling, so that a block more each few steps does not mean a buffer more; all lanes together, so
         // that the next one's need moves nothing.
         let needed = shape.table_bytes().next_power_of_two().max(TABLES);
         for lane in &mut self.lanes {
-            grow(shared, &mut lane.tables, "the step's tables", needed, grown)?;
+            grow(lane, "the step's tables", needed)?;
         }
         let tables = self.tables(shape.lane)?;
         let part = |lane: usize| chosen.slice(4 * CHOSEN * lane, 4 * CHOSEN);
@@ -197,14 +164,14 @@ impl GpuProgram {
     }
 
     fn tables(&self, lane: usize) -> Result<Region, GpuError> {
-        let none = || GpuError::Unsupported { op: "step", reason: "no tables for it".to_owned() };
-        Ok(self.lanes.get(lane).and_then(|lane| lane.tables.as_ref()).ok_or_else(none)?.region())
+        let none = || GpuError::unsupported("step", "no tables for it");
+        Ok(self.lanes.get(lane).and_then(Option::as_ref).ok_or_else(none)?.region())
     }
 
     fn submit_step(&mut self, step: &Step<'_>) -> Result<(), GpuError> {
         let begun = Instant::now();
-        let before = self.shared.pool.allocations();
-        let refused = |reason: &str| Err(GpuError::Unsupported { op: "step", reason: reason.to_owned() });
+        let before = self.lowered.shared.pool.allocations();
+        let refused = |reason: &str| Err(GpuError::unsupported("step", reason));
         if self.under_way.len() == self.lanes.len() {
             return refused("as many steps are under way as may be; finish one first");
         }
@@ -225,9 +192,9 @@ impl GpuProgram {
         self.staging.clear();
         self.words.iter().for_each(|word| self.staging.extend_from_slice(&word.to_ne_bytes()));
         let tables = self.tables(shape.lane)?;
-        self.shared.gpu.write(tables.buffer(), tables.offset(), &self.staging)?;
+        self.lowered.shared.gpu.write(tables.buffer(), tables.offset(), &self.staging)?;
         let submission = self.hand_over(&plan, &counts, &mut stats)?;
-        stats.allocations = self.shared.pool.allocations() - before;
+        stats.allocations = self.lowered.shared.pool.allocations() - before;
         stats.arena_bytes = self.arena.as_ref().map_or(0, |arena| arena.region().len() as u64);
         self.next_lane = (self.next_lane + 1) % self.lanes.len();
         let handed = Instant::now();
@@ -238,10 +205,10 @@ impl GpuProgram {
 
     /// Whether nothing is wanted but what [`StepMemory::chosen`] holds.
     fn only_chosen(&self, wanted: Wanted) -> bool {
-        let outputs = self.graph.outputs().iter().enumerate();
+        let outputs = self.lowered.graph.outputs().iter().enumerate();
         outputs
             .filter(|(index, _)| wanted.has(*index))
-            .all(|(_, id)| self.graph.node(*id).op == metallic_core::Op::Sample)
+            .all(|(_, id)| self.lowered.graph.node(*id).op == metallic_core::Op::Sample)
     }
 
     /// Gives the device a plan's commands. Where times of operations are wanted, each is waited for.
@@ -253,14 +220,14 @@ impl GpuProgram {
     ) -> Result<Option<Box<dyn Submission>>, GpuError> {
         stats.dispatches = plan.counts.dispatches;
         stats.bytes_read = plan.counts.read(counts);
-        stats.bytes_written = plan.counts.written();
+        stats.bytes_written = plan.counts.written;
         let mut last = None;
         for (label, list) in &plan.lists {
             let start = Instant::now();
-            let mut submission = self.shared.gpu.submit(list)?;
+            let mut submission = self.lowered.shared.gpu.submit(list)?;
             stats.submissions += submission.command_buffers();
-            if self.shared.options.profile {
-                let told = submission.wait(self.shared.options.timeout)?;
+            if self.lowered.shared.options.profile {
+                let told = submission.wait(self.lowered.shared.options.timeout)?;
                 stats.device_time += told.unwrap_or_default();
                 stats.add_time(label, told.unwrap_or_else(|| start.elapsed()));
             } else {
@@ -272,7 +239,7 @@ impl GpuProgram {
 
     fn finish_step(&mut self) -> Result<RunStats, GpuError> {
         let Some(step) = self.under_way.pop_front() else {
-            return Err(GpuError::Unsupported { op: "step", reason: "no step is under way".to_owned() });
+            return Err(GpuError::unsupported("step", "no step is under way"));
         };
         let finished = self.finish_one(step);
         if finished.is_err() {
@@ -280,7 +247,7 @@ impl GpuProgram {
             // their own. Keys and values stay where they are: the device does its work in order.
             self.under_way.clear();
             (self.arena, self.chosen) = (None, None);
-            self.lanes.iter_mut().for_each(|lane| lane.tables = None);
+            self.lanes.fill_with(|| None);
             self.plans.clear();
         }
         finished
@@ -291,7 +258,7 @@ impl GpuProgram {
         // What the caller did while the device had the step.
         stats.overlap = step.handed.elapsed();
         if let Some(submission) = &mut step.submission {
-            stats.device_time += submission.wait(self.shared.options.timeout)?.unwrap_or_default();
+            stats.device_time += submission.wait(self.lowered.shared.options.timeout)?.unwrap_or_default();
         }
         let waited = Instant::now();
         self.fetch(&step.plan)?;
@@ -300,7 +267,6 @@ impl GpuProgram {
         Ok(stats)
     }
 
-    /// Brings the results to the host.
     fn fetch(&mut self, plan: &Prepared) -> Result<(), GpuError> {
         let word = |b: &[u8]| [b[0], b[1], b[2], b[3]];
         for (index, region) in plan.outputs.iter().enumerate() {
@@ -308,15 +274,15 @@ impl GpuProgram {
             self.ids[index].clear();
             let Some(region) = region else { continue };
             self.staging.resize(region.len(), 0);
-            self.shared.gpu.read(region.buffer(), region.offset(), &mut self.staging)?;
+            self.lowered.shared.gpu.read(region.buffer(), region.offset(), &mut self.staging)?;
             let words = self.staging.chunks_exact(4);
-            match self.graph.node(self.graph.outputs()[index]).ty.dtype {
+            match self.lowered.graph.node(self.lowered.graph.outputs()[index]).ty.dtype {
                 DType::U32 | DType::I32 => self.ids[index].extend(words.map(|b| u32::from_ne_bytes(word(b)))),
                 DType::F32 => self.outputs[index].extend(words.map(|b| f32::from_ne_bytes(word(b)))),
                 dtype => {
                     let mut numbers = vec![0.0; region.len() / dtype.block_bytes()];
                     metallic_core::quant::dequantize(dtype, &self.staging, &mut numbers)
-                        .map_err(|e| GpuError::Unsupported { op: "output", reason: e.to_string() })?;
+                        .map_err(|e| GpuError::unsupported("output", e.to_string()))?;
                     self.outputs[index] = numbers;
                 }
             }
@@ -324,27 +290,32 @@ impl GpuProgram {
         Ok(())
     }
 
-    fn drop_plans_if(&mut self, moved: Result<bool, GpuError>) -> Result<(), BackendError> {
+    /// Makes room among the states. Plans name their memory, so they go where any of it has moved.
+    fn reserve(
+        &mut self,
+        reserve: impl FnOnce(&mut States, &Shared) -> Result<bool, GpuError>,
+    ) -> Result<(), BackendError> {
+        let moved = reserve(&mut self.lowered.states, &self.lowered.shared);
         // What fails half-way has moved the rest.
         if !matches!(moved, Ok(false)) {
             self.plans.clear();
         }
-        moved.map(drop).map_err(|e| e.on(self.shared.kind()))
+        moved.map(drop).map_err(|e| e.on(self.lowered.shared.kind()))
     }
 }
 
-/// StepMemory of at least this size; what was there is lost where it has to grow.
+/// Memory of at least this size; what was there is lost where it has to grow, and so are the plans that name it.
 fn grow(
     shared: &Shared,
+    plans: &mut Plans,
     memory: &mut Option<Allocation>,
     what: &'static str,
     needed: usize,
-    grown: &mut bool,
 ) -> Result<Region, GpuError> {
     if let Some(found) = memory.as_ref().filter(|a| a.region().len() >= needed) {
         return Ok(found.region());
     }
-    *grown = true;
+    plans.clear();
     // The old one goes first: nothing in it outlives a step.
     *memory = None;
     let new = shared.pool.allocate(what, needed.max(ALIGN), Storage::Shared)?;
@@ -355,22 +326,20 @@ fn grow(
 
 impl Program for GpuProgram {
     fn reserve_blocks(&mut self, blocks: usize) -> Result<(), BackendError> {
-        let moved = self.states.reserve_blocks(&self.shared, blocks);
-        self.drop_plans_if(moved)
+        self.reserve(|states, shared| states.reserve_blocks(shared, blocks))
     }
 
     fn reserved_blocks(&self) -> usize {
-        self.states.blocks()
+        self.lowered.states.blocks
     }
 
     fn reserve_slots(&mut self, slots: usize) -> Result<(), BackendError> {
-        let moved = self.states.reserve_slots(&self.shared, slots);
-        self.drop_plans_if(moved)
+        self.reserve(|states, shared| states.reserve_slots(shared, slots))
     }
 
     fn copy_slot(&mut self, from: u32, to: u32) -> Result<(), BackendError> {
-        let bound: Duration = self.shared.options.timeout;
-        self.states.copy_slot(&self.shared, from, to, bound).map_err(|e| e.on(self.shared.kind()))
+        let Lowered { states, shared, .. } = &mut self.lowered;
+        states.copy_slot(shared, from, to).map_err(|e| e.on(shared.kind()))
     }
 
     fn depth(&self) -> usize {
@@ -379,11 +348,11 @@ impl Program for GpuProgram {
 
     fn submit(&mut self, step: &Step<'_>) -> Result<(), BackendError> {
         step.validate(&self.limits())?;
-        self.submit_step(step).map_err(|e| e.on(self.shared.kind()))
+        self.submit_step(step).map_err(|e| e.on(self.lowered.shared.kind()))
     }
 
     fn finish(&mut self) -> Result<RunStats, BackendError> {
-        self.finish_step().map_err(|e| e.on(self.shared.kind()))
+        self.finish_step().map_err(|e| e.on(self.lowered.shared.kind()))
     }
 
     fn output(&self, index: usize) -> &[f32] {
@@ -396,11 +365,11 @@ impl Program for GpuProgram {
 
     fn memory(&self) -> ProgramMemory {
         let len = |a: &Option<Allocation>| a.as_ref().map_or(0, |a| a.region().len());
-        let tables: usize = self.lanes.iter().map(|lane| len(&lane.tables)).sum();
+        let tables: usize = self.lanes.iter().map(len).sum();
         ProgramMemory {
-            weights: self.weights.bytes(),
+            weights: self.lowered.weights.bytes(),
             arena: len(&self.arena) + len(&self.chosen) + tables,
-            kv: self.states.bytes(),
+            kv: self.lowered.states.bytes(),
         }
     }
 }

@@ -1,11 +1,12 @@
 //! Several kernels may serve one operation. The registry knows which, picks one, says why, and goes on to the next where
 //! one does not compile.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use crate::error::GpuError;
+use crate::lock;
 
 /// Selections kept at most; the oldest go first.
 const EVENTS: usize = 256;
@@ -155,7 +156,7 @@ pub struct Providers {
 
 #[derive(Debug, Default)]
 struct State {
-    forced: HashMap<OpKind, (Provider, Why)>,
+    forced: BTreeMap<OpKind, (Provider, Why)>,
     quarantined: Vec<Quarantined>,
     passed_over: Vec<GpuError>,
     events: VecDeque<Selection>,
@@ -167,27 +168,14 @@ impl Providers {
         Providers::default()
     }
 
-    /// As the environment has it: `METALLIC_FORCE_SDPA_BACKEND=plain`.
-    pub fn from_environment() -> Result<Providers, GpuError> {
-        let providers = Providers::new();
-        providers.follow_environment()?;
-        Ok(providers)
-    }
-
-    /// Asks for what the environment asks for, where no caller has asked.
+    /// Asks for what the environment asks for (`METALLIC_FORCE_SDPA_BACKEND=plain`), where no caller has asked.
     pub fn follow_environment(&self) -> Result<(), GpuError> {
         // What is not Unicode cannot name a provider either, but must be said, not skipped.
         let text = |os: std::ffi::OsString| os.to_string_lossy().into_owned();
         self.follow(std::env::vars_os().map(|(name, value)| (text(name), text(value))))
     }
 
-    /// As these variables have it. Others than `METALLIC_FORCE_<OP>_BACKEND`, and empty ones, say nothing.
-    pub fn from_variables(vars: impl IntoIterator<Item = (String, String)>) -> Result<Providers, GpuError> {
-        let providers = Providers::new();
-        providers.follow(vars)?;
-        Ok(providers)
-    }
-
+    /// Others than `METALLIC_FORCE_<OP>_BACKEND`, and empty ones, say nothing.
     fn follow(&self, vars: impl IntoIterator<Item = (String, String)>) -> Result<(), GpuError> {
         for (name, value) in vars {
             let op = name.strip_prefix("METALLIC_FORCE_").and_then(|rest| rest.strip_suffix("_BACKEND"));
@@ -195,14 +183,14 @@ impl Providers {
             if self.force(&op, &value, Why::Environment).is_ok() {
                 continue;
             }
-            let kind = OpKind::ALL.iter().copied().find(|kind| kind.name() == op);
-            let known = kind.map_or(OpKind::ALL.to_vec(), |kind| vec![kind]);
+            let kind = OpKind::ALL.iter().find(|kind| kind.name() == op);
+            let known = kind.map_or(OpKind::ALL, std::slice::from_ref);
             let choices = |op: OpKind| op.providers().map(move |p| format!("{}={p}", op.variable()));
-            let known = known.into_iter().flat_map(choices).collect();
+            let known = known.iter().copied().flat_map(choices).collect();
             let error = GpuError::Variable { variable: format!("{name}={value}"), known };
-            let mut state = self.state();
+            let mut state = lock(&self.state);
             // Where a caller has asked, the variable has no say.
-            if !kind.is_some_and(|kind| state.is_asked(kind)) {
+            if !kind.is_some_and(|kind| state.is_asked(*kind)) {
                 return Err(error);
             }
             if !state.passed_over.contains(&error) {
@@ -214,16 +202,14 @@ impl Providers {
 
     /// Variables that name no provider and do no harm: a caller has asked for one.
     pub fn passed_over(&self) -> Vec<GpuError> {
-        self.state().passed_over.clone()
+        lock(&self.state).passed_over.clone()
     }
 
     /// What callers and flags have asked for, by operation.
     pub fn asked(&self) -> Vec<(OpKind, Provider)> {
-        let state = self.state();
+        let state = lock(&self.state);
         let asked = state.forced.iter().filter(|(_, (_, why))| *why == Why::Override);
-        let mut asked: Vec<_> = asked.map(|(op, (provider, _))| (*op, *provider)).collect();
-        asked.sort_unstable();
-        asked
+        asked.map(|(op, (provider, _))| (*op, *provider)).collect()
     }
 
     /// Asks for a provider by name; goes before the environment.
@@ -244,68 +230,62 @@ impl Providers {
         Providers::new().set_by_flag(flag)
     }
 
-    /// Lets the providers of an operation try in order until one can. One that was asked for by name is the only one to try. One that
-    /// does not compile is quarantined; one that does not know this case (`Unsupported`), or asks for
-    /// more than the device has (`Launch`), is passed over. Other failures end
-    /// the search: they are no fault of a provider.
+    /// Lets the providers of an operation try in order until one can; one that was asked for by name is the only one to try.
+    /// One that does not compile is quarantined; one that does not know this case (`Unsupported`), or asks for more than the
+    /// device has (`Launch`), is passed over. Other failures end the search: they are no fault of a provider.
     pub fn choose<T>(
         &self,
         op: OpKind,
         mut attempt: impl FnMut(Provider) -> Result<T, GpuError>,
     ) -> Result<T, GpuError> {
-        let forced = self.state().forced.get(&op).cloned();
+        let forced = lock(&self.state).forced.get(&op).cloned();
         if let Some((provider, why)) = forced {
-            let made = attempt(provider).map_err(|error| match error {
-                error @ (GpuError::Compile { .. }
-                | GpuError::Unsupported { .. }
-                | GpuError::Launch { .. }) => {
-                    GpuError::Provider { op: op.name(), provider: provider.name(), error: Box::new(error) }
+            let made = attempt(provider).map_err(|error| {
+                if !blames_provider(&error) {
+                    return error;
                 }
-                other => other,
+                GpuError::Provider { op: op.name(), provider: provider.name(), error: Box::new(error) }
             })?;
-            self.state().note(op, provider, why);
+            lock(&self.state).note(op, provider, why);
             return Ok(made);
         }
         let mut failed: Option<Why> = None;
         for provider in op.providers() {
-            let known = self.state().quarantine_of(op, provider);
-            let error = match known {
-                Some(error) => error,
-                None => match attempt(provider) {
-                    Ok(made) => {
-                        self.state().note(op, provider, failed.unwrap_or(Why::Default));
-                        return Ok(made);
-                    }
-                    Err(error @ GpuError::Compile { .. }) => {
-                        self.state().quarantined.push(Quarantined { op, provider, error: error.clone() });
-                        error
-                    }
-                    Err(error @ (GpuError::Unsupported { .. } | GpuError::Launch { .. })) => error,
-                    Err(error) => return Err(error),
-                },
+            let known = lock(&self.state).quarantined.iter().find(|q| q.provider == provider).cloned();
+            let is_new = known.is_none();
+            let error = match known.map_or_else(|| attempt(provider), |known| Err(known.error)) {
+                Ok(made) => {
+                    lock(&self.state).note(op, provider, failed.unwrap_or(Why::Default));
+                    return Ok(made);
+                }
+                Err(error) if blames_provider(&error) => error,
+                Err(error) => return Err(error),
             };
+            if is_new && matches!(error, GpuError::Compile { .. }) {
+                lock(&self.state).quarantined.push(Quarantined { op, provider, error: error.clone() });
+            }
             // The preferred one's failure explains the choice best.
             failed.get_or_insert(Why::Fallback { from: provider, error });
         }
         match failed {
             Some(Why::Fallback { error, .. }) => Err(error),
-            _ => Err(GpuError::Unsupported { op: op.name(), reason: "it has no provider".to_owned() }),
+            _ => Err(GpuError::unsupported(op.name(), "it has no provider")),
         }
     }
 
     /// The choices that were made, oldest first; the last few hundred.
     pub fn selections(&self) -> Vec<Selection> {
-        self.state().events.iter().cloned().collect()
+        lock(&self.state).events.iter().cloned().collect()
     }
 
     /// The providers that serve no more.
     pub fn quarantined(&self) -> Vec<Quarantined> {
-        self.state().quarantined.clone()
+        lock(&self.state).quarantined.clone()
     }
 
     /// Lets quarantined providers try again.
     pub fn release(&self) {
-        self.state().quarantined.clear();
+        lock(&self.state).quarantined.clear();
     }
 
     fn force(&self, op: &str, provider: &str, why: Why) -> Result<(), GpuError> {
@@ -313,16 +293,12 @@ impl Providers {
         let kind = *kind.ok_or_else(|| unknown(format!("{op}={provider}"), OpKind::ALL))?;
         let known = kind.providers().find(|known| known.name() == provider);
         let known = known.ok_or_else(|| unknown(format!("{op}={provider}"), &[kind]))?;
-        let mut state = self.state();
+        let mut state = lock(&self.state);
         // A caller goes before the environment, whoever comes first.
         if why == Why::Override || !state.is_asked(kind) {
             state.forced.insert(kind, (known, why));
         }
         Ok(())
-    }
-
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -334,14 +310,8 @@ impl PartialEq for Providers {
 }
 
 impl State {
-    /// Whether a caller has asked for a provider of an operation.
     fn is_asked(&self, op: OpKind) -> bool {
         self.forced.get(&op).is_some_and(|(_, why)| *why == Why::Override)
-    }
-
-    fn quarantine_of(&self, op: OpKind, provider: Provider) -> Option<GpuError> {
-        let found = self.quarantined.iter().find(|q| q.op == op && q.provider == provider);
-        found.map(|q| q.error.clone())
     }
 
     fn note(&mut self, op: OpKind, provider: Provider, why: Why) {
@@ -355,6 +325,11 @@ impl State {
         }
         self.events.push_back(Selection { op, provider, why, times: 1 });
     }
+}
+
+/// Whether another provider may do better.
+fn blames_provider(error: &GpuError) -> bool {
+    matches!(error, GpuError::Compile { .. } | GpuError::Unsupported { .. } | GpuError::Launch { .. })
 }
 
 fn unknown(asked: String, ops: &[OpKind]) -> GpuError {

@@ -1,7 +1,5 @@
 //! What a program keeps between steps: keys and values in blocks, recurrent states in slots.
 
-use std::time::Duration;
-
 use metallic_core::{BLOCK_TOKENS, State, StateId, StateLayout};
 
 use crate::backend::Shared;
@@ -13,12 +11,11 @@ use crate::pool::Allocation;
 /// Blocks are had by so many at a time.
 const SLAB: usize = 16;
 
-/// The states of a program, a buffer each.
 pub(crate) struct States {
-    layout: StateLayout,
+    pub(crate) layout: StateLayout,
     held: Vec<KeptState>,
     /// Blocks, and slots, that every state has.
-    blocks: usize,
+    pub(crate) blocks: usize,
     slots: usize,
 }
 
@@ -79,14 +76,6 @@ impl States {
         States { layout, held, blocks: 0, slots: 0 }
     }
 
-    pub(crate) fn layout(&self) -> &StateLayout {
-        &self.layout
-    }
-
-    pub(crate) fn blocks(&self) -> usize {
-        self.blocks
-    }
-
     /// Slots that are reserved; `None` where nothing is kept in slots.
     pub(crate) fn slots(&self) -> Option<usize> {
         self.layout.is_recurrent().then_some(self.slots)
@@ -98,11 +87,12 @@ impl States {
 
     fn of_kind(&mut self, recurrent: bool) -> impl Iterator<Item = &mut KeptState> {
         let kinds = self.layout.states().iter();
-        self.held.iter_mut().zip(kinds).filter_map(move |(held, state)| match state {
-            Some(State::Recurrent(_)) if recurrent => Some(held),
-            Some(State::Kv(_)) if !recurrent => Some(held),
-            Some(State::Recurrent(_) | State::Kv(_)) | None => None,
-        })
+        let of_kind = move |state: &Option<State>| match state {
+            Some(State::Recurrent(_)) => recurrent,
+            Some(State::Kv(_)) => !recurrent,
+            None => false,
+        };
+        self.held.iter_mut().zip(kinds).filter(move |(_, state)| of_kind(state)).map(|(held, _)| held)
     }
 
     /// Makes room for at least `blocks`, a state at a time, so that no more than one is held twice. A failure leaves every
@@ -134,13 +124,7 @@ impl States {
     }
 
     /// The recurrent states of `to` become those of `from`.
-    pub(crate) fn copy_slot(
-        &mut self,
-        shared: &Shared,
-        from: u32,
-        to: u32,
-        bound: Duration,
-    ) -> Result<(), GpuError> {
+    pub(crate) fn copy_slot(&mut self, shared: &Shared, from: u32, to: u32) -> Result<(), GpuError> {
         let mut list = CommandList::new();
         for held in self.of_kind(true) {
             let (Some(all), [bytes]) = (held.region(0), &held.parts[..]) else { continue };
@@ -148,7 +132,7 @@ impl States {
             list.push(Command::Copy { from: at(from)?, to: at(to)? });
         }
         if from != to && !list.is_empty() {
-            shared.gpu.submit(&list)?.wait(bound)?;
+            shared.gpu.submit(&list)?.wait(shared.options.timeout)?;
         }
         Ok(())
     }
@@ -156,9 +140,7 @@ impl States {
     /// A part of a state: keys (0) and values (1), or a recurrent state (0).
     pub(crate) fn region(&self, id: StateId, part: usize) -> Result<Region, GpuError> {
         let found = self.held.get(id.0).and_then(|held| held.region(part));
-        found.ok_or_else(|| GpuError::Unsupported {
-            op: "state",
-            reason: format!("state {} of {}, which was not reserved", id.0, self.held.len()),
-        })
+        let reason = || format!("state {} of {}, which was not reserved", id.0, self.held.len());
+        found.ok_or_else(|| GpuError::unsupported("state", reason()))
     }
 }

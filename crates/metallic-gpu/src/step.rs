@@ -1,7 +1,5 @@
 //! What a step says: its shape, which decides the plan, and its tables, which the kernels read.
 
-use std::hash::Hash;
-
 use metallic_core::sample::HEADER;
 use metallic_core::{BLOCK_TOKENS, SequenceSpan, Sizes, Step, Wanted};
 
@@ -12,13 +10,9 @@ use crate::kernels::{StepTable, TABLES, TILE_TOKENS};
 /// Everything of a step that its plan depends on. Steps of one shape run the same commands on other tables.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub(crate) struct StepShape {
-    /// Tokens of all sequences.
     pub(crate) tokens: usize,
-    /// Tokens whose result is wanted.
     pub(crate) outputs: usize,
-    /// Sequences.
     pub(crate) sequences: usize,
-    /// Query tiles.
     pub(crate) tiles: usize,
     /// Most tokens any token may see, rounded up.
     pub(crate) visible: usize,
@@ -32,7 +26,6 @@ pub(crate) struct StepShape {
     pub(crate) all_outputs: bool,
     /// Some tokens are those the step before chooses.
     pub(crate) fed: bool,
-    /// Which outputs are computed.
     pub(crate) wanted: Wanted,
     /// Which of the buffers for steps under way it takes.
     pub(crate) lane: usize,
@@ -47,7 +40,6 @@ pub(crate) fn rounded_sight(tokens: usize) -> usize {
 }
 
 impl StepShape {
-    /// The shape of a valid step.
     pub(crate) fn of(step: &Step<'_>, lane: usize) -> StepShape {
         let visible = step.sequences.iter().map(SequenceSpan::kv_len).max().unwrap_or(0);
         let blocks: usize = step.sequences.iter().map(blocks_of).sum();
@@ -71,12 +63,10 @@ impl StepShape {
         }
     }
 
-    /// What the symbolic axes are.
     pub(crate) fn sizes(&self) -> Sizes {
         Sizes { tokens: self.tokens, outputs: self.outputs }
     }
 
-    /// Words of a table.
     fn words(&self, table: StepTable) -> usize {
         match table {
             StepTable::Tokens | StepTable::Positions => self.tokens,
@@ -100,7 +90,6 @@ impl StepShape {
         all.slice(4 * self.start(table), 4 * self.words(table))
     }
 
-    /// Bytes of all tables.
     pub(crate) fn table_bytes(&self) -> usize {
         TABLES.iter().map(|t| 4 * self.words(*t).next_multiple_of(4)).sum()
     }
@@ -109,9 +98,7 @@ impl StepShape {
 /// What a step does that its shape does not tell, for counting.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct StepCounts {
-    /// Tokens of the step.
     pub(crate) tokens: usize,
-    /// Query tiles.
     pub(crate) tiles: usize,
     /// Tokens that the tokens of the step see, each its own.
     pub(crate) seen: usize,

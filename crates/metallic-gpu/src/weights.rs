@@ -32,24 +32,7 @@ struct Forms {
 
 /// The alignment kernels count on.
 fn alignment(dtype: DType) -> usize {
-    match dtype {
-        DType::F32 | DType::I32 | DType::U32 => 4,
-        DType::F16
-        | DType::BF16
-        | DType::Q4_0
-        | DType::Q4_1
-        | DType::Q5_0
-        | DType::Q5_1
-        | DType::Q8_0
-        | DType::Q2K
-        | DType::Q3K
-        | DType::Q4K
-        | DType::Q5K
-        | DType::Q6K
-        | DType::IQ4NL
-        | DType::IQ4XS => 2,
-        DType::MXFP4 | DType::U8 => 1,
-    }
+    if dtype.is_quantized() { 2 } else { dtype.block_bytes() }
 }
 
 impl DeviceWeights {
@@ -98,9 +81,8 @@ impl DeviceWeights {
         for id in ids {
             let weight = &graph.weights()[*id];
             let mut numbers = vec![0.0; weight.ty.shape.elements(Sizes::default())];
-            dequantize(weight.ty.dtype, &weight.data, &mut numbers).map_err(|error| {
-                GpuError::Unsupported { op: "weight", reason: format!("`{}`: {error}", weight.name) }
-            })?;
+            dequantize(weight.ty.dtype, &weight.data, &mut numbers)
+                .map_err(|error| GpuError::unsupported("weight", format!("`{}`: {error}", weight.name)))?;
             bytes.resize(bytes.len().next_multiple_of(ALIGN), 0);
             places.push((*id, bytes.len(), numbers.len() * 4));
             bytes.extend(numbers.iter().flat_map(|x: &f32| x.to_ne_bytes()));

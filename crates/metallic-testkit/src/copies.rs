@@ -144,7 +144,7 @@ pub fn all() -> Vec<CopyCase> {
             [("", whole), (" sliced", part), (" turned", whole.transpose(0, 1).expect("two axes"))]
                 .map(|v| (to, v))
         }) {
-            let mut bytes = weights(dtype, 5 * 512, &mut random);
+            let mut bytes = weights(dtype, 5 * 512, 0.3, &mut random);
             bytes.resize(bytes.len() + TAIL, 0xff);
             // Backends may decode by another order of the same few operations.
             let tolerance = Tolerance { absolute: 1e-7, relative: 1e-6 }.stored_as(to);

@@ -6,7 +6,8 @@ use metallic_core::quant::dequantize;
 use metallic_core::reference::Reference;
 use metallic_core::tensor::{Evaluated, Operand, TensorDevice, TensorError, View};
 use metallic_core::{
-    Backend, BackendError, Binary, DType, Dim, Graph, Op, OpClass, Sizes, StateId, TensorType, Unary, infer,
+    Backend, BackendError, Binary, DType, Dim, Graph, Op, OpClass, Shape, Sizes, StateId, TensorType, Unary,
+    infer,
 };
 
 use crate::cases::{self, Case, Outcome, VOCAB, encode};
@@ -29,9 +30,9 @@ pub struct Dense {
 }
 
 impl Dense {
-    fn ids(ids: &[u32]) -> Dense {
-        let ty = TensorType::new(DType::U32, metallic_core::Shape::vector(ids.len()));
-        Dense { ty, bytes: ids.iter().flat_map(|id| id.to_le_bytes()).collect() }
+    fn ids(ids: impl IntoIterator<Item = u32>) -> Dense {
+        let bytes: Vec<u8> = ids.into_iter().flat_map(u32::to_le_bytes).collect();
+        Dense { ty: TensorType::new(DType::U32, Shape::vector(bytes.len() / size_of::<u32>())), bytes }
     }
 
     fn floats(&self) -> Vec<f32> {
@@ -93,13 +94,8 @@ pub fn singles(case: &Case, plan: &Plan<'_>, seen: &mut BTreeSet<String>) -> Res
                         }
                         let text: Vec<String> = types.iter().map(ToString::to_string).collect();
                         let name = format!("{}: {} of {}", case.name, op.name(), text.join(", "));
-                        all.push(Single {
-                            name,
-                            op,
-                            inputs,
-                            tolerance: case.tolerance(plan.exactness),
-                            outcome,
-                        });
+                        let tolerance = case.tolerance(plan.exactness);
+                        all.push(Single { name, op, inputs, tolerance, outcome });
                     }
                 }
             }
@@ -119,33 +115,21 @@ fn evaluated(graph: &Graph, tokens: usize) -> Result<Vec<Found>, String> {
     let mut values: Vec<Option<Dense>> = Vec::new();
     let mut found = Vec::new();
     for (index, node) in graph.nodes().iter().enumerate() {
-        let value = match (node.op, node.op.class()) {
-            (Op::Tokens, _) => {
-                Some(Dense::ids(&(0..tokens).map(|_| random.below(VOCAB) as u32).collect::<Vec<_>>()))
-            }
-            (Op::Positions, _) => {
-                Some(Dense::ids(&(0..tokens as u32).map(|i| i * 2 + 1).collect::<Vec<_>>()))
-            }
-            (Op::OutputRows, _) => Some(Dense::ids(&outputs)),
-            (Op::Choices, _) => Some(Dense::ids(&cases::packed(outputs.len(), tokens))),
-            (Op::Weight(weight), _) => {
-                Some(Dense { ty: node.ty, bytes: graph.weights()[weight.0].data.to_vec() })
-            }
-            (op, OpClass::Pure) => {
-                let inputs: Option<Vec<Dense>> = node.inputs.iter().map(|id| values[id.0].clone()).collect();
+        let inputs: Option<Vec<Dense>> = node.inputs.iter().map(|id| values[id.0].clone()).collect();
+        values.push(match (node.op, inputs.filter(|_| node.op.class() == OpClass::Pure)) {
+            (Op::Tokens, _) => Some(Dense::ids((0..tokens).map(|_| random.below(VOCAB) as u32))),
+            (Op::Positions, _) => Some(Dense::ids((0..tokens as u32).map(|i| i * 2 + 1))),
+            (Op::OutputRows, _) => Some(Dense::ids(outputs.clone())),
+            (Op::Choices, _) => Some(Dense::ids(cases::packed(outputs.len(), tokens))),
+            (Op::Weight(id), _) => Some(Dense { ty: node.ty, bytes: graph.weights()[id.0].data.to_vec() }),
+            (op, Some(inputs)) => {
+                let (value, _) = eval(device.as_ref(), &op, &inputs).map_err(|e| format!("{e:?}"))?;
                 let fixed = node.inputs.iter().map(|id| graph.weight(*id).is_some()).collect();
-                match inputs {
-                    Some(inputs) => {
-                        let (value, _) = eval(device.as_ref(), &op, &inputs).map_err(|e| format!("{e:?}"))?;
-                        found.push((index, op, inputs, fixed));
-                        Some(value)
-                    }
-                    None => None,
-                }
+                found.push((index, op, inputs, fixed));
+                Some(value)
             }
-            (_, OpClass::State { .. } | OpClass::Source) => None,
-        };
-        values.push(value);
+            (_, None) => None,
+        });
     }
     Ok(found)
 }

@@ -53,10 +53,6 @@ impl Expected {
         serde_json::from_str(&text).map_err(|e| format!("{}: {e}", path.display()))
     }
 
-    fn prompt(&self, name: &str) -> Option<&Prompt> {
-        self.prompts.iter().find(|p| p.name == name)
-    }
-
     /// Root mean square by which llama.cpp, with its own activations, is off the reference.
     pub fn peer_rms(&self) -> Option<f64> {
         let mean_square = |prompt: &Prompt| {
@@ -215,11 +211,8 @@ pub fn greedy(program: &mut dyn Program, tokens: &[u32], n: usize) -> Result<Vec
 
 /// The index of the largest number; the first of equals.
 pub fn argmax(row: &[f32]) -> u32 {
-    let best = row
-        .iter()
-        .enumerate()
-        .fold((0, f32::NEG_INFINITY), |best, (i, x)| if *x > best.1 { (i, *x) } else { best });
-    best.0 as u32
+    let better = |best: (u32, f32), next: (u32, f32)| if next.1 > best.1 { next } else { best };
+    (0..).zip(row.iter().copied()).fold((0, f32::NEG_INFINITY), better).0
 }
 
 /// The largest absolute difference.
@@ -284,7 +277,8 @@ pub fn check_close(
             }
         }
     }
-    let prompt = expected.prompt(&expected.greedy.prompt).ok_or("greedy prompt is missing")?;
+    let is_greedy = |prompt: &&Prompt| prompt.name == expected.greedy.prompt;
+    let prompt = expected.prompts.iter().find(is_greedy).ok_or("greedy prompt is missing")?;
     let n = expected.greedy.token_ids.len();
     let ids = greedy(program, &prompt.token_ids, n).map_err(|e| e.to_string())?;
     let sure = expected.greedy.margin.iter().take_while(|m| **m > close.margin).count();
@@ -320,11 +314,7 @@ pub fn check_int8(program: &mut dyn Program, expected: &Expected) -> Result<(), 
 /// Logits at every position as the reference computed them, by prompt name.
 pub fn all_logits(path: &Path) -> Result<Vec<(String, Vec<f32>)>, String> {
     let file = metallic_formats::SafeTensors::open(path).map_err(|e| e.to_string())?;
-    let number = |b: &[u8]| f32::from_le_bytes([b[0], b[1], b[2], b[3]]);
-    Ok(file
-        .tensors()
-        .map(|t| {
-            (t.name.trim_start_matches("logits_").to_owned(), t.data.chunks_exact(4).map(number).collect())
-        })
-        .collect())
+    let numbers = |data: &[u8]| data.as_chunks().0.iter().map(|b| f32::from_le_bytes(*b)).collect();
+    let named = |name: &str| name.trim_start_matches("logits_").to_owned();
+    Ok(file.tensors().map(|t| (named(&t.name), numbers(&t.data))).collect())
 }

@@ -180,14 +180,11 @@ pub fn run(backend: &dyn Backend, plan: &Plan<'_>) -> Report {
             if !name.contains(plan.only) {
                 continue;
             }
-            report.add(
-                plan,
-                &name,
-                match dtype {
-                    DType::F32 => check(backend, case, plan.exactness),
-                    dtype => check_rounded(backend, case, (plan.exactness, *dtype)),
-                },
-            );
+            let result = match dtype {
+                DType::F32 => check(backend, case, plan.exactness),
+                dtype => check_rounded(backend, case, (plan.exactness, *dtype)),
+            };
+            report.add(plan, &name, result);
         }
     }
     report

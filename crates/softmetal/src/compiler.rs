@@ -8,7 +8,7 @@ use std::{
 };
 
 use crate::{
-    cache::{Cache, Key},
+    cache::{Built, Cache, Key},
     diagnostic::{Diagnostic, Severity, parse_clang},
     error::{Error, Result},
     library::{Interface, Library},
@@ -36,8 +36,7 @@ impl Source {
     /// Reads a `.metal` file.
     pub fn from_file(path: impl AsRef<Path>) -> Result<Self> {
         let path = path.as_ref();
-        let bytes =
-            fs::read(path).map_err(|source| Error::Io { action: "read", path: path.to_owned(), source })?;
+        let bytes = fs::read(path).map_err(Error::io("read", path))?;
         Ok(Self { name: path.to_owned(), text: String::from_utf8_lossy(&bytes).into_owned() })
     }
 }
@@ -154,15 +153,11 @@ impl Compiler {
         arguments.push("-iquote".into());
         arguments.push(beside.unwrap_or(Path::new(".")).display().to_string());
         arguments.extend(self.includes.iter().map(|folder| format!("-I{}", folder.display())));
-        arguments.extend(["-isystem".into(), self.shim.folder.display().to_string()]);
+        arguments.extend(["-isystem".into(), self.shim()]);
         arguments.extend(["-include".into(), "metal_stdlib".into(), "-".into()]);
         let name = source.name.display().to_string().replace('\\', "\\\\").replace('"', "\\\"");
         let text = format!("#line 1 \"{name}\"\n{}", source.text);
-        let output = self.toolchain.run(arguments, text.as_bytes())?;
-        if !output.status.success() {
-            return Err(self.refused(&output.stderr));
-        }
-        Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+        self.clang(arguments, text.as_bytes())
     }
 
     /// The C++ of a source for a target.
@@ -187,11 +182,9 @@ impl Compiler {
     /// Preprocessed text that knows which parts are the user's.
     pub(crate) fn text(&self, source: &Source, preprocessed: &str) -> Text {
         let name = source.name.display().to_string();
-        Text::new(plain_pragmas(preprocessed), &self.shim.folder.display().to_string()).restore_columns(
-            |file| {
-                if file == name { Some(source.text.clone()) } else { fs::read_to_string(file).ok() }
-            },
-        )
+        Text::new(plain_pragmas(preprocessed), &self.shim()).restore_columns(|file| {
+            if file == name { Some(source.text.clone()) } else { fs::read_to_string(file).ok() }
+        })
     }
 
     fn load(&self, source: &Source, target: &Target) -> Result<(Arc<Image>, Vec<Diagnostic>)> {
@@ -217,17 +210,16 @@ impl Compiler {
         let rewritten = rewrite_text(text, target, &self.selection)?;
         let object =
             self.cache.store(&rewritten.text, &key, |folder| self.link(&rewritten.text, target, folder))?;
-        self.cache.remember(&key, &object, &dependencies, &rewritten.warnings);
-        Ok(Built { object, warnings: rewritten.warnings })
+        let built = Built { object, warnings: rewritten.warnings };
+        self.cache.remember(&key, &built, &dependencies);
+        Ok(built)
     }
 
     /// Everything but the included files that decides what comes out.
     fn key(&self, source: &Source, target: &Target) -> Key {
         let flags = flags::compile(self.flavour, target).join(" ");
         let mut key = Key::new();
-        key.add(env!("SOFTMETAL_REWRITER"))
-            .add(&self.shim.folder.display().to_string())
-            .add(&self.toolchain.identity());
+        key.add(env!("SOFTMETAL_REWRITER")).add(&self.shim()).add(&self.toolchain.identity());
         key.add(&flags).add(&format!("{:?}{target:?}{:?}", self.selection, self.flavour));
         for define in &self.defines {
             key.add(define);
@@ -246,57 +238,40 @@ impl Compiler {
         let (object, shared) = (path("kernels.o"), path("kernels.so"));
         let mut arguments = flags::compile(self.flavour, target);
         arguments.extend(["-x", "c++-cpp-output", "-c", "-", "-o", &object].map(str::to_owned));
-        let output = self.toolchain.run(arguments, text.as_bytes())?;
-        if !output.status.success() {
-            return Err(self.refused(&output.stderr));
-        }
+        self.clang(arguments, text.as_bytes())?;
         let mut arguments = flags::runtime(self.flavour);
-        arguments.extend([object, "-o".into(), shared.clone(), format!("-I{}", self.shim.folder.display())]);
+        arguments.extend([object, "-o".into(), shared.clone(), format!("-I{}", self.shim())]);
         arguments.extend(["-x".into(), "c++".into()]);
-        arguments.extend(
-            flags::runtime_files(self.flavour).map(|file| self.shim.folder.join(file).display().to_string()),
-        );
-        let output = self.toolchain.run(arguments, &[])?;
-        if !output.status.success() {
-            return Err(self.refused(&output.stderr));
-        }
+        arguments.extend(flags::runtime_files(self.flavour).map(|file| format!("{}/{file}", self.shim())));
+        self.clang(arguments, &[])?;
         Ok(PathBuf::from(shared))
     }
 
-    fn refused(&self, stderr: &str) -> Error {
-        let mut diagnostics = parse_clang(stderr, &self.shim.folder.display().to_string());
+    /// What clang prints. Its errors are those of the source.
+    pub(crate) fn clang(&self, arguments: Vec<String>, input: &[u8]) -> Result<String> {
+        let output = self.toolchain.run(arguments, input)?;
+        if output.status.success() {
+            return Ok(String::from_utf8_lossy(&output.stdout).into_owned());
+        }
+        let mut diagnostics = parse_clang(&output.stderr, &self.shim());
         diagnostics.retain(|diagnostic| diagnostic.severity == Severity::Error);
         if diagnostics.is_empty() {
-            let message = stderr.lines().rev().find(|line| !line.trim().is_empty()).unwrap_or("clang failed");
-            diagnostics.push(Diagnostic {
-                severity: Severity::Error,
-                at: None,
-                message: message.to_owned(),
-                notes: Vec::new(),
-            });
+            let last = output.stderr.lines().rev().find(|line| !line.trim().is_empty());
+            diagnostics.push(Diagnostic::error(last.unwrap_or("clang failed")));
         }
-        Error::Compile { diagnostics }
+        Err(Error::Compile { diagnostics })
     }
-}
 
-/// A shared object in the cache.
-#[derive(Debug)]
-pub(crate) struct Built {
-    pub(crate) object: PathBuf,
-    pub(crate) warnings: Vec<Diagnostic>,
+    /// The folder of this crate's own headers, as text.
+    pub(crate) fn shim(&self) -> String {
+        self.shim.folder.display().to_string()
+    }
 }
 
 /// The factor of `#pragma unroll (N)` may be a macro, which the preprocessor leaves alone.
 fn plain_pragmas(text: &str) -> String {
-    let mut out = String::with_capacity(text.len());
-    for line in text.split_inclusive('\n') {
-        if line.starts_with("#pragma unroll") && line.contains('(') {
-            out.push_str("#pragma unroll\n");
-        } else {
-            out.push_str(line);
-        }
-    }
-    out
+    let has_factor = |line: &str| line.starts_with("#pragma unroll") && line.contains('(');
+    text.split_inclusive('\n').map(|line| if has_factor(line) { "#pragma unroll\n" } else { line }).collect()
 }
 
 /// What clang is asked to do.

@@ -64,6 +64,13 @@ pub struct Diagnostic {
     pub notes: Vec<Diagnostic>,
 }
 
+impl Diagnostic {
+    /// A message without a place.
+    pub(crate) fn error(message: impl Into<String>) -> Self {
+        Self { severity: Severity::Error, at: None, message: message.into(), notes: Vec::new() }
+    }
+}
+
 impl fmt::Display for Diagnostic {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if let Some(at) = &self.at {
@@ -115,23 +122,18 @@ fn parse_line(line: &str) -> Option<Diagnostic> {
         return Some(Diagnostic { severity, at: location(&line[..at]), message, notes: Vec::new() });
     }
     let message = line.strip_prefix("error: ").or_else(|| line.strip_prefix("fatal error: "))?;
-    Some(Diagnostic { severity: Severity::Error, at: None, message: message.to_owned(), notes: Vec::new() })
+    Some(Diagnostic::error(message))
 }
 
+/// `k.metal:3:5`, `k.metal:3`; nothing for `clang` or `ld`.
 fn location(text: &str) -> Option<Location> {
-    let mut parts = text.rsplitn(3, ':');
-    let (last, middle, file) = (parts.next()?, parts.next(), parts.next());
-    match (file, middle, last.parse()) {
-        (Some(file), Some(line), Ok(column)) if line.parse::<u32>().is_ok() => {
-            Some(Location { file: file.to_owned(), line: line.parse().ok()?, column })
-        }
-        (_, Some(_), Ok(line)) => {
-            let file = text.rsplit_once(':')?.0.to_owned();
-            Some(Location { file, line, column: 0 })
-        }
-        // `clang: error: …`, `ld: error: …`
-        _ => None,
-    }
+    let (front, last) = text.rsplit_once(':')?;
+    let last = last.parse().ok()?;
+    let (file, line, column) = match front.rsplit_once(':').map(|(file, line)| (file, line.parse())) {
+        Some((file, Ok(line))) => (file, line, last),
+        _ => (front, last, 0),
+    };
+    Some(Location { file: file.to_owned(), line, column })
 }
 
 #[cfg(test)]

@@ -36,19 +36,13 @@ pub(crate) fn lex(source: &str, range: Range<usize>, tokens: &mut Vec<Token>) {
     let mut line_begins = true;
     while at < end {
         let byte = bytes[at];
-        if byte == b'\n' {
-            line_begins = true;
-            at += 1;
-            continue;
-        }
         if byte.is_ascii_whitespace() {
+            line_begins |= byte == b'\n';
             at += 1;
             continue;
         }
         if byte == b'#' && line_begins {
-            while at < end && bytes[at] != b'\n' {
-                at += 1;
-            }
+            at += bytes[at..end].iter().take_while(|&&byte| byte != b'\n').count();
             continue;
         }
         line_begins = false;
@@ -63,9 +57,7 @@ pub(crate) fn lex(source: &str, range: Range<usize>, tokens: &mut Vec<Token>) {
                 if byte == b'"' { Kind::Text } else { Kind::Character }
             }
             _ if begins_word(byte) => {
-                while at < end && continues_word(bytes[at]) {
-                    at += 1;
-                }
+                at += bytes[at..end].iter().take_while(|&&byte| continues_word(byte)).count();
                 Kind::Word
             }
             _ if byte.is_ascii_digit()
@@ -95,7 +87,8 @@ fn continues_word(byte: u8) -> bool {
     begins_word(byte) || byte.is_ascii_digit()
 }
 
-fn quoted_end(bytes: &[u8], start: usize, end: usize) -> usize {
+/// One past the quotation mark that closes the one at `start`; the end of its line if none does.
+pub(crate) fn quoted_end(bytes: &[u8], start: usize, end: usize) -> usize {
     let mut at = start + 1;
     while at < end && bytes[at] != b'\n' {
         match bytes[at] {

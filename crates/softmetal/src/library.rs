@@ -51,11 +51,8 @@ impl Library {
     pub(crate) fn index_of(&self, name: &str) -> Result<usize> {
         self.kernels().iter().position(|kernel| kernel.name == name).ok_or_else(|| {
             let names: Vec<&str> = self.kernels().iter().map(|kernel| kernel.name.as_str()).collect();
-            Error::NoKernel {
-                name: name.to_owned(),
-                library: self.name.clone(),
-                known: nearest(name, &names),
-            }
+            let known = nearest(name, &names);
+            Error::NoKernel { name: name.to_owned(), library: self.name.clone(), known }
         })
     }
 
@@ -144,28 +141,40 @@ pub enum ArgumentKind {
     BuiltIn(BuiltIn),
 }
 
-/// The values a dispatch supplies to each thread.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
-#[serde(rename_all = "snake_case")]
-#[allow(missing_docs)] // the names are those of the Metal Shading Language specification
-pub enum BuiltIn {
-    ThreadPositionInGrid = 1,
-    ThreadgroupPositionInGrid,
-    ThreadPositionInThreadgroup,
-    ThreadIndexInThreadgroup,
-    ThreadIndexInSimdgroup,
-    SimdgroupIndexInThreadgroup,
-    ThreadsPerThreadgroup,
-    ThreadgroupsPerGrid,
-    ThreadsPerGrid,
-    SimdgroupsPerThreadgroup,
-    ThreadsPerSimdgroup,
-    ThreadIndexInQuadgroup,
-    QuadgroupIndexInThreadgroup,
-    DispatchThreadsPerThreadgroup,
-    QuadgroupsPerThreadgroup,
-    GridOrigin,
-    GridSize,
+macro_rules! built_ins {
+    ($($variant:ident $attribute:literal $code:literal;)+) => {
+        /// The values a dispatch supplies to each thread.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
+        #[serde(rename_all = "snake_case")]
+        #[allow(missing_docs)] // the names are those of the Metal Shading Language specification
+        pub enum BuiltIn {
+            $($variant,)+
+        }
+
+        impl BuiltIn {
+            /// Each with the attribute that asks for it and its enumerator in `msl_entry.h`, where they count from one.
+            pub(crate) const ALL: &[(BuiltIn, &str, &str)] = &[$((BuiltIn::$variant, $attribute, $code),)+];
+        }
+    };
+}
+built_ins! {
+    ThreadPositionInGrid "thread_position_in_grid" "TPIG";
+    ThreadgroupPositionInGrid "threadgroup_position_in_grid" "TGPIG";
+    ThreadPositionInThreadgroup "thread_position_in_threadgroup" "TPITG";
+    ThreadIndexInThreadgroup "thread_index_in_threadgroup" "TIITG";
+    ThreadIndexInSimdgroup "thread_index_in_simdgroup" "TIISG";
+    SimdgroupIndexInThreadgroup "simdgroup_index_in_threadgroup" "SGITG";
+    ThreadsPerThreadgroup "threads_per_threadgroup" "TPTG";
+    ThreadgroupsPerGrid "threadgroups_per_grid" "TGPG";
+    ThreadsPerGrid "threads_per_grid" "TPG";
+    SimdgroupsPerThreadgroup "simdgroups_per_threadgroup" "SGPTG";
+    ThreadsPerSimdgroup "threads_per_simdgroup" "TPSG";
+    ThreadIndexInQuadgroup "thread_index_in_quadgroup" "QIDX";
+    QuadgroupIndexInThreadgroup "quadgroup_index_in_threadgroup" "QGRP";
+    DispatchThreadsPerThreadgroup "dispatch_threads_per_threadgroup" "DTPTG";
+    QuadgroupsPerThreadgroup "quadgroups_per_threadgroup" "QGPTG";
+    GridOrigin "grid_origin" "GORG";
+    GridSize "grid_size" "GSIZE";
 }
 
 /// A constant that the host sets before a dispatch.

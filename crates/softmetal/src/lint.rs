@@ -23,7 +23,7 @@ pub fn lint(compiler: &Compiler, source: &Source) -> Result<Vec<Diagnostic>> {
     let flags = "-x clcpp -cl-std=CLC++2021 -cl-no-stdinc -target spir64 -Xclang -cl-ext=+all -fdeclspec -fsyntax-only \
         -Wno-everything -fno-caret-diagnostics -fno-color-diagnostics -ferror-limit=0 -ftemplate-backtrace-limit=0 -";
     let output = compiler.toolchain().run(flags.split_whitespace(), text.as_bytes())?;
-    let shim = compiler.shim_folder().display().to_string();
+    let shim = compiler.shim();
     let mut found: Vec<Diagnostic> = parse_clang(&output.stderr, &shim)
         .into_iter()
         .filter(|diagnostic| concerns_address_spaces(diagnostic, &shim))
@@ -41,60 +41,44 @@ fn concerns_address_spaces(diagnostic: &Diagnostic, shim: &str) -> bool {
     {
         return false;
     }
-    let message = &diagnostic.message;
+    let says = |phrases: &str| phrases.split('|').any(|phrase| diagnostic.message.contains(phrase));
     // What is in `constant` memory is read-only.
-    if message.contains("not assignable") || message.contains("read-only") {
+    if says("not assignable|read-only") {
         return true;
     }
     // Of OpenCL's own making: Metal has no generic address space, copies structs out of `constant` without a constructor for it,
     // and binds references to temporaries.
-    let foreign = [
-        "__generic",
-        "no matching constructor",
-        "no viable constructor",
-        "unrelated type",
-        "temporary object",
-    ];
-    if foreign.iter().any(|words| message.contains(words)) {
+    if says("__generic|no matching constructor|no viable constructor|unrelated type|temporary object") {
         return false;
     }
-    if message.contains("address space") {
+    if says("address space") {
         // Rules of OpenCL about where variables may be declared, not about what points where.
-        return !["variable in", "non-kernel function variable", "may not be qualified", "must be qualified"]
-            .iter()
-            .any(|rule| message.contains(rule));
+        return !says("variable in|non-kernel function variable|may not be qualified|must be qualified");
     }
-    let spaces = ["__global", "__local", "__constant", "__private"];
-    let names_space = |text: &str| spaces.iter().any(|space| text.contains(space));
     // A mismatch shows in a message of types, or in the notes about candidates.
-    let mismatch = [
-        "initializing",
-        "assigning",
-        "passing",
-        "returning",
-        "cannot initialize",
-        "binding",
-        "cannot bind",
-        "cannot assign",
-        "casting",
-    ]
-    .iter()
-    .any(|word| message.contains(word));
-    if mismatch && names_space(message) {
+    let mismatch = says(
+        "initializing|assigning|passing|returning|cannot initialize|binding|cannot bind|cannot assign|casting",
+    );
+    if mismatch && space(&diagnostic.message).is_some() {
         return true;
     }
-    message.starts_with("no matching function for call")
+    diagnostic.message.starts_with("no matching function for call")
         && diagnostic.notes.iter().any(|note| {
             note.message.contains("address space")
                 || (note.message.contains("no known conversion") && differs(&note.message))
         })
 }
 
+/// OpenCL's address spaces, and Metal's names for them.
+const SPACES: [(&str, &str); 4] =
+    [("__global", "device"), ("__local", "threadgroup"), ("__constant", "constant"), ("__private", "thread")];
+
+fn space(text: &str) -> Option<&'static str> {
+    SPACES.iter().map(|(opencl, _)| *opencl).find(|space| text.contains(space))
+}
+
 /// Whether the two types of "no known conversion from 'A' to 'B'" name different address spaces.
 fn differs(note: &str) -> bool {
-    let space = |text: &str| {
-        ["__global", "__local", "__constant", "__private"].into_iter().find(|space| text.contains(space))
-    };
     match note.split_once("' to '") {
         Some((from, to)) => space(from).is_some() && space(to).is_some() && space(from) != space(to),
         None => false,
@@ -103,15 +87,9 @@ fn differs(note: &str) -> bool {
 
 /// OpenCL's names back to Metal's.
 fn in_metal_words(mut diagnostic: Diagnostic) -> Diagnostic {
-    let words = [
-        ("__global", "device"),
-        ("__local", "threadgroup"),
-        ("__constant", "constant"),
-        ("__private", "thread"),
-    ];
     // A pointer's own place is not the point.
     let mut message = diagnostic.message.replace("*__private", "*").replace("*const __private", "*const");
-    for (opencl, metal) in words {
+    for (opencl, metal) in SPACES {
         message = message.replace(opencl, metal);
     }
     diagnostic.message = message;

@@ -34,9 +34,9 @@ use serde::Serialize;
 
 use crate::{
     compiler::{Compiler, Source},
-    diagnostic::{Diagnostic, Severity, parse_clang},
+    diagnostic::Diagnostic,
     error::{Error, Result},
-    rewrite::{KernelEntry, Parameter, Semantic, Target},
+    rewrite::{KernelEntry, Parameter, Semantic, Target, ptx_symbol},
 };
 
 /// How many threadgroup arguments a kernel can have: the length of the last parameter of every entry.
@@ -110,20 +110,18 @@ impl PtxKernel {
     /// Lays threadgroup arguments out one after the other, each aligned to 16 bytes; `lengths[n]` is the length of
     /// `[[threadgroup(n)]]`, as in Metal's `setThreadgroupMemoryLength`.
     pub fn shared_memory(&self, lengths: &[u32]) -> Result<SharedMemory> {
-        if lengths.len() > THREADGROUP_ARGUMENTS {
-            return Err(refused(format!(
-                "kernel `{}` is launched with {} threadgroup arguments, PTX entries have {THREADGROUP_ARGUMENTS}",
-                self.name,
-                lengths.len()
+        let (name, count) = (&self.name, lengths.len());
+        if count > THREADGROUP_ARGUMENTS {
+            return Err(Error::refused(format!(
+                "kernel `{name}` is launched with {count} threadgroup arguments, PTX entries have {THREADGROUP_ARGUMENTS}"
             )));
         }
         let mut memory = SharedMemory { offsets: [0; THREADGROUP_ARGUMENTS], bytes: 0 };
         for (offset, length) in memory.offsets.iter_mut().zip(lengths) {
             *offset = memory.bytes;
             let end = length.checked_next_multiple_of(16).and_then(|length| memory.bytes.checked_add(length));
-            memory.bytes = end.ok_or_else(|| {
-                refused(format!("the threadgroup memory of kernel `{}` overflows", self.name))
-            })?;
+            let overflow = || Error::refused(format!("the threadgroup memory of kernel `{name}` overflows"));
+            memory.bytes = end.ok_or_else(overflow)?;
         }
         Ok(memory)
     }
@@ -148,55 +146,37 @@ pub fn ptx(compiler: &Compiler, source: &Source, options: &PtxOptions) -> Result
     let rewritten = compiler.rewrite(source, &target)?;
     for name in options.constants.keys() {
         if !rewritten.constants.iter().any(|constant| constant.name == *name) {
-            return Err(refused(format!("no function constant `{name}` in {}", source.name.display())));
+            return Err(Error::refused(format!(
+                "no function constant `{name}` in {}",
+                source.name.display()
+            )));
         }
     }
     for kernel in &rewritten.kernels {
         check_indices(kernel)?;
     }
-    let output = compiler.toolchain().run(flags(options.sm), rewritten.text.as_bytes())?;
-    if !output.status.success() {
-        let mut diagnostics = parse_clang(&output.stderr, &compiler.shim_folder().display().to_string());
-        diagnostics.retain(|diagnostic| diagnostic.severity == Severity::Error);
-        if diagnostics.is_empty() {
-            let last = output.stderr.lines().rev().find(|line| !line.trim().is_empty());
-            return Err(refused(last.unwrap_or("clang failed").to_owned()));
-        }
-        return Err(Error::Compile { diagnostics });
-    }
-    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    let text = compiler.clang(flags(options.sm), rewritten.text.as_bytes())?;
     let kernels = rewritten.kernels.into_iter().map(|kernel| describe(kernel, &text)).collect();
     Ok(PtxModule { text, kernels, warnings: rewritten.warnings })
 }
 
 fn flags(sm: u32) -> Vec<String> {
+    let version = if sm >= 100 { "+ptx86" } else { "+ptx78" };
     // Fast math as on a GPU, except that NaN and infinity stay what they are. Convergent: a call of a function that holds a
     // barrier must not be duplicated or moved under a branch.
-    let mut flags: Vec<String> = "-x c++-cpp-output -std=c++17 -fdeclspec -target nvptx64-nvidia-cuda -nogpulib -O3 \
-        -fno-exceptions -fno-rtti -fno-math-errno -fno-threadsafe-statics -fno-strict-aliasing -ffp-contract=fast \
-        -Xclang -fconvergent-functions -Wno-everything -fno-caret-diagnostics -fno-color-diagnostics -ferror-limit=20"
-        .split_whitespace()
-        .map(str::to_owned)
-        .collect();
-    let version = if sm >= 100 { "+ptx86" } else { "+ptx78" };
-    flags.push(format!("-march=sm_{sm}"));
-    flags.extend(["-Xclang", "-target-feature", "-Xclang", version, "-S", "-", "-o", "-"].map(str::to_owned));
-    flags
+    let flags = format!(
+        "-x c++-cpp-output -std=c++17 -fdeclspec -target nvptx64-nvidia-cuda -nogpulib -O3 \
+         -fno-exceptions -fno-rtti -fno-math-errno -fno-threadsafe-statics -fno-strict-aliasing -ffp-contract=fast \
+         -Xclang -fconvergent-functions -Wno-everything -fno-caret-diagnostics -fno-color-diagnostics -ferror-limit=20 \
+         -march=sm_{sm} -Xclang -target-feature -Xclang {version} -S - -o -"
+    );
+    flags.split_whitespace().map(str::to_owned).collect()
 }
 
 /// Whether a source asks which lane has which element of a matrix: then Apple's layout must be kept.
 fn shows_matrix_layout(compiler: &Compiler, source: &Source) -> Result<bool> {
     let text = compiler.preprocess(source, &["-D__NVPTX__=1".to_owned()])?;
-    let shim = compiler.shim_folder().display().to_string();
-    let mut own = false;
-    for line in text.lines() {
-        if let Some(marker) = line.strip_prefix("# ") {
-            own = marker.split('"').nth(1).is_some_and(|file| file.starts_with(&shim));
-        } else if !own && line.contains("thread_elements") {
-            return Ok(true);
-        }
-    }
-    Ok(false)
+    Ok(compiler.text(source, &text).user_says("thread_elements"))
 }
 
 fn check_indices(kernel: &KernelEntry) -> Result<()> {
@@ -206,39 +186,28 @@ fn check_indices(kernel: &KernelEntry) -> Result<()> {
             Semantic::Threadgroup { index } => (index, THREADGROUP_ARGUMENTS),
             Semantic::BuiltIn(_) | Semantic::Unsupported(_) => continue,
         };
-        let name = &parameter.name;
-        match index.parse::<usize>() {
-            Ok(number) if number < limit => {}
-            Ok(number) => {
-                return Err(refused(format!(
-                    "`{name}` of kernel `{}` is [[threadgroup({number})]]; PTX entries have threadgroup arguments 0 to {}",
-                    kernel.host_name,
-                    limit - 1
-                )));
-            }
-            Err(_) => {
-                return Err(refused(format!(
-                    "the index of `{name}` of kernel `{}` is `{index}`; the PTX target needs a plain number",
-                    kernel.host_name
-                )));
-            }
+        let (name, kernel) = (&parameter.name, &kernel.host_name);
+        let number: usize = index.parse().map_err(|_| {
+            Error::refused(format!(
+                "the index of `{name}` of kernel `{kernel}` is `{index}`; the PTX target needs a plain number"
+            ))
+        })?;
+        if number >= limit {
+            return Err(Error::refused(format!(
+                "`{name}` of kernel `{kernel}` is [[threadgroup({number})]]; PTX entries have threadgroup arguments 0 to {}",
+                limit - 1
+            )));
         }
     }
     Ok(())
 }
 
 fn describe(kernel: KernelEntry, text: &str) -> PtxKernel {
-    let entry: String =
-        kernel.host_name.chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '_' }).collect();
-    let mut described = PtxKernel {
-        name: kernel.host_name,
-        entry,
-        buffers: 0,
-        static_shared: 0,
-        parameters: kernel.parameters,
-    };
+    let entry = ptx_symbol(&kernel.host_name);
+    let static_shared = static_shared(text, &entry);
+    let (name, parameters) = (kernel.host_name, kernel.parameters);
+    let mut described = PtxKernel { name, entry, buffers: 0, static_shared, parameters };
     described.buffers = described.buffer_indices().into_iter().max().map_or(0, |highest| highest + 1);
-    described.static_shared = static_shared(text, &described.entry);
     described
 }
 
@@ -260,9 +229,4 @@ fn shared_variable(line: &str) -> Option<(&str, u32)> {
         Some((name, count)) => Some((name, count.parse::<u32>().ok()?.checked_mul(bits / 8)?)),
         None => Some((variable, bits / 8)),
     }
-}
-
-fn refused(message: String) -> Error {
-    let diagnostic = Diagnostic { severity: Severity::Error, at: None, message, notes: Vec::new() };
-    Error::Compile { diagnostics: vec![diagnostic] }
 }

@@ -3,90 +3,44 @@
 use std::{
     fs, io,
     path::{Path, PathBuf},
-    sync::Arc,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
 };
 
-use sha2::{Digest, Sha256};
-
 use crate::{
-    cache::Lease,
+    cache::{Key, Lease},
     error::{Error, Result},
 };
 
 macro_rules! files {
-    ($($name:literal),* $(,)?) => { &[$(($name, include_str!(concat!("../shim/", $name)))),*] };
+    ($($name:literal)*) => { &[$(($name, include_str!(concat!("../shim/", $name)))),*] };
 }
 
 /// Name below the shim folder, and text.
-const FILES: &[(&str, &str)] = files![
-    "metal_stdlib",
-    "metal_logging",
-    "msl_abi.h",
-    "msl_apple.h",
-    "msl_entry.h",
-    "msl_atomic.h",
-    "msl_base.h",
-    "msl_bfloat.h",
-    "msl_integer.h",
-    "msl_math.h",
-    "msl_matrix.h",
-    "msl_prim.h",
-    "msl_simd.h",
-    "msl_simd_ptx.h",
-    "msl_simdgroup_matrix.h",
-    "msl_swizzles.h",
-    "msl_sync.h",
-    "msl_texture.h",
-    "msl_vec.h",
-    "rt/bf16.cpp",
-    "rt/glue.cpp",
-    "rt/hooks.cpp",
-];
+const FILES: &[(&str, &str)] = files! {
+    "metal_stdlib" "metal_logging" "msl_abi.h" "msl_apple.h" "msl_entry.h" "msl_atomic.h" "msl_base.h"
+    "msl_bfloat.h" "msl_integer.h" "msl_math.h" "msl_matrix.h" "msl_prim.h" "msl_simd.h" "msl_simd_ptx.h"
+    "msl_simdgroup_matrix.h" "msl_swizzles.h" "msl_sync.h" "msl_texture.h" "msl_vec.h" "rt/bf16.cpp"
+    "rt/glue.cpp" "rt/hooks.cpp"
+};
 
 /// Parts of the standard library that sources include one by one: each is the whole.
-const PARTS: &[&str] = &[
-    "metal_array",
-    "metal_assert",
-    "metal_atomic",
-    "metal_common",
-    "metal_compute",
-    "metal_config",
-    "metal_float",
-    "metal_geometric",
-    "metal_integer",
-    "metal_limits",
-    "metal_math",
-    "metal_matrix",
-    "metal_numeric",
-    "metal_pack",
-    "metal_packed",
-    "metal_quadgroup",
-    "metal_relational",
-    "metal_simdgroup",
-    "metal_simdgroup_matrix",
-    "metal_type_traits",
-    "metal_texture",
-    "metal_types",
-    "metal_uniform",
-    "metal_utility",
-    "metal_vector",
-    "metal_vec",
-    "simd/simd.h",
-];
+const PARTS: &str = "\
+    metal_array metal_assert metal_atomic metal_common metal_compute metal_config metal_float \
+    metal_geometric metal_integer metal_limits metal_math metal_matrix metal_numeric metal_pack \
+    metal_packed metal_quadgroup metal_relational metal_simdgroup metal_simdgroup_matrix \
+    metal_type_traits metal_texture metal_types metal_uniform metal_utility metal_vector metal_vec \
+    simd/simd.h";
 
 /// Identifies the embedded files.
 pub(crate) fn fingerprint() -> String {
-    let mut hash = Sha256::new();
+    let mut key = Key::new();
     for (name, text) in FILES {
-        hash.update(name);
-        hash.update([0]);
-        hash.update(text);
-        hash.update([0]);
+        key.add(name).add(text);
     }
-    for part in PARTS {
-        hash.update(part);
-    }
-    hash.finalize().iter().take(8).map(|byte| format!("{byte:02x}")).collect::<Vec<_>>().concat()
+    key.add(PARTS).hex()
 }
 
 /// The folder of these files in a cache, which stays while this lives.
@@ -107,36 +61,31 @@ pub(crate) fn install(cache: &Path) -> Result<Shim> {
         }
         write(cache, &folder)?;
     }
-    Err(Error::Io { action: "keep", path: last, source: io::ErrorKind::NotFound.into() })
+    Err(Error::io("keep", &last)(io::ErrorKind::NotFound.into()))
 }
 
 fn write(cache: &Path, folder: &Path) -> Result<()> {
-    let failed = |path: &Path| {
-        let path = path.to_owned();
-        move |source: io::Error| Error::Io { action: "write", path, source }
-    };
-    // Written aside and moved into place whole: another process may be doing the same.
-    let aside = cache.join(format!("shim-{}-{}", std::process::id(), thread_number()));
-    let parts = PARTS.iter().map(|name| (*name, "#include <metal_stdlib>\n"));
+    // Another process may be doing the same.
+    let aside = aside(cache, "shim");
+    let parts = PARTS.split_whitespace().map(|name| (name, "#include <metal_stdlib>\n"));
     for (name, text) in FILES.iter().copied().chain(parts).chain([("complete", "")]) {
         let path = aside.join(name);
         if let Some(parent) = path.parent() {
-            fs::create_dir_all(parent).map_err(failed(parent))?;
+            fs::create_dir_all(parent).map_err(Error::io("write", parent))?;
         }
-        fs::write(&path, text).map_err(failed(&path))?;
+        fs::write(&path, text).map_err(Error::io("write", &path))?;
     }
     if let Err(error) = fs::rename(&aside, folder) {
         let _ = fs::remove_dir_all(&aside);
         if !folder.join("complete").is_file() {
-            return Err(failed(folder)(error));
+            return Err(Error::io("write", folder)(error));
         }
     }
     Ok(())
 }
 
-/// A number no other thread of this process has.
-pub(crate) fn thread_number() -> u64 {
-    use std::sync::atomic::{AtomicU64, Ordering};
+/// A name below `folder` that no other thread of any process uses, to write something there that is moved into place whole.
+pub(crate) fn aside(folder: &Path, kind: &str) -> PathBuf {
     static NEXT: AtomicU64 = AtomicU64::new(0);
-    NEXT.fetch_add(1, Ordering::Relaxed)
+    folder.join(format!("{kind}-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed)))
 }

@@ -2,7 +2,7 @@
 
 use std::{
     env,
-    ffi::{OsStr, OsString},
+    ffi::OsStr,
     fs,
     io::{self, Read, Write},
     path::{Path, PathBuf},
@@ -87,7 +87,7 @@ impl Toolchain {
             return Ok(found);
         }
         let run = Command::new(clang).arg("--version").stdin(Stdio::null()).output();
-        let output = run.map_err(|source| Error::Io { action: "run", path: clang.to_owned(), source })?;
+        let output = run.map_err(Error::io("run", clang))?;
         let text = String::from_utf8_lossy(&output.stdout);
         let found = Self::judge(clang, text.lines().next().unwrap_or_default().trim())?;
         if let Some(note) = note {
@@ -121,13 +121,12 @@ impl Toolchain {
     }
 
     /// Runs clang with `input` on its standard input. A run that takes longer than `limit` is ended and is an error.
-    pub fn run<I, S>(&self, arguments: I, input: &[u8]) -> Result<Output>
-    where
-        I: IntoIterator<Item = S>,
-        S: Into<OsString>,
-    {
-        let arguments: Vec<OsString> = arguments.into_iter().map(Into::into).collect();
-        let failed = |source| Error::Io { action: "run", path: self.clang.clone(), source };
+    pub fn run(
+        &self,
+        arguments: impl IntoIterator<Item = impl AsRef<OsStr>>,
+        input: &[u8],
+    ) -> Result<Output> {
+        let failed = |error| Error::io("run", &self.clang)(error);
         let mut child = Command::new(&self.clang)
             .args(arguments)
             .env("LC_ALL", "C")

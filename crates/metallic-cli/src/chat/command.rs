@@ -26,14 +26,11 @@ pub(super) enum Command<'a> {
 pub(super) fn parse(text: &str) -> Result<Option<Command<'_>>, String> {
     let text = text.trim();
     let Some(rest) = text.strip_prefix('/') else { return Ok(None) };
-    let (word, argument) = match rest.split_once(char::is_whitespace) {
-        Some((word, argument)) => (word, argument.trim()),
-        None => (rest, ""),
-    };
+    let (word, argument) = rest.split_once(char::is_whitespace).unwrap_or((rest, ""));
     if word.is_empty() || !word.bytes().all(|b| b.is_ascii_alphabetic()) {
         return Ok(None);
     }
-    let command = match (word, argument) {
+    let command = match (word, argument.trim()) {
         ("help", "") => Command::Help,
         ("reset" | "clear", "") => Command::Reset,
         ("exit" | "quit" | "bye", "") => Command::Exit,

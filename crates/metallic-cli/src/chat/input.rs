@@ -9,6 +9,8 @@ use std::{
 use anyhow::Context;
 use rustyline::{Config, Editor, error::ReadlineError, history::FileHistory};
 
+use crate::term::chomp;
+
 const PROMPT: &str = "> ";
 const CONTINUED: &str = ". ";
 const FENCE: &str = "\"\"\"";
@@ -138,13 +140,7 @@ impl Input for Terminal {
 }
 
 /// Lines of a pipe or file; no prompts, no history.
-pub(crate) struct Plain<R>(R);
-
-impl<R: BufRead> Plain<R> {
-    pub(crate) fn new(reader: R) -> Self {
-        Self(reader)
-    }
-}
+pub(crate) struct Plain<R>(pub(crate) R);
 
 impl<R: BufRead> Input for Plain<R> {
     fn line(&mut self, _prompt: &str) -> anyhow::Result<Typed> {
@@ -160,8 +156,7 @@ impl<R: BufRead> Input for Plain<R> {
             return Ok(Typed::End);
         }
         let line = String::from_utf8(line).context("stdin is not UTF-8 text")?;
-        let line = line.strip_suffix('\n').unwrap_or(&line);
-        Ok(Typed::Text(line.strip_suffix('\r').unwrap_or(line).to_owned()))
+        Ok(Typed::Text(chomp(&line).to_owned()))
     }
 
     fn remember(&mut self, _message: &str) {}
@@ -172,7 +167,7 @@ mod tests {
     use super::*;
 
     fn messages(script: &str) -> Vec<String> {
-        let mut input = Plain::new(script.as_bytes());
+        let mut input = Plain(script.as_bytes());
         let mut messages = Vec::new();
         while let Typed::Text(text) = read_message(&mut input).unwrap() {
             messages.push(text);
@@ -206,7 +201,7 @@ mod tests {
 
     #[test]
     fn bytes_that_are_no_text_are_an_error() {
-        let mut input = Plain::new(&b"a\xff\n"[..]);
+        let mut input = Plain(&b"a\xff\n"[..]);
         let error = read_message(&mut input).unwrap_err();
         assert!(error.to_string().contains("UTF-8"));
     }

@@ -11,49 +11,17 @@ use std::{
     path::Path,
 };
 
-use serde::Serialize;
+use metallic::Message;
 
 use crate::{fail, interrupt::Listener};
 use command::{Command, HELP, parse};
 use input::{Input, Typed, read_message};
 
-/// Who said something.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "lowercase")]
-pub(crate) enum Role {
-    System,
-    User,
-    Assistant,
-}
-
-impl Role {
-    /// As templates call it.
-    pub(crate) fn name(self) -> &'static str {
-        match self {
-            Self::System => "system",
-            Self::User => "user",
-            Self::Assistant => "assistant",
-        }
-    }
-}
-
-/// One turn of a conversation.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub(crate) struct Message {
-    pub(crate) role: Role,
-    pub(crate) content: String,
-}
-
 /// What answers.
 pub(crate) trait Responder {
-    /// Streams the answer to `out` and gives its whole text. Stops early, with what there is so
-    /// far, once `interrupt::check` fails.
-    fn answer(&mut self, messages: &[Message], out: &mut dyn Write) -> anyhow::Result<String>;
-
-    /// A note on the answer just given, such as its speed.
-    fn remark(&mut self) -> Option<String> {
-        None
-    }
+    /// Streams the answer to `out` and gives its whole text, and a note on it, such as its speed. Stops early, with what there
+    /// is so far, once `interrupt::check` fails.
+    fn answer(&self, messages: &[Message], out: &mut dyn Write) -> anyhow::Result<(String, Option<String>)>;
 }
 
 /// A conversation so far.
@@ -70,12 +38,8 @@ impl Conversation {
 
     /// The system prompt, if there is one, and the turns.
     fn messages(&self) -> Vec<Message> {
-        let system = self.system.iter().cloned().map(|content| Message { role: Role::System, content });
+        let system = self.system.iter().map(Message::system);
         system.chain(self.turns.iter().cloned()).collect()
-    }
-
-    fn push(&mut self, role: Role, content: String) {
-        self.turns.push(Message { role, content });
     }
 }
 
@@ -83,7 +47,7 @@ impl Conversation {
 pub(crate) fn talk(
     conversation: &mut Conversation,
     input: &mut dyn Input,
-    responder: &mut dyn Responder,
+    responder: &dyn Responder,
     out: &mut dyn Write,
     notes: &mut dyn Write,
 ) -> anyhow::Result<()> {
@@ -109,22 +73,22 @@ pub(crate) fn talk(
 fn answer(
     conversation: &mut Conversation,
     text: String,
-    responder: &mut dyn Responder,
+    responder: &dyn Responder,
     out: &mut dyn Write,
     notes: &mut dyn Write,
 ) -> anyhow::Result<()> {
-    conversation.push(Role::User, text);
+    conversation.turns.push(Message::user(text));
     let result = {
         // Ctrl-C ends this answer, not the program.
         let _listener = Listener::new();
         responder.answer(&conversation.messages(), out)
     };
     match result {
-        Ok(answer) => {
-            conversation.push(Role::Assistant, answer);
+        Ok((answer, remark)) => {
+            conversation.turns.push(Message::assistant(answer));
             writeln!(out)?;
             out.flush()?;
-            if let Some(remark) = responder.remark() {
+            if let Some(remark) = remark {
                 writeln!(notes, "{remark}")?;
             }
         }
@@ -189,23 +153,27 @@ mod tests {
     struct Echo;
 
     impl Responder for Echo {
-        fn answer(&mut self, messages: &[Message], out: &mut dyn Write) -> anyhow::Result<String> {
-            let last = &messages[messages.len() - 1].content;
+        fn answer(
+            &self,
+            messages: &[Message],
+            out: &mut dyn Write,
+        ) -> anyhow::Result<(String, Option<String>)> {
+            let last = messages[messages.len() - 1].content.as_ref().unwrap().as_str().unwrap();
             if last == "fail" {
                 bail!("the context is full");
             }
-            let system = messages.iter().filter(|message| message.role == Role::System).count();
+            let system = messages.iter().filter(|message| message.role == "system").count();
             let text = format!("{}/{system}:{last}", messages.len());
             out.write_all(text.as_bytes())?;
-            Ok(text)
+            Ok((text, None))
         }
     }
 
     fn play(script: &str) -> (String, String, Conversation) {
         let (mut out, mut notes) = (Vec::new(), Vec::new());
         let mut conversation = Conversation::new(None);
-        let mut input = input::Plain::new(script.as_bytes());
-        talk(&mut conversation, &mut input, &mut Echo, &mut out, &mut notes).unwrap();
+        let mut input = input::Plain(script.as_bytes());
+        talk(&mut conversation, &mut input, &Echo, &mut out, &mut notes).unwrap();
         (String::from_utf8(out).unwrap(), String::from_utf8(notes).unwrap(), conversation)
     }
 

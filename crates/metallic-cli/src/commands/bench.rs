@@ -53,8 +53,7 @@ Examples:
   metallic bench --json > bench.json";
 
 pub(crate) fn run(args: &BenchArgs, ui: Ui) -> anyhow::Result<()> {
-    let path = load::path(&args.model.model, ui)?;
-    let mut loaded = load::program(&path, &args.model.device, args.profile, ui)?;
+    let mut loaded = load::program(&args.model, args.profile, ui)?;
     let tests = tests(args);
     for test in &tests {
         loaded.check(&[], test.tokens.saturating_add(test.depth))?;
@@ -74,17 +73,14 @@ pub(crate) fn run(args: &BenchArgs, ui: Ui) -> anyhow::Result<()> {
 }
 
 fn tests(args: &BenchArgs) -> Vec<Test> {
-    let (mut prompts, mut answers) = (counts(args.prompt.as_ref()), counts(args.generate.as_ref()));
+    let counts = |list: &Option<Counts>| list.as_ref().map(|counts| counts.0.clone()).unwrap_or_default();
+    let (mut prompts, mut answers) = (counts(&args.prompt), counts(&args.generate));
     if prompts.is_empty() && answers.is_empty() {
         (prompts, answers) = (vec![512], vec![128]);
     }
     let test = |kind| move |tokens| Test { kind, tokens, depth: args.depth, sequences: args.sequences.get() };
     let prefill = prompts.into_iter().map(test(Kind::Prefill));
     prefill.chain(answers.into_iter().map(test(Kind::Decode))).collect()
-}
-
-fn counts(list: Option<&Counts>) -> Vec<usize> {
-    list.map(|counts| counts.0.clone()).unwrap_or_default()
 }
 
 fn row(args: &BenchArgs, loaded: &Loaded, (test, measured): &(Test, Measurement)) -> Value {
@@ -97,7 +93,7 @@ fn row(args: &BenchArgs, loaded: &Loaded, (test, measured): &(Test, Measurement)
         "threads": loaded.device.units,
         "device": loaded.device.kind,
         "device_name": loaded.device.name,
-        "kv_type": metallic::core::DType::from(args.model.device.kv_type).name(),
+        "kv_type": args.model.device.kv_type.name(),
         "model": args.model.model,
         "parameters": loaded.model.parameters(),
         "weight_bytes": loaded.model.weight_bytes(),

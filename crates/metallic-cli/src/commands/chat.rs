@@ -3,7 +3,7 @@
 use std::io::{self, IsTerminal, Write};
 
 use clap::Args;
-use metallic::{Event, Generation, Llm};
+use metallic::{Event, Generation, Llm, Message};
 
 use crate::{
     chat::{
@@ -52,44 +52,39 @@ pub(crate) fn run(args: &ChatArgs, ui: Ui) -> anyhow::Result<()> {
         ui.note(&format!("{} on {}; /help lists the commands", args.model.model, llm.device()));
         Box::new(Terminal::new(Cache::from_env()?.history())?)
     } else {
-        Box::new(Plain::new(io::stdin().lock()))
+        Box::new(Plain(io::stdin().lock()))
     };
     let mut conversation = Conversation::new(args.system.clone());
-    let mut answers = Answers { llm: &llm, args, speed: None };
+    let answers = Answers { llm: &llm, args };
     let (mut out, mut notes) = (io::stdout().lock(), io::stderr());
-    chat::talk(&mut conversation, input.as_mut(), &mut answers, &mut out, &mut notes)
+    chat::talk(&mut conversation, input.as_mut(), &answers, &mut out, &mut notes)
 }
 
 struct Answers<'a> {
     llm: &'a Llm,
     args: &'a ChatArgs,
-    /// Of the last answer, where it came to its end.
-    speed: Option<String>,
 }
 
 impl Answers<'_> {
-    fn begin(&self, messages: &[chat::Message]) -> anyhow::Result<Generation> {
+    fn begin(&self, messages: &[Message]) -> anyhow::Result<Generation> {
         let options = self.args.answer.options();
         if self.llm.template().is_none() {
-            let texts: Vec<&str> = messages.iter().map(|message| message.content.as_str()).collect();
+            let texts: Vec<&str> =
+                messages.iter().filter_map(|message| message.content.as_ref()?.as_str()).collect();
             return Ok(self.llm.generate(texts.join("\n"), options)?);
         }
-        let messages: Vec<metallic::Message> = messages
-            .iter()
-            .map(|message| metallic::Message::new(message.role.name(), message.content.as_str()))
-            .collect();
-        Ok(self.llm.chat(messages, options)?)
+        Ok(self.llm.chat(messages.to_vec(), options)?)
     }
 }
 
 impl Responder for Answers<'_> {
-    fn answer(&mut self, messages: &[chat::Message], out: &mut dyn Write) -> anyhow::Result<String> {
+    fn answer(&self, messages: &[Message], out: &mut dyn Write) -> anyhow::Result<(String, Option<String>)> {
         let mut generation = self.begin(messages)?;
-        let mut answer = String::new();
+        let (mut answer, mut remark) = (String::new(), None);
         while !generation.has_ended() {
             if interrupt::check().is_err() {
                 // Dropping the generation ends it.
-                return Ok(answer);
+                return Ok((answer, None));
             }
             let Some(event) = generation.next_timeout(interrupt::POLL) else { continue };
             let (text, stats) = match event? {
@@ -100,12 +95,8 @@ impl Responder for Answers<'_> {
             out.write_all(text.as_bytes())?;
             out.flush()?;
             answer.push_str(&text);
-            self.speed = stats.map(|stats| speed(&stats, self.llm.device()));
+            remark = stats.filter(|_| self.args.stats).map(|stats| speed(&stats, self.llm.device()));
         }
-        Ok(answer)
-    }
-
-    fn remark(&mut self) -> Option<String> {
-        self.speed.take().filter(|_| self.args.stats)
+        Ok((answer, remark))
     }
 }

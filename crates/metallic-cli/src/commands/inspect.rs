@@ -89,18 +89,11 @@ impl Report {
     }
 
     fn json(&self) -> Value {
-        let tensors: Vec<Value> = self
-            .tensors
-            .iter()
-            .map(|tensor| {
-                json!({
-                    "name": tensor.name,
-                    "type": tensor.dtype.name(),
-                    "shape": tensor.shape,
-                    "bytes": tensor.data.len(),
-                })
-            })
-            .collect();
+        let row = |tensor: &Tensor| {
+            let (dtype, bytes) = (tensor.dtype.name(), tensor.data.len());
+            json!({"name": tensor.name, "type": dtype, "shape": tensor.shape, "bytes": bytes})
+        };
+        let tensors: Vec<Value> = self.tensors.iter().map(row).collect();
         let (memory, missing) = match self.memory() {
             Ok(memory) => (json!(memory), Value::Null),
             Err(reason) => (Value::Null, json!(reason)),
@@ -193,19 +186,9 @@ fn array(len: usize, of: &str, first: &[Value]) -> Value {
 /// A metadata value as JSON; long arrays abbreviated, texts such as chat templates whole.
 fn meta(value: &Meta) -> Value {
     match value {
-        Meta::U8(v) => json!(v),
-        Meta::I8(v) => json!(v),
-        Meta::U16(v) => json!(v),
-        Meta::I16(v) => json!(v),
-        Meta::U32(v) => json!(v),
-        Meta::I32(v) => json!(v),
-        Meta::U64(v) => json!(v),
-        Meta::I64(v) => json!(v),
         Meta::F32(v) => float(*v),
-        Meta::F64(v) => json!(v),
-        Meta::Bool(v) => json!(v),
-        Meta::String(v) => json!(v),
         Meta::Array(v) => elements(v),
+        other => json!(other),
     }
 }
 
@@ -215,27 +198,11 @@ fn float(value: f32) -> Value {
 }
 
 fn elements(values: &Array) -> Value {
-    fn first<T>(values: &[T], value: impl Fn(&T) -> Value) -> Vec<Value> {
-        values.iter().take(SHOWN_ELEMENTS).map(value).collect()
-    }
-    let shown = match values {
-        Array::U8(v) => first(v, |v| json!(v)),
-        Array::I8(v) => first(v, |v| json!(v)),
-        Array::U16(v) => first(v, |v| json!(v)),
-        Array::I16(v) => first(v, |v| json!(v)),
-        Array::U32(v) => first(v, |v| json!(v)),
-        Array::I32(v) => first(v, |v| json!(v)),
-        Array::U64(v) => first(v, |v| json!(v)),
-        Array::I64(v) => first(v, |v| json!(v)),
-        Array::F32(v) => first(v, |v| float(*v)),
-        Array::F64(v) => first(v, |v| json!(v)),
-        Array::Bool(v) => first(v, |v| json!(v)),
-        Array::Strings(v) => first(v, |v| json!(v)),
-    };
+    let first: Vec<Value> = values.values().take(SHOWN_ELEMENTS).map(|value| meta(&value)).collect();
     if values.len() > SHOWN_ELEMENTS {
-        array(values.len(), values.type_name(), &shown)
+        array(values.len(), values.type_name(), &first)
     } else {
-        Value::Array(shown)
+        Value::Array(first)
     }
 }
 

@@ -3,8 +3,8 @@
 use std::{ffi::OsStr, num::NonZeroUsize, ops::RangeInclusive, str::FromStr};
 
 use clap::{
-    Args, ValueEnum,
-    builder::{PossibleValue, TypedValueParser},
+    Args,
+    builder::{PossibleValue, PossibleValuesParser, TypedValueParser},
 };
 use metallic::{
     Device, Options, Sampling,
@@ -41,8 +41,8 @@ pub(crate) struct DeviceOptions {
     #[arg(long)]
     pub(crate) exact: bool,
     /// Type of the cached keys and values
-    #[arg(long, value_enum, ignore_case = true, default_value_t = KvType::F16)]
-    pub(crate) kv_type: KvType,
+    #[arg(long, value_parser = one_of(&KV_TYPES), ignore_case = true, default_value = "f16")]
+    pub(crate) kv_type: DType,
 }
 
 /// Reads any device, and knows the names that help and shells offer.
@@ -74,39 +74,29 @@ impl TypedValueParser for DeviceParser {
     }
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(crate) enum KvType {
-    F32,
-    F16,
-    Bf16,
-    #[value(name = "q8_0")]
-    Q8,
-}
+const KV_TYPES: [(&str, DType); 4] =
+    [("f32", DType::F32), ("f16", DType::F16), ("bf16", DType::BF16), ("q8_0", DType::Q8_0)];
 
-impl From<KvType> for DType {
-    fn from(kv_type: KvType) -> Self {
-        match kv_type {
-            KvType::F32 => Self::F32,
-            KvType::F16 => Self::F16,
-            KvType::Bf16 => Self::BF16,
-            KvType::Q8 => Self::Q8_0,
-        }
-    }
+/// Reads a name of a table as what stands beside it.
+pub(crate) fn one_of<T: Copy + Send + Sync + 'static>(
+    table: &'static [(&'static str, T)],
+) -> impl TypedValueParser<Value = T> {
+    PossibleValuesParser::new(table.iter().map(|(name, _)| *name)).try_map(|given| {
+        let found = table.iter().find(|(name, _)| given.eq_ignore_ascii_case(name));
+        found.map(|(_, value)| *value).ok_or("it is not in the list")
+    })
 }
 
 impl DeviceOptions {
-    /// Threads as the library takes them: 0 for its own choice.
-    pub(crate) fn threads(&self) -> usize {
-        self.threads.map_or(0, NonZeroUsize::get)
-    }
-
     /// How the device is to be used.
     pub(crate) fn open(&self) -> anyhow::Result<OpenOptions> {
         let providers = Providers::new();
         for flag in &self.provider {
             providers.set_by_flag(flag)?;
         }
-        Ok(OpenOptions::default().threads(self.threads()).exact(self.exact).providers(providers))
+        // 0 threads: as many as the library likes.
+        let threads = self.threads.map_or(0, NonZeroUsize::get);
+        Ok(OpenOptions::default().threads(threads).exact(self.exact).providers(providers))
     }
 }
 
@@ -114,28 +104,28 @@ impl DeviceOptions {
 #[derive(Debug, Args)]
 pub(crate) struct SamplingOptions {
     /// 0 takes the best token each time; higher is more varied [default: 0.8]
-    #[arg(long, value_name = "T", value_parser = parse_temperature, allow_negative_numbers = true)]
+    #[arg(long, value_name = "T", value_parser = within(0.0..=f32::MAX, "0 or more"), allow_negative_numbers = true)]
     pub(crate) temp: Option<f32>,
     /// Only the K best tokens; 0 for all [default: 40]
     #[arg(long, value_name = "K")]
     pub(crate) top_k: Option<usize>,
     /// Only the best tokens that together have this probability [default: 0.95]
-    #[arg(long, value_name = "P", value_parser = parse_share, allow_negative_numbers = true)]
+    #[arg(long, value_name = "P", value_parser = within(f32::MIN_POSITIVE..=1.0, "above 0 and at most 1"), allow_negative_numbers = true)]
     pub(crate) top_p: Option<f32>,
     /// Only tokens at least this share as probable as the best [default: 0.05]
-    #[arg(long, value_name = "P", value_parser = parse_unit, allow_negative_numbers = true)]
+    #[arg(long, value_name = "P", value_parser = within(0.0..=1.0, "from 0 to 1"), allow_negative_numbers = true)]
     pub(crate) min_p: Option<f32>,
     /// Only the most typical tokens that together have this probability
-    #[arg(long, value_name = "P", value_parser = parse_share, allow_negative_numbers = true)]
+    #[arg(long, value_name = "P", value_parser = within(f32::MIN_POSITIVE..=1.0, "above 0 and at most 1"), allow_negative_numbers = true)]
     pub(crate) typical: Option<f32>,
     /// Above 1 makes repetition less likely
-    #[arg(long, value_name = "R", value_parser = parse_positive, allow_negative_numbers = true)]
+    #[arg(long, value_name = "R", value_parser = within(f32::MIN_POSITIVE..=f32::MAX, "above 0"), allow_negative_numbers = true)]
     pub(crate) repeat_penalty: Option<f32>,
     /// Taken from the logit of each token that came before
-    #[arg(long, value_name = "X", value_parser = parse_finite, allow_negative_numbers = true)]
+    #[arg(long, value_name = "X", value_parser = within(f32::MIN..=f32::MAX, "a finite number"), allow_negative_numbers = true)]
     pub(crate) presence_penalty: Option<f32>,
     /// Taken from a token's logit for each time it came before
-    #[arg(long, value_name = "X", value_parser = parse_finite, allow_negative_numbers = true)]
+    #[arg(long, value_name = "X", value_parser = within(f32::MIN..=f32::MAX, "a finite number"), allow_negative_numbers = true)]
     pub(crate) frequency_penalty: Option<f32>,
     /// Added to the logit of a token, `ID=BIAS`; may be given several times; `-inf` bans it
     #[arg(long, value_name = "ID=BIAS", value_parser = parse_bias)]
@@ -165,22 +155,15 @@ impl SamplingOptions {
     }
 }
 
-/// When an answer ends.
-#[derive(Debug, Args)]
-pub(crate) struct LengthOptions {
-    /// Most tokens of an answer [default: until the model ends it]
-    #[arg(short = 'n', long, value_name = "MAX", value_parser = parse_count)]
-    pub(crate) max_tokens: Option<NonZeroUsize>,
-    /// Ends the answer before this text; may be given several times
-    #[arg(long, value_name = "TEXT", value_parser = parse_stop)]
-    pub(crate) stop: Vec<String>,
-}
-
 /// Everything that shapes an answer.
 #[derive(Debug, Args)]
 pub(crate) struct AnswerOptions {
-    #[command(flatten)]
-    length: LengthOptions,
+    /// Most tokens of an answer [default: until the model ends it]
+    #[arg(short = 'n', long, value_name = "MAX", value_parser = parse_count)]
+    max_tokens: Option<NonZeroUsize>,
+    /// Ends the answer before this text; may be given several times
+    #[arg(long, value_name = "TEXT", value_parser = parse_stop)]
+    stop: Vec<String>,
     #[command(flatten)]
     sampling: SamplingOptions,
     /// Most tokens of prompt and answer together [default: what the model was made for]
@@ -191,9 +174,9 @@ pub(crate) struct AnswerOptions {
 impl AnswerOptions {
     pub(crate) fn options(&self) -> Options {
         Options::default()
-            .max_tokens(self.length.max_tokens.map(NonZeroUsize::get))
+            .max_tokens(self.max_tokens.map(NonZeroUsize::get))
             .sampling(self.sampling.sampling())
-            .stop(self.length.stop.clone())
+            .stop(self.stop.clone())
     }
 }
 
@@ -244,29 +227,14 @@ fn number(text: &str) -> Result<f32, String> {
     text.parse().map_err(|_| format!("`{text}` is not a number"))
 }
 
-fn within(text: &str, range: RangeInclusive<f32>, needed: &str) -> Result<f32, String> {
-    let value = number(text)?;
-    if range.contains(&value) { Ok(value) } else { Err(format!("it must be {needed}")) }
-}
-
-fn parse_temperature(text: &str) -> Result<f32, String> {
-    within(text, 0.0..=f32::MAX, "0 or more")
-}
-
-fn parse_share(text: &str) -> Result<f32, String> {
-    within(text, f32::MIN_POSITIVE..=1.0, "above 0 and at most 1")
-}
-
-fn parse_unit(text: &str) -> Result<f32, String> {
-    within(text, 0.0..=1.0, "from 0 to 1")
-}
-
-fn parse_positive(text: &str) -> Result<f32, String> {
-    within(text, f32::MIN_POSITIVE..=f32::MAX, "above 0")
-}
-
-fn parse_finite(text: &str) -> Result<f32, String> {
-    within(text, f32::MIN..=f32::MAX, "a finite number")
+fn within(
+    range: RangeInclusive<f32>,
+    needed: &'static str,
+) -> impl Fn(&str) -> Result<f32, String> + Clone + Send + Sync {
+    move |text| match number(text)? {
+        value if range.contains(&value) => Ok(value),
+        _ => Err(format!("it must be {needed}")),
+    }
 }
 
 fn parse_bias(text: &str) -> Result<(u32, f32), String> {
@@ -312,7 +280,7 @@ mod tests {
              --presence-penalty -0.5 -n 24 --tokens 1,2,3 -p 128,512 --seed 7",
         )
         .unwrap();
-        assert_eq!((&all.model.device.device, all.model.device.kv_type), (&Device::Cpu, KvType::Q8));
+        assert_eq!((&all.model.device.device, all.model.device.kv_type), (&Device::Cpu, DType::Q8_0));
         assert_eq!(all.model.device.provider, ["sdpa=plain"]);
         assert_eq!(
             parse("--device metal:1").unwrap().model.device.device,
@@ -325,7 +293,7 @@ mod tests {
         assert_eq!(all.tokens, Some(Ids(vec![1, 2, 3])));
         assert_eq!(all.prompt, Some(Counts(vec![128, 512])));
         assert_eq!(parse("--tokens [1,2,3]").unwrap().tokens, Some(Ids(vec![1, 2, 3])));
-        assert_eq!(parse("--kv-type Q8_0").unwrap().model.device.kv_type, KvType::Q8);
+        assert_eq!(parse("--kv-type Q8_0").unwrap().model.device.kv_type, DType::Q8_0);
         assert_eq!(parse("").unwrap().model.model, DEFAULT_MODEL);
     }
 

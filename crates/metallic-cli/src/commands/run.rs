@@ -1,8 +1,7 @@
 //! `metallic run`: one answer, streamed.
 
-use std::io::{self, Read, Write};
+use std::io::{self, Write};
 
-use anyhow::Context;
 use clap::Args;
 use metallic::{
     Event, FinishReason, Generation, Llm, Message,
@@ -49,7 +48,8 @@ Examples:
   metallic run --json --seed 7 \"Name a colour.\" | jq -r .text";
 
 pub(crate) fn run(args: &RunArgs, ui: Ui) -> anyhow::Result<()> {
-    let prompt = if args.prompt == "-" { stdin()? } else { args.prompt.clone() };
+    let prompt =
+        if args.prompt == "-" { term::chomp(&term::stdin()?).to_owned() } else { args.prompt.clone() };
     let llm = load::llm(&args.model, &args.answer, ui)?;
     let generation = begin(args, &llm, prompt, ui)?;
     if args.json {
@@ -88,15 +88,6 @@ fn begin(args: &RunArgs, llm: &Llm, prompt: String, ui: Ui) -> anyhow::Result<Ge
     let system = args.system.iter().map(Message::system);
     let messages: Vec<Message> = system.chain([Message::user(prompt)]).collect();
     Ok(llm.chat(messages, options)?)
-}
-
-/// All of stdin, without the line break that ends it.
-fn stdin() -> anyhow::Result<String> {
-    let mut bytes = Vec::new();
-    io::stdin().lock().read_to_end(&mut bytes).context("cannot read from stdin")?;
-    let text = String::from_utf8(bytes).context("stdin is not UTF-8 text")?;
-    let text = text.strip_suffix('\n').unwrap_or(&text);
-    Ok(text.strip_suffix('\r').unwrap_or(text).to_owned())
 }
 
 /// Writes each piece as it comes.

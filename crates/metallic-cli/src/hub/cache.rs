@@ -20,6 +20,7 @@ use super::{
     ALIASES, HubError,
     alias::{Alias, Wheel},
     choose::{Choice, choose, is_gguf},
+    download::with_suffix,
     name::{ModelName, Pick, Reference, Repo},
 };
 use crate::{interrupt, term::Ui};
@@ -47,7 +48,6 @@ pub(crate) struct Entry {
 impl Cache {
     /// `METALLIC_HOME`, else `metallic` in the platform's cache folder.
     pub(crate) fn from_env() -> Result<Self, HubError> {
-        let set = |name: &str| env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
         let platform = || {
             if cfg!(target_os = "macos") {
                 home().map(|home| home.join("Library/Caches"))
@@ -121,7 +121,7 @@ impl Cache {
                 (None, Some(package)) => format!("{package} (wheel)"),
                 (None, None) => continue,
             };
-            collect(&folder.path(), &label, &mut entries);
+            collect(&folder.path(), "", &label, &mut entries);
         }
         for alias in ALIASES {
             let path = self.find_alias(alias)?;
@@ -167,20 +167,13 @@ impl Cache {
         let models = self.models();
         let folder = entry.path.strip_prefix(&models).ok().and_then(|path| path.iter().next());
         let folder = folder.unwrap_or_default().to_string_lossy().into_owned();
-        let _lock = self.lock(&folder, Ui::new(false))?;
+        let _lock = self.lock(&folder, Ui { quiet: false })?;
         let removed =
             if entry.path.is_dir() { fs::remove_dir_all(&entry.path) } else { fs::remove_file(&entry.path) };
         removed.map_err(HubError::disk("remove", &entry.path))?;
-        let mut tag = entry.path.as_os_str().to_owned();
-        tag.push(".tag");
-        let _ = fs::remove_file(PathBuf::from(tag));
-        let mut parent = entry.path.parent();
-        while let Some(folder) = parent.filter(|folder| *folder != models) {
-            if fs::remove_dir(folder).is_err() {
-                break;
-            }
-            parent = folder.parent();
-        }
+        let _ = fs::remove_file(with_suffix(&entry.path, ".tag"));
+        let mut parents = entry.path.ancestors().skip(1).take_while(|folder| *folder != models);
+        while parents.next().is_some_and(|folder| fs::remove_dir(folder).is_ok()) {}
         Ok(())
     }
 
@@ -214,6 +207,11 @@ impl Cache {
 /// Held while one process changes a folder of the cache; the system drops it with the process.
 pub(super) struct Lock(#[expect(dead_code, reason = "its life is its use")] File);
 
+/// The path in an environment variable.
+pub(super) fn set(name: &str) -> Option<PathBuf> {
+    env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from)
+}
+
 pub(super) fn home() -> Option<PathBuf> {
     env::home_dir().filter(|home| !home.as_os_str().is_empty())
 }
@@ -221,7 +219,7 @@ pub(super) fn home() -> Option<PathBuf> {
 /// Paths of the complete GGUF files below `folder`, with `/` between.
 fn ggufs(folder: &Path) -> Vec<String> {
     let mut entries = Vec::new();
-    collect(folder, "", &mut entries);
+    collect(folder, "", "", &mut entries);
     let complete = entries.iter().filter(|entry| entry.complete && entry.path.is_file());
     complete
         .filter_map(|entry| entry.path.strip_prefix(folder).ok())
@@ -229,11 +227,8 @@ fn ggufs(folder: &Path) -> Vec<String> {
         .collect()
 }
 
-fn collect(folder: &Path, label: &str, entries: &mut Vec<Entry>) {
-    collect_below(folder, "", label, entries);
-}
-
-fn collect_below(folder: &Path, inside: &str, label: &str, entries: &mut Vec<Entry>) {
+/// Adds what lies below `folder`, which is `inside` the folder of `label`.
+fn collect(folder: &Path, inside: &str, label: &str, entries: &mut Vec<Entry>) {
     for item in fs::read_dir(folder).into_iter().flatten().filter_map(Result::ok) {
         let name = item.file_name().to_string_lossy().into_owned();
         let (Ok(data), false) = (fs::metadata(item.path()), name.starts_with('.')) else { continue };
@@ -241,14 +236,14 @@ fn collect_below(folder: &Path, inside: &str, label: &str, entries: &mut Vec<Ent
         let is_file = data.is_file() && is_gguf(name.strip_suffix(".part").unwrap_or(&name));
         if !is_model_folder && !is_file {
             if data.is_dir() {
-                collect_below(&item.path(), &format!("{inside}{name}/"), label, entries);
+                collect(&item.path(), &format!("{inside}{name}/"), label, entries);
             }
             continue;
         }
         let whole = name.strip_suffix(".part");
         entries.push(Entry {
             name: format!("{label}:{inside}{}", whole.unwrap_or(&name)),
-            bytes: if is_file { data.len() } else { flat_bytes(&item.path()) },
+            bytes: if is_file { data.len() } else { folder_bytes(&item.path()) },
             modified: data.modified().unwrap_or(SystemTime::UNIX_EPOCH),
             complete: whole.is_none(),
             path: item.path(),
@@ -256,8 +251,14 @@ fn collect_below(folder: &Path, inside: &str, label: &str, entries: &mut Vec<Ent
     }
 }
 
-/// Bytes of the files right in `folder`.
-pub(super) fn flat_bytes(folder: &Path) -> u64 {
-    let files = fs::read_dir(folder).into_iter().flatten().filter_map(Result::ok);
-    files.filter_map(|file| file.metadata().ok()).filter(fs::Metadata::is_file).map(|data| data.len()).sum()
+/// Bytes below a folder; what vanishes meanwhile counts nothing.
+pub(super) fn folder_bytes(folder: &Path) -> u64 {
+    let entries = fs::read_dir(folder).into_iter().flatten().filter_map(Result::ok);
+    entries
+        .map(|entry| match entry.file_type() {
+            Ok(kind) if kind.is_dir() => folder_bytes(&entry.path()),
+            Ok(kind) if kind.is_file() => entry.metadata().map_or(0, |data| data.len()),
+            _ => 0,
+        })
+        .sum()
 }

@@ -18,7 +18,11 @@ use ureq::{
     tls::{PemItem, RootCerts, TlsConfig, TlsProvider, parse_pem},
 };
 
-use super::{HubError, cache::home, name::Repo};
+use super::{
+    HubError,
+    cache::{home, set},
+    name::Repo,
+};
 use crate::interrupt;
 
 const DEFAULT_ENDPOINT: &str = "https://huggingface.co";
@@ -166,25 +170,23 @@ impl Client {
             let result = self.get_once(url, from, what);
             let again = match &result {
                 Ok(answer) => answer.status >= 500,
-                Err(Trouble::Broken(_)) => true,
-                Err(Trouble::Final(_)) => false,
+                Err(error) => matches!(error, HubError::Unreachable { broken: true, .. }),
             };
             match pauses.next() {
                 Some(pause) if again => interrupt::sleep(*pause)?,
-                _ => return result.map_err(Trouble::into_error),
+                _ => return result,
             }
         }
     }
 
-    fn get_once(&self, url: &str, from: u64, what: &str) -> Result<Answer, Trouble> {
+    fn get_once(&self, url: &str, from: u64, what: &str) -> Result<Answer, HubError> {
         let mut url = url.to_owned();
         let mut hub_tag = None;
         for _ in 0..=MAX_REDIRECTS {
-            let Some(origin) = Origin::of(&url) else {
-                return Err(self.bad_answer(what, format!("a redirect to `{url}`")).into());
-            };
+            let origin =
+                Origin::of(&url).ok_or_else(|| self.bad_answer(what, format!("a redirect to `{url}`")))?;
             if self.origin.secure && !origin.secure {
-                return Err(self.bad_answer(what, format!("a redirect to the insecure `{url}`")).into());
+                return Err(self.bad_answer(what, format!("a redirect to the insecure `{url}`")));
             }
             let response = self.send(&url, &origin, from)?;
             let header = |name: &str| response.headers().get(name)?.to_str().ok().map(str::to_owned);
@@ -203,13 +205,13 @@ impl Client {
             url = match header("location") {
                 Some(path) if path.starts_with('/') && !path.starts_with("//") => format!("{origin}{path}"),
                 Some(location) => location,
-                None => return Err(self.bad_answer(what, "a redirect to nowhere".into()).into()),
+                None => return Err(self.bad_answer(what, "a redirect to nowhere".into())),
             };
         }
-        Err(self.bad_answer(what, format!("more than {MAX_REDIRECTS} redirects")).into())
+        Err(self.bad_answer(what, format!("more than {MAX_REDIRECTS} redirects")))
     }
 
-    fn send(&self, url: &str, origin: &Origin, from: u64) -> Result<Response<Body>, Trouble> {
+    fn send(&self, url: &str, origin: &Origin, from: u64) -> Result<Response<Body>, HubError> {
         let mut request = self.agent.get(url).header("accept-encoding", "identity");
         if let Some(token) = self.token.as_ref().filter(|_| *origin == self.origin) {
             request = request.header("authorization", format!("Bearer {token}"));
@@ -217,20 +219,15 @@ impl Client {
         if from > 0 {
             request = request.header("range", format!("bytes={from}-"));
         }
-        let result = interrupt::run_aside(move || request.call()).map_err(HubError::from)?;
-        result.map_err(|error| {
-            let unreachable = HubError::Unreachable { host: origin.host.clone(), reason: error.to_string() };
-            if is_broken(&error) { Trouble::Broken(unreachable) } else { Trouble::Final(unreachable) }
+        interrupt::run_aside(move || request.call())?.map_err(|error| HubError::Unreachable {
+            host: origin.host.clone(),
+            reason: error.to_string(),
+            broken: is_broken(&error),
         })
     }
 }
 
 impl Answer {
-    /// The identity of the contents, if the tag is a sha256.
-    pub(super) fn sha256(&self) -> Option<String> {
-        self.tag.as_deref().and_then(as_sha256)
-    }
-
     /// Reads the body on a thread of its own: a stalled network does not hold up Ctrl-C.
     pub(super) fn into_chunks(self) -> Chunks {
         let (send, receive) = mpsc::sync_channel(8);
@@ -274,26 +271,7 @@ impl Chunks {
     }
 }
 
-enum Trouble {
-    /// The connection broke: worth another try.
-    Broken(HubError),
-    Final(HubError),
-}
-
-impl Trouble {
-    fn into_error(self) -> HubError {
-        match self {
-            Self::Broken(error) | Self::Final(error) => error,
-        }
-    }
-}
-
-impl From<HubError> for Trouble {
-    fn from(error: HubError) -> Self {
-        Self::Final(error)
-    }
-}
-
+/// The connection broke: worth another try.
 fn is_broken(error: &ureq::Error) -> bool {
     use io::ErrorKind as Kind;
     let ureq::Error::Io(error) = error else { return false };
@@ -334,8 +312,8 @@ impl fmt::Display for Origin {
 fn tls() -> Result<TlsConfig, HubError> {
     let native = cfg!(target_os = "macos");
     let provider = if native { TlsProvider::NativeTls } else { TlsProvider::Rustls };
-    let roots = match env::var_os("SSL_CERT_FILE").filter(|path| !path.is_empty()) {
-        Some(path) => own_roots(Path::new(&path))?,
+    let roots = match set("SSL_CERT_FILE") {
+        Some(path) => own_roots(&path)?,
         None if native => RootCerts::PlatformVerifier,
         None => RootCerts::WebPki,
     };
@@ -378,10 +356,9 @@ fn token() -> Result<Option<String>, HubError> {
 }
 
 fn token_file() -> Option<PathBuf> {
-    let folder = |name: &str| env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
-    folder("HF_TOKEN_PATH")
-        .or_else(|| folder("HF_HOME").map(|home| home.join("token")))
-        .or_else(|| folder("XDG_CACHE_HOME").map(|cache| cache.join("huggingface/token")))
+    set("HF_TOKEN_PATH")
+        .or_else(|| set("HF_HOME").map(|home| home.join("token")))
+        .or_else(|| set("XDG_CACHE_HOME").map(|cache| cache.join("huggingface/token")))
         .or_else(|| home().map(|home| home.join(".cache/huggingface/token")))
 }
 
@@ -392,7 +369,7 @@ fn parse_range(value: &str) -> Option<(u64, Option<u64>)> {
     Some((first.parse().ok()?, total.parse().ok()))
 }
 
-fn as_sha256(text: &str) -> Option<String> {
+pub(super) fn as_sha256(text: &str) -> Option<String> {
     let valid = text.len() == 64 && text.bytes().all(|b| b.is_ascii_hexdigit());
     valid.then(|| text.to_ascii_lowercase())
 }

@@ -2,7 +2,7 @@
 
 use std::{
     fs::{self, File, OpenOptions},
-    io::{self, Read, Seek, Write},
+    io::{self, Read, Write},
     path::{Path, PathBuf},
     time::Duration,
 };
@@ -11,7 +11,7 @@ use sha2::{Digest, Sha256};
 
 use super::{
     HubError,
-    client::{Answer, Client, RemoteFile},
+    client::{Answer, Client, RemoteFile, as_sha256},
     name::Repo,
 };
 use crate::{
@@ -86,7 +86,7 @@ fn attempt(source: &Source<'_>, part: &PartFile, bar: &Bar) -> Result<Option<Str
             answer = client.open(repo, commit, &file.path, 0)?;
         }
     }
-    let expected = file.sha256.clone().or_else(|| answer.sha256());
+    let expected = file.sha256.clone().or_else(|| answer.tag.as_deref().and_then(as_sha256));
     if whole {
         return Ok(expected);
     }
@@ -137,12 +137,8 @@ pub(super) struct PartFile {
 
 impl PartFile {
     pub(super) fn new(whole: &Path) -> Self {
-        let with = |suffix: &str| {
-            let mut name = whole.as_os_str().to_owned();
-            name.push(suffix);
-            PathBuf::from(name)
-        };
-        Self { path: with(".part"), tag: with(".part.tag"), whole: whole.to_owned() }
+        let (path, tag) = (with_suffix(whole, ".part"), with_suffix(whole, ".part.tag"));
+        Self { path, tag, whole: whole.to_owned() }
     }
 
     fn bytes(&self) -> u64 {
@@ -190,14 +186,11 @@ impl PartFile {
         sha256: Option<&str>,
         bytes: Option<u64>,
     ) -> Result<(), HubError> {
-        let read = |error| HubError::disk("read", &self.path)(error);
         // An empty file has had no byte to create it.
-        let mut file = self.append().and_then(|_| File::open(&self.path).map_err(read))?;
+        self.append()?;
+        let mut file = File::open(&self.path).map_err(HubError::disk("read", &self.path))?;
         if let Some(expected) = sha256 {
-            let found = hash(&mut file).map_err(|stop| match stop {
-                HashStop::Io(error) => read(error),
-                HashStop::Interrupted => HubError::Interrupted { resumable: true },
-            })?;
+            let found = hash(&mut file, &self.path)?;
             if found != expected {
                 self.clear()?;
                 let (what, expected) = (what.to_owned(), expected.to_owned());
@@ -208,19 +201,20 @@ impl PartFile {
         if let Some(expected) = bytes.filter(|expected| *expected != found) {
             self.clear()?;
             let problem = format!("it has {found} bytes and should have {expected}");
-            return Err(HubError::Disk {
-                action: "accept",
-                path: self.path.clone(),
-                cause: io::Error::other(problem),
-            });
+            return Err(HubError::disk("accept", &self.path)(io::Error::other(problem)));
         }
-        let write = |error| HubError::disk("write", &self.path)(error);
-        file.sync_all().map_err(write)?;
+        file.sync_all().map_err(HubError::disk("write", &self.path))?;
         fs::rename(&self.path, &self.whole).map_err(HubError::disk("write", &self.whole))?;
         sync_folder(&self.whole);
         let _ = fs::remove_file(&self.tag);
         Ok(())
     }
+}
+
+pub(super) fn with_suffix(path: &Path, suffix: &str) -> PathBuf {
+    let mut name = path.as_os_str().to_owned();
+    name.push(suffix);
+    name.into()
 }
 
 /// Makes the new name itself durable. Where folders cannot be opened this is not needed.
@@ -230,21 +224,15 @@ fn sync_folder(file: &Path) {
     }
 }
 
-enum HashStop {
-    Io(io::Error),
-    Interrupted,
-}
-
-fn hash(file: &mut File) -> Result<String, HashStop> {
-    file.rewind().map_err(HashStop::Io)?;
-    let mut sha = Sha256::new();
-    let mut buffer = vec![0; 1 << 20];
+/// The sha256 of a whole file.
+fn hash(file: &mut File, path: &Path) -> Result<String, HubError> {
+    let read = |error| HubError::disk("read", path)(error);
+    let (mut sha, mut buffer) = (Sha256::new(), vec![0; 1 << 20]);
     loop {
-        interrupt::check().map_err(|_| HashStop::Interrupted)?;
-        match file.read(&mut buffer).map_err(HashStop::Io)? {
-            0 => break,
+        interrupt::check().map_err(|_| HubError::Interrupted { resumable: true })?;
+        match file.read(&mut buffer).map_err(read)? {
+            0 => return Ok(format!("{:x}", sha.finalize())),
             read => sha.update(&buffer[..read]),
         }
     }
-    Ok(format!("{:x}", sha.finalize()))
 }

@@ -23,7 +23,7 @@ pub(crate) enum HubError {
     BadSetting { setting: &'static str, value: String, problem: String },
 
     #[error("cannot reach {host}: {reason}")]
-    Unreachable { host: String, reason: String },
+    Unreachable { host: String, reason: String, broken: bool },
 
     #[error("{host} answered {status} for {what}")]
     Refused { host: String, status: u16, what: String, token_sent: bool },

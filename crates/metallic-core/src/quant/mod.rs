@@ -3,8 +3,11 @@
 //! Blocks are little-endian. The formulas and their order of operations are those of ggml, so results are
 //! the same to the last bit. This code says what a format means; backends have faster forms of their own.
 
+mod block;
 mod decode;
 mod encode;
+
+pub use block::Block;
 
 use crate::DType;
 
@@ -16,27 +19,14 @@ pub const MXFP4_LEVELS: [i8; 16] = [0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, 
 /// Why elements could not be converted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
+#[allow(missing_docs, reason = "the messages say what the fields are")]
 pub enum QuantError {
     /// The type holds no real numbers, or there is no encoder for it.
     #[error("{dtype} cannot be {action}")]
-    Unsupported {
-        /// The type.
-        dtype: DType,
-        /// What was asked for.
-        action: &'static str,
-    },
-    /// The two slices do not belong together.
+    Unsupported { dtype: DType, action: &'static str },
+    /// The two slices do not belong together; bytes are needed for begun blocks as well.
     #[error("{elements} elements of {dtype} in {found} bytes; needed are {needed_bytes} bytes, in whole blocks of {} elements", dtype.block_len())]
-    Length {
-        /// The type.
-        dtype: DType,
-        /// Length of the slice of numbers.
-        elements: usize,
-        /// Length of the slice of bytes.
-        found: usize,
-        /// Bytes that this many elements take, in begun blocks.
-        needed_bytes: usize,
-    },
+    Length { dtype: DType, elements: usize, found: usize, needed_bytes: usize },
 }
 
 /// Decodes `bytes`, `out.len()` elements of `dtype`.
@@ -50,27 +40,21 @@ pub enum QuantError {
 /// ```
 pub fn dequantize(dtype: DType, bytes: &[u8], out: &mut [f32]) -> Result<(), QuantError> {
     check(dtype, out.len(), bytes.len())?;
-    match dtype {
-        DType::F32 => decode::each(bytes, out, f32::from_le_bytes),
-        DType::F16 => decode::f16s(bytes, out),
-        DType::BF16 => decode::each(bytes, out, decode::bf16),
-        DType::Q4_0 => decode::blocks(bytes, out, decode::q4_0),
-        DType::Q4_1 => decode::blocks(bytes, out, decode::q4_1),
-        DType::Q5_0 => decode::blocks(bytes, out, decode::q5_0),
-        DType::Q5_1 => decode::blocks(bytes, out, decode::q5_1),
-        DType::Q8_0 => decode::blocks(bytes, out, decode::q8_0),
-        DType::Q2K => decode::blocks(bytes, out, decode::q2_k),
-        DType::Q3K => decode::blocks(bytes, out, decode::q3_k),
-        DType::Q4K => decode::blocks(bytes, out, decode::q4_k),
-        DType::Q5K => decode::blocks(bytes, out, decode::q5_k),
-        DType::Q6K => decode::blocks(bytes, out, decode::q6_k),
-        DType::IQ4NL => decode::blocks(bytes, out, decode::iq4_nl),
-        DType::IQ4XS => decode::blocks(bytes, out, decode::iq4_xs),
-        DType::MXFP4 => decode::blocks(bytes, out, decode::mxfp4),
-        DType::I32 | DType::U32 | DType::U8 => {
-            return Err(QuantError::Unsupported { dtype, action: "turned into floating-point numbers" });
-        }
+    macro_rules! by_type {
+        ($($quantized:ident)*) => {
+            match dtype {
+                DType::F32 => decode::each(bytes, out, f32::from_le_bytes),
+                DType::F16 => decode::f16s(bytes, out),
+                DType::BF16 => decode::each(bytes, out, decode::bf16),
+                $(DType::$quantized => decode::blocks(DType::$quantized, bytes, out),)*
+                DType::I32 | DType::U32 | DType::U8 => {
+                    let action = "turned into floating-point numbers";
+                    return Err(QuantError::Unsupported { dtype, action });
+                }
+            }
+        };
     }
+    by_type!(Q4_0 Q4_1 Q5_0 Q5_1 Q8_0 Q2K Q3K Q4K Q5K Q6K IQ4NL IQ4XS MXFP4);
     Ok(())
 }
 
@@ -130,18 +114,9 @@ mod tests {
             let error = dequantize(dtype, &vec![0; dtype.block_bytes()], &mut [0.0]).unwrap_err();
             assert!(error.to_string().starts_with(dtype.name()), "{error}");
         }
-        for dtype in [
-            DType::I32,
-            DType::U32,
-            DType::Q2K,
-            DType::Q3K,
-            DType::Q4K,
-            DType::Q5K,
-            DType::Q6K,
-            DType::IQ4NL,
-            DType::IQ4XS,
-            DType::MXFP4,
-        ] {
+        for dtype in
+            [DType::I32, DType::U32, DType::Q2K, DType::Q3K, DType::Q4K, DType::Q5K, DType::Q6K, DType::MXFP4]
+        {
             let (values, mut bytes) = (vec![0.0; dtype.block_len()], vec![0; dtype.block_bytes()]);
             let error = quantize(dtype, &values, &mut bytes).unwrap_err();
             assert_eq!(error, QuantError::Unsupported { dtype, action: "made from floating-point numbers" });

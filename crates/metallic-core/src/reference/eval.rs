@@ -2,6 +2,7 @@
 
 use super::ops;
 use super::value::Value;
+use crate::op::{source_ops, state_ops};
 use crate::sample;
 use crate::{Op, OpClass, Project, Sdpa, Sizes, TensorType, Unary};
 
@@ -23,12 +24,14 @@ impl<'a> Args<'a> {
         self.values[index].words()
     }
 
-    pub(super) fn cols(&self, index: usize) -> usize {
-        self.types[index].shape.cols().max(1)
+    fn cols(&self, index: usize) -> usize {
+        self.types[index].shape.cols()
     }
 
-    pub(super) fn rows(&self, index: usize) -> std::slice::Chunks<'a, f32> {
-        self.x(index).chunks(self.cols(index))
+    /// Rows of an input; there may be some without columns.
+    fn rows(&self, index: usize) -> impl Iterator<Item = &'a [f32]> {
+        let (x, cols) = (self.x(index), self.cols(index));
+        (0..self.types[index].shape.rows(self.sizes)).map(move |row| &x[row * cols..][..cols])
     }
 
     fn len(&self, index: usize, axis: usize) -> usize {
@@ -47,11 +50,12 @@ impl<'a> Args<'a> {
 /// The result of an operation of [`OpClass::Pure`]; nothing for others.
 pub(super) fn evaluate(op: &Op, args: &Args<'_>) -> Value {
     debug_assert_eq!(op.class(), OpClass::Pure);
-    match *op {
-        Op::Argmax => Value::Words(args.rows(0).map(|row| ops::ranked(row)[0]).collect()),
+    let x = |index: usize| args.x(index);
+    Value::Floats(match *op {
+        Op::Argmax => return Value::Words(args.rows(0).map(|row| ops::ranked(row)[0]).collect()),
         Op::TopK { k } => {
             let best = |row: &[f32]| ops::ranked(row).into_iter().take(k);
-            Value::Words(args.rows(0).flat_map(best).collect())
+            return Value::Words(args.rows(0).flat_map(best).collect());
         }
         Op::Sample => {
             let mut scratch = sample::Scratch::default();
@@ -59,15 +63,8 @@ pub(super) fn evaluate(op: &Op, args: &Args<'_>) -> Value {
                 let chosen = sample::choose(args.words(1), row, logits, &mut scratch);
                 chosen.ok().flatten().unwrap_or(sample::NO_CANDIDATE)
             };
-            Value::Words(args.rows(0).enumerate().map(choose).collect())
+            return Value::Words(args.rows(0).enumerate().map(choose).collect());
         }
-        ref op => Value::Floats(floats(op, args)),
-    }
-}
-
-fn floats(op: &Op, args: &Args<'_>) -> Vec<f32> {
-    let x = |index: usize| args.x(index);
-    match *op {
         Op::Embed(_) | Op::SelectRows => {
             let cols = args.cols(0);
             // A row that is not there can only be named by a token that was never chosen.
@@ -76,8 +73,9 @@ fn floats(op: &Op, args: &Args<'_>) -> Vec<f32> {
         }
         Op::Slice { start, len } => args.rows(0).flat_map(|row| &row[start..start + len]).copied().collect(),
         Op::Gather => {
+            let pick = |row: &[f32], id: u32| row.get(id as usize).copied().unwrap_or(f32::NAN);
             let ids = args.words(1).chunks(args.cols(1));
-            args.rows(0).zip(ids).flat_map(|(row, ids)| ids.iter().map(|id| pick(row, *id))).collect()
+            args.rows(0).zip(ids).flat_map(|(row, ids)| ids.iter().map(move |id| pick(row, *id))).collect()
         }
         Op::Cast(_) => x(0).to_vec(),
         Op::Unary(f) => args.each(|x| ops::unary(f, x)),
@@ -100,21 +98,17 @@ fn floats(op: &Op, args: &Args<'_>) -> Vec<f32> {
         Op::Linear => linear(args),
         Op::ExpertLinear => expert_linear(args),
         Op::Combine => {
-            let n = args.out.shape.cols().max(1);
+            let n = args.out.shape.cols();
             let weighted = |(row, weights): (&[f32], &[f32])| {
-                let at = |i: usize| {
-                    row.chunks(n)
-                        .zip(weights)
-                        .map(|(part, w)| f64::from(part[i]) * f64::from(*w))
-                        .sum::<f64>()
-                };
-                (0..n).map(|i| at(i) as f32).collect::<Vec<_>>()
+                let part = |i: usize, c: usize| f64::from(row[c * n + i]) * f64::from(weights[c]);
+                let sum = |i: usize| (0..weights.len()).map(|c| part(i, c)).sum::<f64>() as f32;
+                (0..n).map(sum).collect::<Vec<_>>()
             };
             args.rows(0).zip(args.rows(1)).flat_map(weighted).collect()
         }
         Op::Rope(rope) => {
             let mut out = x(0).to_vec();
-            for (row, position) in out.chunks_mut(args.cols(0)).zip(args.words(1)) {
+            for (row, position) in out.chunks_mut(args.cols(0).max(1)).zip(args.words(1)) {
                 ops::rope(&rope, row, *position, x(2));
             }
             out
@@ -122,44 +116,28 @@ fn floats(op: &Op, args: &Args<'_>) -> Vec<f32> {
         Op::Sdpa(spec) => sdpa(&spec, args),
         Op::Project(spec) => project(&spec, args),
         Op::GatedProject { norm, act } => gated(norm, act, args),
-        // Not floats, or not pure: the caller has taken care of them.
-        Op::Argmax
-        | Op::TopK { .. }
-        | Op::Sample
-        | Op::Tokens
-        | Op::Positions
-        | Op::OutputRows
-        | Op::Choices
-        | Op::Weight(_)
-        | Op::KvWrite { .. }
-        | Op::Attention(_)
-        | Op::ShortConv { .. }
-        | Op::Recurrence(_)
-        | Op::Qkv(_) => Vec::new(),
-    }
-}
-
-fn pick(row: &[f32], id: u32) -> f32 {
-    row.get(id as usize).copied().unwrap_or(f32::NAN)
+        source_ops!() | state_ops!() => Vec::new(),
+    })
 }
 
 /// `x · Wᵀ`, with one matrix or one for each of the outer axes.
 fn linear(args: &Args<'_>) -> Vec<f32> {
-    let k = args.cols(1);
-    let rank = args.types[1].shape.dims().len();
-    if rank == 2 {
-        return product(args.x(0), args.x(1), k, args.threads);
-    }
-    let matrix = args.len(1, rank - 2) * k;
+    let (k, rank) = (args.cols(1), args.types[1].shape.dims().len());
+    let (rows, n) = (args.types[0].shape.rows(args.sizes), args.len(1, rank - 2));
     let outer: usize = (0..rank - 2).map(|axis| args.len(1, axis)).product();
-    let batch = args.x(0).len() / outer.max(1);
-    let pairs = args.x(0).chunks(batch.max(1)).zip(args.x(1).chunks(matrix.max(1)));
-    pairs.flat_map(|(x, w)| product(x, w, k, args.threads)).collect()
+    let rows = rows / outer.max(1);
+    let one = |i: usize| {
+        let (x, w) = (&args.x(0)[i * rows * k..], &args.x(1)[i * n * k..]);
+        product(&x[..rows * k], &w[..n * k], [rows, n, k], args.threads)
+    };
+    (0..outer).flat_map(one).collect()
 }
 
-/// Rows of `x` by rows of `w`, both of `k`; rows of `w` are spread over threads.
-fn product(x: &[f32], w: &[f32], k: usize, threads: usize) -> Vec<f32> {
-    let (rows, n) = (x.len() / k, w.len() / k);
+/// `rows` rows of `x` by `n` rows of `w`, both of `k`; rows of `w` are spread over threads.
+fn product(x: &[f32], w: &[f32], [rows, n, k]: [usize; 3], threads: usize) -> Vec<f32> {
+    if k == 0 {
+        return vec![0.0; rows * n];
+    }
     let part = n.div_ceil(threads).max(1);
     let one = |w: &[f32]| -> Vec<f32> {
         x.chunks(k).flat_map(|x| w.chunks(k).map(|w| ops::dot(x, w) as f32).collect::<Vec<_>>()).collect()
@@ -168,14 +146,16 @@ fn product(x: &[f32], w: &[f32], k: usize, threads: usize) -> Vec<f32> {
         let workers: Vec<_> = w.chunks(part * k).map(|w| scope.spawn(move || one(w))).collect();
         workers.into_iter().map(|w| w.join().unwrap_or_default()).collect()
     });
-    let mut y = Vec::with_capacity(rows * n);
-    for row in 0..rows {
-        for column in &columns {
-            let width = column.len() / rows;
-            y.extend_from_slice(&column[row * width..][..width]);
-        }
-    }
-    y
+    side_by_side(&columns, rows)
+}
+
+/// Matrices of so many rows as one.
+fn side_by_side(parts: &[Vec<f32>], rows: usize) -> Vec<f32> {
+    let row = |(part, row): (&Vec<f32>, usize)| {
+        let width = part.len() / rows;
+        part[row * width..][..width].to_vec()
+    };
+    (0..rows).flat_map(|index| parts.iter().map(move |part| (part, index))).flat_map(row).collect()
 }
 
 fn expert_linear(args: &Args<'_>) -> Vec<f32> {
@@ -184,12 +164,11 @@ fn expert_linear(args: &Args<'_>) -> Vec<f32> {
     for (row, ids) in args.rows(0).zip(args.words(2).chunks(args.cols(2))) {
         for (choice, id) in ids.iter().enumerate() {
             let x = if row.len() == k { row } else { &row[choice * k..][..k] };
-            let matrix = args.x(1).chunks(n * k).nth(*id as usize);
-            let Some(w) = matrix else {
-                y.extend(std::iter::repeat_n(f32::NAN, n));
-                continue;
-            };
-            y.extend(w.chunks(k).map(|w| ops::dot(x, w) as f32));
+            let at = *id as usize * n * k;
+            match args.x(1).get(at..at + n * k).filter(|_| (*id as usize) < args.len(1, 0)) {
+                Some(w) => y.extend(product(x, w, [1, n, k], 1)),
+                None => y.extend(std::iter::repeat_n(f32::NAN, n)),
+            }
         }
     }
     y
@@ -203,21 +182,22 @@ fn normed(norm: Option<f32>, args: &Args<'_>) -> Vec<f32> {
     }
 }
 
+/// Rows as long as those of the first input, by the matrix at `index`.
+fn by_matrix(x: &[f32], index: usize, args: &Args<'_>) -> Vec<f32> {
+    let rows = args.types[0].shape.rows(args.sizes);
+    product(x, args.x(index), [rows, args.len(index, 0), args.cols(0)], args.threads)
+}
+
 pub(super) fn project(spec: &Project, args: &Args<'_>) -> Vec<f32> {
-    let at = spec.inputs();
-    let k = args.cols(0);
-    let x = normed(spec.norm, args);
-    let rows = x.len() / k;
-    let parts: Vec<Vec<f32>> =
-        (0..spec.parts).map(|p| product(&x, args.x(at.weights + p), k, args.threads)).collect();
-    let mut y = Vec::new();
-    for row in 0..rows {
-        for (p, part) in parts.iter().enumerate() {
-            let width = part.len() / rows;
-            let bias = at.biases.map(|b| args.x(b + p));
-            y.extend((0..width).map(|i| part[row * width + i] + bias.map_or(0.0, |b| b[i])));
-        }
-    }
+    let (at, x) = (spec.inputs(), normed(spec.norm, args));
+    let part = |p: usize| {
+        let mut y = by_matrix(&x, at.weights + p, args);
+        let bias = at.biases.map_or(&[0.0][..], |first| args.x(first + p));
+        y.iter_mut().zip(bias.iter().cycle()).for_each(|(y, b)| *y += b);
+        y
+    };
+    let parts: Vec<Vec<f32>> = (0..spec.parts).map(part).collect();
+    let mut y = side_by_side(&parts, args.types[0].shape.rows(args.sizes));
     if let Some(residual) = at.residual {
         y.iter_mut().zip(args.x(residual)).for_each(|(y, r)| *y += r);
     }
@@ -227,8 +207,8 @@ pub(super) fn project(spec: &Project, args: &Args<'_>) -> Vec<f32> {
 fn gated(norm: Option<f32>, act: Unary, args: &Args<'_>) -> Vec<f32> {
     let x = normed(norm, args);
     let at = 1 + usize::from(norm.is_some());
-    let linear = |index: usize| product(&x, args.x(index), args.cols(0), args.threads);
-    linear(at).iter().zip(&linear(at + 1)).map(|(g, u)| ops::unary(act, *g) * u).collect()
+    let [gate, up] = [at, at + 1].map(|index| by_matrix(&x, index, args));
+    gate.iter().zip(&up).map(|(g, u)| ops::unary(act, *g) * u).collect()
 }
 
 fn sdpa(spec: &Sdpa, args: &Args<'_>) -> Vec<f32> {

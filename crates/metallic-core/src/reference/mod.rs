@@ -9,6 +9,7 @@ mod value;
 use std::sync::Arc;
 use std::time::Instant;
 
+use crate::op::{matrix_ops, plain_ops, source_ops};
 use crate::tensor::TensorDevice;
 use crate::{
     Backend, BackendError, CompileOptions, DeviceInfo, Graph, Needed, Node, NodeId, Op, Program,
@@ -59,20 +60,16 @@ impl Backend for Reference {
             Value::load(w.ty.dtype, &w.data).map_err(|error| failed(format!("`{}`: {error}", w.name)))
         };
         let weights = graph.weights().iter().map(load).collect::<Result<Vec<_>, _>>()?;
-        let kept = Kept::new(StateLayout::of(&graph, options.kv)?);
-        let (values, needed) = (vec![Value::default(); graph.nodes().len()], graph.needed());
-        let (threads, profile) = (self.info.units, self.profile);
-        let (submitted, wanted) = (None, Wanted::NONE);
         Ok(Box::new(Interpreter {
-            graph,
             weights,
-            kept,
-            threads,
-            profile,
-            values,
-            needed,
-            submitted,
-            wanted,
+            kept: Kept::new(StateLayout::of(&graph, options.kv)?),
+            threads: self.info.units,
+            profile: self.profile,
+            values: vec![Value::Words(Vec::new()); graph.nodes().len()],
+            needed: graph.needed(),
+            submitted: None,
+            wanted: Wanted::NONE,
+            graph,
         }))
     }
 
@@ -105,7 +102,7 @@ impl Program for Interpreter {
     }
 
     fn reserved_blocks(&self) -> usize {
-        self.kept.blocks()
+        self.kept.blocks
     }
 
     fn reserve_slots(&mut self, slots: usize) -> Result<(), BackendError> {
@@ -126,14 +123,14 @@ impl Program for Interpreter {
         if self.submitted.is_some() {
             return Err(failed("a step is under way"));
         }
-        let (blocks, slots) = (self.kept.blocks(), self.kept.slots());
+        let (blocks, slots) = (self.kept.blocks, self.kept.slots());
         step.validate(&StepLimits { vocab: self.graph.vocab(), blocks, slots, fed_rows: 0 })?;
         let start = Instant::now();
         let mut stats = RunStats::default();
         for index in 0..self.graph.nodes().len() {
             let node = self.graph.nodes()[index].clone();
             if !step.computes(&node.op, self.needed[index]) {
-                self.values[index] = Value::default();
+                self.values[index] = source(node.op, step);
                 continue;
             }
             let begun = Instant::now();
@@ -174,15 +171,12 @@ impl Interpreter {
     }
 
     fn evaluate(&mut self, node: &Node, step: &Step<'_>) -> Result<Value, BackendError> {
-        let sources: Vec<Value> =
-            node.inputs.iter().map(|id| source(self.graph.node(*id).op, step)).collect();
-        let value = |(index, id): (usize, &NodeId)| match self.graph.node(*id).op {
+        let value = |id: &NodeId| match self.graph.node(*id).op {
             Op::Weight(weight) => &self.weights[weight.0],
-            op if op.is_source() => &sources[index],
             _ => &self.values[id.0],
         };
         let args = Args {
-            values: node.inputs.iter().enumerate().map(value).collect(),
+            values: node.inputs.iter().map(value).collect(),
             types: node.inputs.iter().map(|id| self.graph.node(*id).ty).collect(),
             out: node.ty,
             sizes: step.sizes(),
@@ -201,30 +195,31 @@ impl Interpreter {
                 let [q_cols, k_cols, v_cols] = spec.cols();
                 let (mut q, mut k, mut v) = (Vec::new(), Vec::new(), Vec::new());
                 let rows = project(&spec.project(), &args);
-                for (row, position) in rows.chunks(q_cols + k_cols + v_cols).zip(args.words(spec.positions()))
-                {
-                    let (mut query, mut key) =
-                        (row[..q_cols].to_vec(), row[q_cols..q_cols + k_cols].to_vec());
-                    if let (Some(eps), Some(at)) = (spec.head_norm, spec.head_norms()) {
-                        query = ops::rms_norm(&query, args.x(at), eps, spec.heads);
-                        key = ops::rms_norm(&key, args.x(at + 1), eps, spec.kv_heads);
-                    }
-                    ops::rope(&spec.rope, &mut query, *position, args.x(spec.freqs()));
-                    ops::rope(&spec.rope, &mut key, *position, args.x(spec.freqs()));
-                    q.extend(query);
-                    k.extend(key);
+                // Normalised by the weight at `which` of the head norms, and rotated.
+                let turned = |x: &[f32], which: usize, heads: usize, position: u32| {
+                    let mut x = match (spec.head_norm, spec.head_norms()) {
+                        (Some(eps), Some(first)) => ops::rms_norm(x, args.x(first + which), eps, heads),
+                        _ => x.to_vec(),
+                    };
+                    ops::rope(&spec.rope, &mut x, position, args.x(spec.freqs()));
+                    x
+                };
+                let positions = args.words(spec.positions());
+                for (row, position) in rows.chunks(q_cols + k_cols + v_cols).zip(positions) {
+                    q.extend(turned(&row[..q_cols], 0, spec.heads, *position));
+                    k.extend(turned(&row[q_cols..q_cols + k_cols], 1, spec.kv_heads, *position));
                     v.extend_from_slice(&row[q_cols + k_cols..]);
                 }
                 kept.write(spec.state, step, &k, &v)?;
                 q
             }
-            crate::op::source_ops!() => Vec::new(),
-            crate::op::pure_ops!() => return Ok(evaluate(&node.op, &args)),
+            source_ops!() => Vec::new(),
+            matrix_ops!() | plain_ops!() => return Ok(evaluate(&node.op, &args)),
         }))
     }
 }
 
-/// What the step says in place of a source.
+/// What the step says in place of a source; nothing for others.
 fn source(op: Op, step: &Step<'_>) -> Value {
     Value::Words(match op {
         Op::Tokens => step.tokens.to_vec(),

@@ -11,7 +11,7 @@ pub(super) struct Kept {
     layout: StateLayout,
     /// By state. Keys and values: blocks × tokens of a block × (keys, values of all heads). Recurrent: slots × numbers.
     states: Vec<Vec<f32>>,
-    blocks: usize,
+    pub(super) blocks: usize,
     slots: usize,
 }
 
@@ -19,10 +19,6 @@ impl Kept {
     pub(super) fn new(layout: StateLayout) -> Kept {
         let states = vec![Vec::new(); layout.states().len()];
         Kept { layout, states, blocks: 0, slots: 0 }
-    }
-
-    pub(super) fn blocks(&self) -> usize {
-        self.blocks
     }
 
     pub(super) fn slots(&self) -> Option<usize> {
@@ -57,8 +53,7 @@ impl Kept {
     }
 
     fn kv(&self, id: StateId) -> KvState {
-        const NONE: KvState = KvState { kv_heads: 0, key_dim: 0, value_dim: 0, window: None };
-        self.layout.kv(id).copied().unwrap_or(NONE)
+        self.layout.kv(id).copied().unwrap_or_default()
     }
 
     pub(super) fn write(
@@ -107,12 +102,8 @@ impl Kept {
                     let sink = sinks.map(|sinks| sinks[head]);
                     let scores = ops::Scores { scale: a.scale, softcap: a.softcap, sink };
                     let q = &q[(token * a.heads + head) * a.head_dim..][..a.head_dim];
-                    out.extend(scores.attend(
-                        q,
-                        (first..=last).map(key),
-                        (first..=last).map(value),
-                        kv.value_dim,
-                    ));
+                    let (keys, values) = ((first..=last).map(key), (first..=last).map(value));
+                    out.extend(scores.attend(q, keys, values, kv.value_dim));
                 }
             }
         }

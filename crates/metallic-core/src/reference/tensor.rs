@@ -87,10 +87,8 @@ impl TensorDevice for ReferenceTensors {
             sum.saturating_add(input.view.elements())
         });
         room(DEVICE, elements.saturating_mul(ELEMENT_BYTES))?;
-        let mut read = Vec::with_capacity(inputs.len());
-        for (index, input) in inputs.iter().enumerate() {
-            read.push(load(input, &format!("input {index}"))?);
-        }
+        let one = |(index, input)| load(input, &format!("input {index}"));
+        let read: Vec<Value> = inputs.iter().enumerate().map(one).collect::<Result<_, _>>()?;
         let args = Args {
             values: read.iter().collect(),
             types: inputs.iter().map(|input| input.view.ty()).collect(),

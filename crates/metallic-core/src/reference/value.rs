@@ -10,12 +10,6 @@ pub(super) enum Value {
     Words(Vec<u32>),
 }
 
-impl Default for Value {
-    fn default() -> Value {
-        Value::Floats(Vec::new())
-    }
-}
-
 impl Value {
     pub(super) fn floats(&self) -> &[f32] {
         if let Value::Floats(values) = self { values } else { &[] }

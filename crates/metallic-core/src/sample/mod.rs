@@ -100,7 +100,7 @@ impl Choice {
         let warm = t == 0.0 || (t.is_finite() && t >= Choice::LEAST_TEMPERATURE);
         let factor = r > 0.0 && r.is_normal() && r.recip().is_normal();
         let finite = "a finite number";
-        let ranges = [
+        in_ranges([
             ("temperature", t, warm, "0, or from 0.000001"),
             ("typical", self.typical, share(self.typical), "above 0 and at most 1"),
             ("top_p", self.top_p, share(self.top_p), "above 0 and at most 1"),
@@ -108,11 +108,17 @@ impl Choice {
             ("repetition", r, factor, "a normal number above 0, and its inverse too"),
             ("presence", self.presence, self.presence.is_finite(), finite),
             ("frequency", self.frequency, self.frequency.is_finite(), finite),
-        ];
-        match ranges.into_iter().find(|(.., in_range, _)| !in_range) {
-            Some((name, found, _, needed)) => Err(ChoiceError::Parameter { name, found, needed }),
-            None => Ok(()),
-        }
+        ])
+    }
+}
+
+/// Parameters by name and value: whether each is in its range, and what that is.
+fn in_ranges(
+    parameters: impl IntoIterator<Item = (&'static str, f32, bool, &'static str)>,
+) -> Result<(), ChoiceError> {
+    match parameters.into_iter().find(|(.., in_range, _)| !in_range) {
+        Some((name, found, _, needed)) => Err(ChoiceError::Parameter { name, found, needed }),
+        None => Ok(()),
     }
 }
 
@@ -130,39 +136,18 @@ pub struct Edit {
 /// Why a choice is refused.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[non_exhaustive]
+#[allow(missing_docs, reason = "the messages say what the fields are")]
 pub enum ChoiceError {
     /// A parameter outside its range.
     #[error("{name} is {found}, needed is {needed}")]
-    Parameter {
-        /// The parameter.
-        name: &'static str,
-        /// Its value.
-        found: f32,
-        /// Its range.
-        needed: &'static str,
-    },
+    Parameter { name: &'static str, found: f32, needed: &'static str },
     /// Edits that are not in ascending order of their tokens, each once.
     #[error("edits are in ascending order of their tokens; token {id} comes after {before}")]
-    Order {
-        /// The token that comes too late.
-        id: u32,
-        /// The one before it.
-        before: u32,
-    },
-    /// A row that the packed words do not hold.
+    Order { id: u32, before: u32 },
+    /// A row that the packed words do not hold, to the end of its record or of its edits.
     #[error("row {row} of packed choices needs {needed} words, there are {found}")]
-    Words {
-        /// The row.
-        row: usize,
-        /// Words up to the end of its record, or of its edits.
-        needed: usize,
-        /// Words there are.
-        found: usize,
-    },
+    Words { row: usize, needed: usize, found: usize },
     /// More edits than a record can point to.
     #[error("{found} words of packed choices, at most {}", u32::MAX)]
-    TooMany {
-        /// Words they would take.
-        found: usize,
-    },
+    TooMany { found: usize },
 }

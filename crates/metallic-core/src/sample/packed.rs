@@ -1,7 +1,7 @@
 //! The choices of a step as one list of words, which a device reads as it is.
 
 use super::choose::{TINY, number};
-use super::{Choice, ChoiceError, Edit, ln};
+use super::{Choice, ChoiceError, Edit, in_ranges, ln};
 
 /// Words of a row's record.
 pub const HEADER: usize = 16;
@@ -33,13 +33,8 @@ impl Choices {
     pub fn push(&mut self, choice: &Choice, edits: &[Edit]) -> Result<(), ChoiceError> {
         choice.validate()?;
         ascending(edits.iter().map(|edit| edit.id))?;
-        for edit in edits {
-            let (found, in_range) = (edit.bias, edit.bias < f32::INFINITY);
-            if !in_range {
-                let needed = "a finite number or -inf";
-                return Err(ChoiceError::Parameter { name: "bias", found, needed });
-            }
-        }
+        let bias = |edit: &Edit| ("bias", edit.bias, edit.bias < f32::INFINITY, "a finite number or -inf");
+        in_ranges(edits.iter().map(bias))?;
         let end = self.records.len() + HEADER + self.edits.len() + edits.len() * EDIT;
         if u32::try_from(end).is_err() {
             return Err(ChoiceError::TooMany { found: end });
@@ -147,42 +142,27 @@ impl Record {
         let missing = |needed: usize| ChoiceError::Words { row, needed, found: words.len() };
         let end = row.saturating_add(1).saturating_mul(HEADER);
         let header = words.get(end - HEADER..end).and_then(|words| words.first_chunk::<HEADER>());
-        let &[
-            t,
-            top_k,
-            typical,
-            top_p,
-            min_p,
-            r,
-            inverse_r,
-            presence,
-            frequency,
-            s0,
-            s1,
-            d0,
-            d1,
-            at,
-            edits,
-            _,
-        ] = header.ok_or(missing(end))?;
+        let header = header.ok_or(missing(end))?;
+        let float = |at: usize| f32::from_bits(header[at]);
         let record = Record {
-            inverse_temperature: f32::from_bits(t),
-            top_k,
-            typical,
-            top_p,
-            ln_min_p: f32::from_bits(min_p),
-            repetition: f32::from_bits(r),
-            inverse_repetition: f32::from_bits(inverse_r),
-            presence: f32::from_bits(presence),
-            frequency: f32::from_bits(frequency),
-            seed: [s0, s1],
-            draw: [d0, d1],
-            edits_at: at,
-            edits,
+            inverse_temperature: float(0),
+            top_k: header[1],
+            typical: header[2],
+            top_p: header[3],
+            ln_min_p: float(4),
+            repetition: float(5),
+            inverse_repetition: float(6),
+            presence: float(7),
+            frequency: float(8),
+            seed: [header[9], header[10]],
+            draw: [header[11], header[12]],
+            edits_at: header[EDITS_AT],
+            edits: header[14],
         };
         record.validate()?;
-        let last = (at as usize).saturating_add((edits as usize).saturating_mul(EDIT));
-        let edits = words.get(at as usize..last).ok_or(missing(last))?.as_chunks::<EDIT>().0;
+        let (first, edits) = (record.edits_at as usize, record.edits as usize);
+        let last = first.saturating_add(edits.saturating_mul(EDIT));
+        let edits = words.get(first..last).ok_or(missing(last))?.as_chunks::<EDIT>().0;
         ascending(edits.iter().map(|[id, ..]| *id))?;
         Ok((record, edits))
     }
@@ -190,23 +170,15 @@ impl Record {
     fn validate(&self) -> Result<(), ChoiceError> {
         let factor = |x: f32| x > 0.0 && x.is_normal();
         let t = self.inverse_temperature;
-        let ranges = [
-            (
-                "1 / temperature",
-                t,
-                (0.0..=Choice::LEAST_TEMPERATURE.recip()).contains(&t),
-                "from 0 to 1000000",
-            ),
+        let warm = (0.0..=Choice::LEAST_TEMPERATURE.recip()).contains(&t);
+        in_ranges([
+            ("1 / temperature", t, warm, "from 0 to 1000000"),
             ("ln(min_p)", self.ln_min_p, self.ln_min_p <= 0.0, "at most 0"),
             ("repetition", self.repetition, factor(self.repetition), "above 0"),
             ("1 / repetition", self.inverse_repetition, factor(self.inverse_repetition), "above 0"),
             ("presence", self.presence, self.presence.is_finite(), "finite"),
             ("frequency", self.frequency, self.frequency.is_finite(), "finite"),
-        ];
-        match ranges.into_iter().find(|(.., in_range, _)| !in_range) {
-            Some((name, found, _, needed)) => Err(ChoiceError::Parameter { name, found, needed }),
-            None => Ok(()),
-        }
+        ])
     }
 
     /// The logit `x` of an edited token: `x = bounded(x + bias)`, and where it came before
@@ -232,13 +204,9 @@ fn bounded(x: f32) -> f32 {
     if x.abs() < TINY { 0.0 } else { x.clamp(f32::MIN, f32::MAX) }
 }
 
-fn ascending(mut ids: impl Iterator<Item = u32>) -> Result<(), ChoiceError> {
-    let Some(mut before) = ids.next() else { return Ok(()) };
-    for id in ids {
-        if id <= before {
-            return Err(ChoiceError::Order { id, before });
-        }
-        before = id;
+fn ascending(ids: impl Iterator<Item = u32> + Clone) -> Result<(), ChoiceError> {
+    match ids.clone().zip(ids.skip(1)).find(|(before, id)| id <= before) {
+        Some((before, id)) => Err(ChoiceError::Order { id, before }),
+        None => Ok(()),
     }
-    Ok(())
 }

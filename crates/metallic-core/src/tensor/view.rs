@@ -35,7 +35,12 @@ pub struct View {
 impl View {
     /// All elements of a row-major tensor that begins at the memory's first byte.
     pub fn contiguous(dtype: DType, shape: &[usize]) -> Result<View, TensorError> {
-        View::row_major(dtype, 0, shape)
+        let mut strides = vec![1usize; shape.len()];
+        for axis in (1..shape.len()).rev() {
+            let stride = strides[axis].checked_mul(shape[axis].max(1));
+            strides[axis - 1] = stride.ok_or_else(|| too_large(dtype, shape))?;
+        }
+        View::strided(dtype, 0, shape, &strides)
     }
 
     /// Any view.
@@ -55,20 +60,6 @@ impl View {
         view.checked()
     }
 
-    fn row_major(dtype: DType, offset: usize, shape: &[usize]) -> Result<View, TensorError> {
-        let rank = shape.len();
-        let mut strides = [0; MAX_RANK];
-        if rank > MAX_RANK {
-            return Err(TensorError::Rank { axes: rank, strides: rank });
-        }
-        let mut stride = 1usize;
-        for axis in (0..rank).rev() {
-            strides[axis] = stride;
-            stride = stride.checked_mul(shape[axis].max(1)).ok_or_else(|| too_large(dtype, shape))?;
-        }
-        View::strided(dtype, offset, shape, &strides[..rank])
-    }
-
     /// Holds the invariants: everything can be counted, no block is cut.
     fn checked(self) -> Result<View, TensorError> {
         // Also without elements: any product of axes may be taken.
@@ -77,14 +68,12 @@ impl View {
         if self.is_empty() {
             return Ok(self);
         }
-        let last = self
-            .axes()
-            .try_fold(self.offset, |last, (len, stride)| last.checked_add((len - 1).checked_mul(stride)?));
+        let further =
+            |last: usize, (len, stride): (usize, usize)| last.checked_add((len - 1).checked_mul(stride)?);
+        let last = self.axes().try_fold(self.offset, further);
         let block = self.dtype.block_len();
         let bytes = last.and_then(|last| (last / block + 1).checked_mul(self.dtype.block_bytes()));
-        if bytes.is_none() {
-            return Err(too_large(self.dtype, self.shape()));
-        }
+        bytes.ok_or_else(|| too_large(self.dtype, self.shape()))?;
         if block > 1 {
             let is_rows = |(len, stride): (usize, usize)| stride == 1 && len.is_multiple_of(block);
             let whole = self.axes().filter(|axis| is_rows(*axis)).count() == 1
@@ -129,15 +118,6 @@ impl View {
     /// Number of axes; 0 for a single number.
     pub fn rank(&self) -> usize {
         self.rank
-    }
-
-    /// Shape and strides of all [`MAX_RANK`] axes, the missing outer ones of length 1 and stride 0: what a kernel of one
-    /// fixed rank wants.
-    pub fn padded(&self) -> ([usize; MAX_RANK], [usize; MAX_RANK]) {
-        let (mut shape, mut strides) = ([1; MAX_RANK], [0; MAX_RANK]);
-        shape[MAX_RANK - self.rank..].copy_from_slice(self.shape());
-        strides[MAX_RANK - self.rank..].copy_from_slice(self.strides());
-        (shape, strides)
     }
 
     /// Number of elements.
@@ -233,19 +213,26 @@ impl View {
     }
 
     fn axis(&self, axis: usize) -> Result<usize, TensorError> {
-        if axis < self.rank {
-            Ok(axis)
-        } else {
-            Err(TensorError::Axis { axis, shape: shape_text(self.shape()) })
-        }
+        if axis < self.rank { Ok(axis) } else { Err(TensorError::Axis { axis, shape: self.shape_text() }) }
+    }
+
+    fn outside(&self, range: String, axis: usize) -> TensorError {
+        TensorError::Slice { range, axis, shape: self.shape_text() }
+    }
+
+    fn refused(&self, action: &'static str, shape: &[usize], reason: &'static str) -> TensorError {
+        TensorError::Shape { found: self.to_string(), action, needed: shape_text(shape), reason }
+    }
+
+    fn shape_text(&self) -> String {
+        shape_text(self.shape())
     }
 
     /// Elements `range` of an axis.
     pub fn slice(mut self, axis: usize, range: Range<usize>) -> Result<View, TensorError> {
         self.axis(axis)?;
         if range.start > range.end || range.end > self.shape[axis] {
-            let shape = shape_text(self.shape());
-            return Err(TensorError::Slice { range: format!("{range:?}"), axis, shape });
+            return Err(self.outside(format!("{range:?}"), axis));
         }
         // Without elements there is no place to begin at, and strides may be anything.
         if !range.is_empty() && !self.is_empty() {
@@ -259,21 +246,14 @@ impl View {
     pub fn step(mut self, axis: usize, step: usize) -> Result<View, TensorError> {
         self.axis(axis)?;
         let stride = self.strides[axis].checked_mul(step).filter(|_| step > 0);
-        let Some(stride) = stride else {
-            let shape = shape_text(self.shape());
-            return Err(TensorError::Slice { range: format!("a step of {step}"), axis, shape });
-        };
+        self.strides[axis] = stride.ok_or_else(|| self.outside(format!("a step of {step}"), axis))?;
         self.shape[axis] = self.shape[axis].div_ceil(step);
-        self.strides[axis] = stride;
         self.checked()
     }
 
     /// The view without an axis, at one index of it.
     pub fn select(self, axis: usize, index: usize) -> Result<View, TensorError> {
-        let Some(end) = index.checked_add(1) else {
-            let shape = shape_text(self.shape());
-            return Err(TensorError::Slice { range: index.to_string(), axis, shape });
-        };
+        let end = index.checked_add(1).ok_or_else(|| self.outside(index.to_string(), axis))?;
         let one = self.slice(axis, index..end)?;
         let keep = |values: &[usize]| -> Vec<usize> {
             values.iter().enumerate().filter(|(i, _)| *i != axis).map(|(_, v)| *v).collect()
@@ -293,7 +273,7 @@ impl View {
     pub fn permute(self, order: &[usize]) -> Result<View, TensorError> {
         let is_named_once = |axis| order.iter().filter(|named| **named == axis).count() == 1;
         if order.len() != self.rank || !(0..self.rank).all(is_named_once) {
-            let (order, shape) = (shape_text(order), shape_text(self.shape()));
+            let (order, shape) = (shape_text(order), self.shape_text());
             return Err(TensorError::Order { order, shape, axes: self.rank });
         }
         let mut permuted = self;
@@ -306,21 +286,16 @@ impl View {
 
     /// The same elements, in the same order, with other axes. Refused where that would need a copy.
     pub fn reshape(self, shape: &[usize]) -> Result<View, TensorError> {
-        let refused = |reason| {
-            let (found, needed) = (self.to_string(), shape_text(shape));
-            Err(TensorError::Shape { found, action: "reshaped to", needed, reason })
-        };
+        let refused = |reason| self.refused("reshaped to", shape, reason);
         let elements = shape.iter().try_fold(1usize, |n, len| n.checked_mul(*len));
         if elements != Some(self.elements()) {
-            return refused("the number of elements differs");
+            return Err(refused("the number of elements differs"));
         }
         if self.is_empty() {
-            return View::row_major(self.dtype, self.offset, shape);
+            return Ok(View { offset: self.offset, ..View::contiguous(self.dtype, shape)? });
         }
-        let Some(strides) = self.strides_for(shape) else {
-            return refused("its elements do not lie in that order; make it contiguous first");
-        };
-        View::strided(self.dtype, self.offset, shape, &strides)
+        let otherwise = || refused("its elements do not lie in that order; make it contiguous first");
+        View::strided(self.dtype, self.offset, shape, &self.strides_for(shape).ok_or_else(otherwise)?)
     }
 
     /// The strides that give this view's elements another shape of as many elements, where there are any.
@@ -356,19 +331,14 @@ impl View {
         if shape.len() > MAX_RANK {
             return Err(TensorError::Rank { axes: shape.len(), strides: shape.len() });
         }
-        let refused = |reason| {
-            let (found, needed) = (self.to_string(), shape_text(shape));
-            Err(TensorError::Shape { found, action: "broadcast to", needed, reason })
-        };
-        let Some(outer) = shape.len().checked_sub(self.rank) else {
-            return refused("it has more axes");
-        };
+        let refused = |reason| self.refused("broadcast to", shape, reason);
+        let outer = shape.len().checked_sub(self.rank).ok_or_else(|| refused("it has more axes"))?;
         let mut strides = vec![0; shape.len()];
         for (axis, (len, stride)) in self.axes().enumerate() {
             if len == shape[outer + axis] {
                 strides[outer + axis] = stride;
             } else if len != 1 {
-                return refused("an axis is neither 1 nor of the length needed");
+                return Err(refused("an axis is neither 1 nor of the length needed"));
             }
         }
         View::strided(self.dtype, self.offset, shape, &strides)

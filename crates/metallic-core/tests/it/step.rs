@@ -32,3 +32,14 @@ fn recurrent_states_must_be_reserved() {
     assert!(matches!(step.validate(&LIMITS), Err(StepError::SlotOutOfRange { slot: 2, reserved: 2, .. })));
     assert_eq!(step.validate(&StepLimits { slots: None, ..LIMITS }), Ok(()));
 }
+
+#[test]
+fn a_recurrent_state_has_one_sequence_of_a_step() {
+    let sequence =
+        |token: usize, slot| SequenceSpan { tokens: token..token + 1, past: 0, blocks: &[0], slot };
+    let sequences = [sequence(0, 1), sequence(1, 1)];
+    let step = Step { tokens: &[0, 0], positions: &[0, 0], sequences: &sequences, ..Step::default() };
+    let twice = StepError::SlotTwice { other: 0, sequence: 1, slot: 1 };
+    assert_eq!(step.validate(&LIMITS), Err(twice));
+    assert_eq!(step.validate(&StepLimits { slots: None, ..LIMITS }), Ok(()));
+}

@@ -3,7 +3,6 @@
 use std::ops::Range;
 
 use super::isa::{Isa, dispatch};
-use super::lanes::Lanes;
 use super::team::Team;
 
 /// Groups of a task; below this a fork costs more than it saves.
@@ -15,7 +14,7 @@ pub const GROUP: usize = 32;
 /// 32 values of a row: `scale * values[i]`. One record, so that a kernel follows one pointer a row.
 #[derive(Clone, Copy, Debug)]
 #[repr(C, align(16))]
-pub(super) struct QGroup {
+pub struct QGroup {
     pub(super) values: [i8; GROUP],
     /// absmax / 127; NaN where a value was NaN or infinite, so that it reaches the output.
     pub(super) scale: f32,
@@ -29,44 +28,19 @@ impl QGroup {
     const ZERO: QGroup = QGroup { values: [0; GROUP], scale: 0.0, sums: [0; 2], scaled_sum: 0.0 };
 }
 
-/// Rows of activations in 8 bits, in a buffer that is kept between steps.
+/// Rows of activations in 8 bits, in a buffer that grows on use and is kept between steps.
 #[derive(Debug, Default)]
 pub struct QuantizedRows {
-    rows: usize,
     cols: usize,
     /// `[rows, cols / 32]`.
     groups: Vec<QGroup>,
 }
 
 impl QuantizedRows {
-    /// An empty buffer; it grows on use.
-    pub fn new() -> Self {
-        Self::default()
-    }
-
-    /// A buffer that holds `rows × cols` values without growing.
-    pub fn with_capacity(rows: usize, cols: usize) -> Self {
-        Self { rows: 0, cols: 0, groups: Vec::with_capacity(rows * cols.div_ceil(GROUP)) }
-    }
-
-    /// Rows held.
-    pub fn rows(&self) -> usize {
-        self.rows
-    }
-
-    /// Values of a row.
-    pub fn cols(&self) -> usize {
-        self.cols
-    }
-
     /// Quantises `x` (`[rows, cols]`), replacing what was held. Does not allocate within the capacity.
-    ///
-    /// # Panics
-    /// Where `cols` is no multiple of 32 or `x` does not fill its rows.
     pub fn quantize(&mut self, isa: Isa, team: &Team, x: &[f32], cols: usize) {
         assert!(cols > 0 && cols.is_multiple_of(GROUP), "{cols} columns do not fill groups of {GROUP}");
         assert!(x.len().is_multiple_of(cols), "{} values do not fill rows of {cols}", x.len());
-        self.rows = x.len() / cols;
         self.cols = cols;
         let count = x.len() / GROUP;
         self.groups.truncate(count);
@@ -81,109 +55,75 @@ impl QuantizedRows {
         }
     }
 
-    /// The value at `(row, col)` as the kernels see it.
-    pub fn value(&self, row: usize, col: usize) -> f32 {
-        let group = &self.groups[row * (self.cols / GROUP) + col / GROUP];
-        group.scale * f32::from(group.values[col % GROUP])
-    }
-
     /// All rows.
-    pub fn all(&self) -> Q8Rows<'_> {
-        Q8Rows { rows: self.rows, cols: self.cols, groups: &self.groups }
-    }
-}
-
-/// Rows of activations in 8 bits, borrowed.
-#[derive(Clone, Copy, Debug)]
-pub struct Q8Rows<'a> {
-    rows: usize,
-    cols: usize,
-    groups: &'a [QGroup],
-}
-
-impl<'a> Q8Rows<'a> {
-    pub(super) fn groups(&self) -> &'a [QGroup] {
-        self.groups
+    pub fn all(&self) -> Activations<'_> {
+        Activations::Q8 { groups: &self.groups, cols: self.cols }
     }
 }
 
 /// The right-hand side of a matrix product, `[rows, cols]`.
 #[derive(Clone, Copy, Debug)]
+#[allow(missing_docs, reason = "the variants say what the fields are")]
 pub enum Activations<'a> {
-    /// For F32, F16 and BF16 weights.
-    F32 {
-        /// `[rows, cols]`.
-        values: &'a [f32],
-        /// Values of a row.
-        cols: usize,
-    },
-    /// For quantised weights.
-    Q8(Q8Rows<'a>),
+    /// For F32, F16 and BF16 weights: values `[rows, cols]`.
+    F32 { values: &'a [f32], cols: usize },
+    /// For quantised weights: groups `[rows, cols / 32]`.
+    Q8 { groups: &'a [QGroup], cols: usize },
 }
 
 impl Activations<'_> {
     /// Some of its rows.
-    ///
-    /// # Panics
-    /// Where it has no such rows.
     #[must_use]
     pub fn part(self, rows: Range<usize>) -> Self {
         match self {
             Activations::F32 { values, cols } => {
                 Activations::F32 { values: &values[rows.start * cols..rows.end * cols], cols }
             }
-            Activations::Q8(Q8Rows { cols, groups, .. }) => {
+            Activations::Q8 { groups, cols } => {
                 let row = cols / GROUP;
-                let (groups, rows) = (&groups[rows.start * row..rows.end * row], rows.len());
-                Activations::Q8(Q8Rows { rows, cols, groups })
+                Activations::Q8 { groups: &groups[rows.start * row..rows.end * row], cols }
             }
         }
     }
 
     /// Rows (tokens).
     pub fn rows(&self) -> usize {
-        match self {
-            Activations::F32 { values, cols } => values.len().checked_div(*cols).unwrap_or(0),
-            Activations::Q8(rows) => rows.rows,
-        }
+        let values = match self {
+            Activations::F32 { values, .. } => values.len(),
+            Activations::Q8 { groups, .. } => groups.len() * GROUP,
+        };
+        values.checked_div(self.cols()).unwrap_or(0)
     }
 
     /// Values of a row.
     pub fn cols(&self) -> usize {
-        match self {
-            Activations::F32 { cols, .. } => *cols,
-            Activations::Q8(rows) => rows.cols,
-        }
+        let (Activations::F32 { cols, .. } | Activations::Q8 { cols, .. }) = self;
+        *cols
     }
 }
 
 fn quantize_groups(isa: Isa, x: &[f32], groups: &mut [QGroup]) {
-    dispatch!(isa, quantize_body(x: &[f32], groups: &mut [QGroup]));
-}
-
-/// # Safety
-/// The caller has the features of `L`.
-#[inline(always)]
-unsafe fn quantize_body<L: Lanes>(x: &[f32], groups: &mut [QGroup]) {
-    for (x, group) in x.as_chunks::<GROUP>().0.iter().zip(groups) {
-        // SAFETY: features by the caller; 32 values.
-        let absmax = f32::from_bits(unsafe { L::top32(x.as_ptr()) });
-        // Below this 127 / absmax overflows: such a group is zero.
-        let (scale, inverse) = if !absmax.is_finite() {
-            (f32::NAN, 0.0)
-        } else if absmax < 128.0 * f32::MIN_POSITIVE {
-            (0.0, 0.0)
-        } else {
-            (absmax / 127.0, 127.0 / absmax)
-        };
-        let mut sums = [0; 2];
-        for half in 0..2 {
-            let (x, out) = (x[16 * half..].as_ptr(), group.values[16 * half..].as_mut_ptr());
-            // SAFETY: features by the caller; 16 values and 16 places remain.
-            sums[half] = unsafe { L::quantize16(x, inverse, out) };
+    dispatch!(isa, fn<L>(x: &[f32], groups: &mut [QGroup]) {
+        for (x, group) in x.as_chunks::<GROUP>().0.iter().zip(groups) {
+            // SAFETY: features by the caller; 32 values.
+            let absmax = f32::from_bits(unsafe { L::top32(x.as_ptr()) });
+            // Below this 127 / absmax overflows: such a group is zero.
+            let (scale, inverse) = if !absmax.is_finite() {
+                (f32::NAN, 0.0)
+            } else if absmax < 128.0 * f32::MIN_POSITIVE {
+                (0.0, 0.0)
+            } else {
+                (absmax / 127.0, 127.0 / absmax)
+            };
+            let mut sums = [0; 2];
+            for half in 0..2 {
+                let (x, out) = (x[16 * half..].as_ptr(), group.values[16 * half..].as_mut_ptr());
+                // SAFETY: features by the caller; 16 values and 16 places remain.
+                sums[half] = unsafe { L::quantize16(x, inverse, out) };
+            }
+            group.scale = scale;
+            group.sums = [sums[0] as i16, sums[1] as i16];
+            group.scaled_sum = scale * (sums[0] + sums[1]) as f32;
         }
-        group.scale = scale;
-        group.sums = [sums[0] as i16, sums[1] as i16];
-        group.scaled_sum = scale * (sums[0] + sums[1]) as f32;
-    }
+    });
 }

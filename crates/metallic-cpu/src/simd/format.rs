@@ -1,4 +1,6 @@
-//! What tells the packed integer formats apart, as constants the kernels are compiled for.
+//! What tells packed formats apart, as constants the kernels are compiled for.
+
+use super::lanes::Lanes;
 
 use metallic_core::quant;
 
@@ -80,4 +82,52 @@ formats! {
     IQ4NL: 4 bits, offset 128, super false, min false, halves 1, levels IQ4_LEVELS;
     IQ4XS: 4 bits, offset 128, super true, min false, halves 1, levels IQ4_LEVELS;
     MXFP4: 4 bits, offset 12, super false, min false, halves 1, levels MXFP4_LEVELS, brain true;
+}
+
+/// `$body` with `$q` the [`Format`] of a quantised type; `$other` for the rest.
+macro_rules! with_format {
+    ($dtype:expr, |$q:ident| $body:expr, else $other:expr) => {
+        with_format!($dtype, |$q| $body, else $other;
+            Q4_0 Q4_1 Q5_0 Q5_1 Q8_0 Q2K Q3K Q4K Q5K Q6K IQ4NL IQ4XS MXFP4)
+    };
+    ($dtype:expr, |$q:ident| $body:expr, else $other:expr; $($name:ident)*) => {
+        match $dtype {
+            $(DType::$name => {
+                type $q = $crate::simd::format::$name;
+                $body
+            })*
+            DType::F32 | DType::F16 | DType::BF16 | DType::I32 | DType::U32 | DType::U8 => $other,
+        }
+    };
+}
+pub(super) use with_format;
+
+/// How 16 plain numbers are read.
+pub(super) trait Element {
+    /// Bytes of a number.
+    const SIZE: usize;
+    /// # Safety
+    /// The caller has the features of `L`; 16 numbers can be read at `p`.
+    unsafe fn load<L: Lanes>(p: *const u8) -> L::F;
+}
+
+macro_rules! elements {
+    ($($name:ident $size:literal |$p:ident| $load:expr;)*) => {$(
+        pub(super) struct $name;
+        impl Element for $name {
+            const SIZE: usize = $size;
+            #[inline(always)]
+            unsafe fn load<L: Lanes>($p: *const u8) -> L::F {
+                // SAFETY: by the caller.
+                unsafe { $load }
+            }
+        }
+    )*};
+}
+
+elements! {
+    F32 4 |p| L::load(p.cast());
+    F16 2 |p| L::load_f16(p);
+    BF16 2 |p| L::load_bf16(p);
+    I8 1 |p| L::load_i8(p);
 }

@@ -82,27 +82,40 @@ fn probe() -> Isa {
     Isa::Portable
 }
 
-/// Runs a generic body `f::<Lanes>(args)` compiled for the given instruction set.
+/// Declares functions `avx512`, `avx2` and `portable`: a generic body `f::<Lanes>(args)` compiled for each instruction set.
 ///
 /// The body must be `#[inline(always)]`: it takes on the target features of the function it lands in.
-macro_rules! dispatch {
-    ($isa:expr, $body:ident $(::<$($g:ty),*>)? ($($arg:ident: $ty:ty),*) $(-> $ret:ty)?) => {{
+macro_rules! compile {
+    ($body:ident $(::<$g:ty>)? ($($arg:ident: $ty:ty),*) $(-> $ret:ty)?) => {
         #[cfg(target_arch = "x86_64")]
         #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,avx2,fma,f16c")]
         fn avx512($($arg: $ty),*) $(-> $ret)? {
             // SAFETY: this function has the features `Avx512` asks for.
-            unsafe { $body::<$crate::simd::lanes::Avx512 $($(, $g)*)?>($($arg),*) }
+            unsafe { $body::<$crate::simd::lanes::Avx512 $(, $g)?>($($arg),*) }
         }
         #[cfg(target_arch = "x86_64")]
         #[target_feature(enable = "avx2,fma,f16c")]
         fn avx2($($arg: $ty),*) $(-> $ret)? {
             // SAFETY: this function has the features `Avx2` asks for.
-            unsafe { $body::<$crate::simd::lanes::Avx2 $($(, $g)*)?>($($arg),*) }
+            unsafe { $body::<$crate::simd::lanes::Avx2 $(, $g)?>($($arg),*) }
         }
         fn portable($($arg: $ty),*) $(-> $ret)? {
             // SAFETY: `Portable` asks for no feature.
-            unsafe { $body::<$crate::simd::lanes::Portable $($(, $g)*)?>($($arg),*) }
+            unsafe { $body::<$crate::simd::lanes::Portable $(, $g)?>($($arg),*) }
         }
+    };
+}
+
+/// Runs a generic body, as [`compile`] takes it, for the given instruction set. It may also stand in place, as
+/// `fn<L>(args) { .. }`.
+macro_rules! dispatch {
+    ($isa:expr, fn<$lanes:ident>($($arg:ident: $ty:ty),*) $(-> $ret:ty)? $body:block) => {{
+        #[inline(always)]
+        unsafe fn body<$lanes: $crate::simd::lanes::Lanes>($($arg: $ty),*) $(-> $ret)? $body
+        dispatch!($isa, body($($arg: $ty),*) $(-> $ret)?)
+    }};
+    ($isa:expr, $body:ident($($arg:ident: $ty:ty),*) $(-> $ret:ty)?) => {{
+        $crate::simd::isa::compile!($body($($arg: $ty),*) $(-> $ret)?);
         match $isa.usable() {
             // SAFETY: `usable` names only what this processor has.
             #[cfg(target_arch = "x86_64")]
@@ -114,7 +127,7 @@ macro_rules! dispatch {
         }
     }};
 }
-pub(super) use dispatch;
+pub(super) use {compile, dispatch};
 
 #[cfg(test)]
 mod tests {

@@ -3,8 +3,8 @@
 use metallic_core::DType;
 
 use super::activations::{Activations, GROUP, QGroup};
-use super::format::Format;
-use super::isa::Isa;
+use super::format::{BF16, Element, F16, F32, Format, with_format};
+use super::isa::{Isa, compile};
 #[cfg(target_arch = "x86_64")]
 use super::lanes::{Avx2, Avx512};
 use super::lanes::{Lanes, Portable};
@@ -38,6 +38,26 @@ enum Body {
     Float(FloatFn),
 }
 
+/// What was compiled for an instruction set, and how many tokens it takes together.
+macro_rules! chosen {
+    ($isa:expr, $kind:ident, $block:ident) => {
+        match $isa.usable() {
+            #[cfg(target_arch = "x86_64")]
+            Isa::Avx512Vnni => (Body::$kind(avx512), Avx512::$block),
+            #[cfg(target_arch = "x86_64")]
+            Isa::Avx2 => (Body::$kind(avx2), Avx2::$block),
+            _ => (Body::$kind(portable), Portable::$block),
+        }
+    };
+}
+
+macro_rules! float {
+    ($isa:expr, $element:ty) => {{
+        compile!(float_body::<$element>(w: &[u8], x: &[f32], count: usize, y: &mut Block));
+        chosen!($isa, Float, FLOAT_BLOCK)
+    }};
+}
+
 /// A kernel chosen for an instruction set and a type.
 #[derive(Clone, Copy)]
 pub(super) struct Kernel {
@@ -49,13 +69,15 @@ pub(super) struct Kernel {
 impl Kernel {
     /// The kernel for weights of `dtype`, a float or quantised type.
     pub(super) fn of(isa: Isa, dtype: DType) -> Kernel {
-        let (body, block) = match isa.usable() {
-            #[cfg(target_arch = "x86_64")]
-            Isa::Avx512Vnni => choose::<Avx512>(dtype),
-            #[cfg(target_arch = "x86_64")]
-            Isa::Avx2 => choose::<Avx2>(dtype),
-            _ => choose::<Portable>(dtype),
-        };
+        let (body, block) = with_format!(dtype, |Q| {
+            compile!(int_body::<Q>(w: &IntTile<'_>, x: &[QGroup], count: usize, y: &mut Block));
+            chosen!(isa, Int, INT_BLOCK)
+        }, else match dtype {
+            DType::F16 => float!(isa, F16),
+            DType::BF16 => float!(isa, BF16),
+            // Packing refuses integers.
+            _ => float!(isa, F32),
+        });
         Kernel { dtype, body, block }
     }
 
@@ -71,9 +93,6 @@ impl Kernel {
     }
 
     /// Products of tile `tile` of `w` with `count` tokens from `token` on; `count` is what `fitting` said.
-    ///
-    /// # Panics
-    /// Where `w` or `x` are of another kind or shape.
     pub(super) fn run(
         &self,
         w: &PackedMatrix,
@@ -84,12 +103,12 @@ impl Kernel {
     ) {
         assert!(w.dtype() == self.dtype && w.cols() == x.cols());
         assert!((1..=self.block).contains(&count) && token + count <= x.rows());
-        let values = w.tile_values(tile);
+        let values = w.values.tile(tile);
         match (self.body, x) {
-            (Body::Int(body), Activations::Q8(rows)) => {
-                let groups = w.cols() / GROUP;
-                let x = &rows.groups()[token * groups..(token + count) * groups];
-                let tile = IntTile { values, scales: w.tile_scales(tile), groups };
+            (Body::Int(body), Activations::Q8 { groups: x, cols }) => {
+                let groups = cols / GROUP;
+                let x = &x[token * groups..(token + count) * groups];
+                let tile = IntTile { values, scales: w.scales.tile(tile), groups };
                 // SAFETY: the processor has the instructions (`of`); the tile has `groups` groups of this
                 // type, and `x` has `count` rows of them.
                 unsafe { body(&tile, x, count, y) }
@@ -103,60 +122,6 @@ impl Kernel {
             _ => panic!("activations of the wrong kind for {w:?}"),
         }
     }
-}
-
-/// What an instruction set calls its entry points.
-trait Entry: Lanes {
-    fn int<Q: Format>() -> IntFn;
-    fn float<D: Element>() -> FloatFn;
-}
-
-macro_rules! entry {
-    ($lanes:ident $(, $features:literal)?) => {
-        impl Entry for $lanes {
-            fn int<Q: Format>() -> IntFn {
-                $(#[target_feature(enable = $features)])?
-                unsafe fn body<Q: Format>(w: &IntTile<'_>, x: &[QGroup], count: usize, y: &mut Block) {
-                    // SAFETY: this function has the features; the rest by the caller.
-                    unsafe { int_body::<$lanes, Q>(w, x, count, y) }
-                }
-                body::<Q>
-            }
-
-            fn float<D: Element>() -> FloatFn {
-                $(#[target_feature(enable = $features)])?
-                unsafe fn body<D: Element>(w: &[u8], x: &[f32], count: usize, y: &mut Block) {
-                    // SAFETY: this function has the features; the rest by the caller.
-                    unsafe { float_body::<$lanes, D>(w, x, count, y) }
-                }
-                body::<D>
-            }
-        }
-    };
-}
-
-#[cfg(target_arch = "x86_64")]
-entry!(Avx512, "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,avx2,fma,f16c");
-#[cfg(target_arch = "x86_64")]
-entry!(Avx2, "avx2,fma,f16c");
-entry!(Portable);
-
-fn choose<L: Entry>(dtype: DType) -> (Body, usize) {
-    fn int<L: Entry, Q: Format>() -> (Body, usize) {
-        (Body::Int(L::int::<Q>()), L::INT_BLOCK)
-    }
-    macro_rules! pick {
-        ($($name:ident)*) => {
-            match dtype {
-                $(DType::$name => int::<L, super::format::$name>(),)*
-                DType::F16 => (Body::Float(L::float::<F16>()), L::FLOAT_BLOCK),
-                DType::BF16 => (Body::Float(L::float::<BF16>()), L::FLOAT_BLOCK),
-                // Packing refuses integers.
-                DType::F32 | DType::I32 | DType::U32 | DType::U8 => (Body::Float(L::float::<F32>()), L::FLOAT_BLOCK),
-            }
-        };
-    }
-    pick!(Q4_0 Q4_1 Q5_0 Q5_1 Q8_0 Q2K Q3K Q4K Q5K Q6K IQ4NL IQ4XS MXFP4)
 }
 
 /// # Safety
@@ -233,46 +198,6 @@ unsafe fn int_block<L: Lanes, Q: Format, const T: usize>(w: &IntTile<'_>, x: &[Q
         for t in 0..T {
             L::store(total[t], y[t].as_mut_ptr());
         }
-    }
-}
-
-/// A float type of weights.
-trait Element {
-    /// Bytes of an element.
-    const SIZE: usize;
-    /// # Safety
-    /// The caller has the features of `L`; 16 elements can be read at `p`.
-    unsafe fn load<L: Lanes>(p: *const u8) -> L::F;
-}
-
-struct F32;
-struct F16;
-struct BF16;
-
-impl Element for F32 {
-    const SIZE: usize = 4;
-    #[inline(always)]
-    unsafe fn load<L: Lanes>(p: *const u8) -> L::F {
-        // SAFETY: by the caller.
-        unsafe { L::load(p.cast()) }
-    }
-}
-
-impl Element for F16 {
-    const SIZE: usize = 2;
-    #[inline(always)]
-    unsafe fn load<L: Lanes>(p: *const u8) -> L::F {
-        // SAFETY: by the caller.
-        unsafe { L::load_f16(p) }
-    }
-}
-
-impl Element for BF16 {
-    const SIZE: usize = 2;
-    #[inline(always)]
-    unsafe fn load<L: Lanes>(p: *const u8) -> L::F {
-        // SAFETY: by the caller.
-        unsafe { L::load_bf16(p) }
     }
 }
 

@@ -57,17 +57,11 @@ impl KvType {
 }
 
 /// Writes one position's key into the keys of a block.
-///
-/// # Panics
-/// Where `keys` is no block of heads of `src.len()`, or `position` is beyond it.
 pub fn store_key(isa: Isa, kind: KvType, src: &[f32], position: usize, keys: &mut [u8]) {
     store(isa, Place { kind, position, turned: true }, src, keys);
 }
 
 /// Writes one position's value into the values of a block.
-///
-/// # Panics
-/// Where `values` is no block of heads of `src.len()`, or `position` is beyond it.
 pub fn store_value(isa: Isa, kind: KvType, src: &[f32], position: usize, values: &mut [u8]) {
     store(isa, Place { kind, position, turned: false }, src, values);
 }

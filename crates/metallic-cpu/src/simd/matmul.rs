@@ -23,18 +23,12 @@ pub enum Gate {
 
 /// The left-hand side of a product.
 #[derive(Clone, Copy, Debug)]
+#[allow(missing_docs, reason = "the formulas say what the fields are")]
 pub enum Factors<'a> {
     /// `y = W x`.
     Plain(&'a PackedMatrix),
-    /// `y = act(G x) * (U x)`; both matrices have one shape.
-    Gated {
-        /// `G`.
-        gate: &'a PackedMatrix,
-        /// `U`.
-        up: &'a PackedMatrix,
-        /// `act`.
-        act: Gate,
-    },
+    /// `y = act(gate x) * (up x)`; both matrices have one shape.
+    Gated { gate: &'a PackedMatrix, up: &'a PackedMatrix, act: Gate },
 }
 
 impl Factors<'_> {
@@ -44,15 +38,6 @@ impl Factors<'_> {
             Factors::Gated { gate, .. } => gate,
         }
     }
-}
-
-/// What becomes of what is already there.
-#[derive(Clone, Copy, Debug)]
-pub enum Accumulate<'a> {
-    /// `out = y`.
-    Replace,
-    /// `out = residual + y`, with the residual `[tokens, rows]`.
-    Residual(&'a [f32]),
 }
 
 /// A borrowed output matrix that the threads of a team write together, each its own columns.
@@ -102,7 +87,7 @@ impl<'a> SharedOut<'a> {
     }
 }
 
-/// One product: `out[t] = accumulate(W x[t] + bias)`.
+/// One product: `out[t] = W x[t] + bias + residual`.
 #[derive(Debug)]
 pub struct Matmul<'a> {
     /// `[n, k]`.
@@ -111,8 +96,8 @@ pub struct Matmul<'a> {
     pub x: Activations<'a>,
     /// `[n]`, added to the product (of a gated one: to its result).
     pub bias: Option<&'a [f32]>,
-    /// What becomes of what is already there.
-    pub accumulate: Accumulate<'a>,
+    /// `[tokens, n]`, added last.
+    pub residual: Option<&'a [f32]>,
     /// `[tokens, n]`.
     pub out: SharedOut<'a>,
 }
@@ -126,14 +111,12 @@ impl Matmul<'_> {
             assert_eq!(gate.is_quantized(), up.is_quantized(), "gate {gate:?} and up {up:?} differ");
         }
         assert_eq!(self.x.cols(), w.cols(), "activations for {w:?}");
-        assert_eq!(matches!(self.x, Activations::Q8(_)), w.is_quantized(), "activations for {w:?}");
+        assert_eq!(matches!(self.x, Activations::Q8 { .. }), w.is_quantized(), "activations for {w:?}");
         if let Activations::F32 { values, cols } = self.x {
             assert_eq!(values.len(), tokens * cols, "activations that do not fill rows");
         }
         assert!(self.bias.is_none_or(|b| b.len() == w.rows()), "a bias for {w:?}");
-        if let Accumulate::Residual(r) = self.accumulate {
-            assert_eq!(r.len(), tokens * w.rows(), "a residual for {w:?}");
-        }
+        assert!(self.residual.is_none_or(|r| r.len() == tokens * w.rows()), "a residual for {w:?}");
         let last = tokens
             .checked_sub(1)
             .map_or(Some(0), |last| last.checked_mul(self.out.stride)?.checked_add(w.rows()));
@@ -174,9 +157,6 @@ struct Part {
 }
 
 /// Computes all `products` in one fork-join of `team`. Allocates nothing.
-///
-/// # Panics
-/// Where shapes or kinds of a product do not fit together.
 pub fn matmul(isa: Isa, team: &Team, products: &mut [Matmul<'_>]) {
     products.iter().for_each(Matmul::check);
     let products = &*products;
@@ -241,7 +221,7 @@ unsafe fn compute(isa: Isa, product: &Matmul<'_>, part: Part) {
     }
 }
 
-/// The end of an output row piece: bias, what was there, store.
+/// The end of an output row piece: bias, residual, store.
 #[inline(always)]
 fn finish(product: &Matmul<'_>, at: usize, from: usize, y: &[f32; TILE], out: &mut [f32]) {
     let mut y = *y;
@@ -250,12 +230,9 @@ fn finish(product: &Matmul<'_>, at: usize, from: usize, y: &[f32; TILE], out: &m
             *y += b;
         }
     }
-    match product.accumulate {
-        Accumulate::Replace => {}
-        Accumulate::Residual(r) => {
-            for (y, old) in y.iter_mut().zip(&r[at..at + out.len()]) {
-                *y += old;
-            }
+    if let Some(residual) = product.residual {
+        for (y, r) in y.iter_mut().zip(&residual[at..at + out.len()]) {
+            *y += r;
         }
     }
     if out.len() == TILE {

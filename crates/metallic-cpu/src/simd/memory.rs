@@ -41,9 +41,6 @@ impl AlignedBytes {
 macro_rules! views {
     ($($name:ident, $name_mut:ident: $ty:ty;)*) => {$(
         /// The numbers that stand in these bytes.
-        ///
-        /// # Panics
-        /// Where the bytes are no whole numbers, or do not begin at their alignment.
         pub fn $name(bytes: &[u8]) -> &[$ty] {
             // SAFETY: any four bytes are such a number.
             let (before, numbers, after) = unsafe { bytes.align_to() };
@@ -52,9 +49,6 @@ macro_rules! views {
         }
 
         /// The numbers that stand in these bytes, to write.
-        ///
-        /// # Panics
-        /// Where the bytes are no whole numbers, or do not begin at their alignment.
         pub fn $name_mut(bytes: &mut [u8]) -> &mut [$ty] {
             let len = bytes.len();
             // SAFETY: any four bytes are such a number, and any such number is four bytes.

@@ -1,7 +1,7 @@
 //! Instruction sets, packed weights, matrix products, vector helpers and the thread team.
 //!
 //! This folder is the only place of the crate with `unsafe`: every public function checks lengths and the
-//! instruction set first, so code outside stays safe.
+//! instruction set first, and panics where lengths do not fit, so code outside stays safe.
 #![allow(unsafe_code)]
 // Every vector load in this folder is an unaligned one.
 #![allow(clippy::cast_ptr_alignment)]
@@ -23,14 +23,14 @@ mod team;
 #[cfg(test)]
 mod tests;
 
-pub use activations::{Activations, GROUP, Q8Rows, QuantizedRows};
+pub use activations::{Activations, GROUP, QGroup, QuantizedRows};
 pub use attend::{KvBlock, Seen, Tile, TileShape};
 pub use isa::Isa;
 pub use kv::{KvType, store_key, store_value};
 pub use math::{
     add, axpy, dot_f32, exp_in_place, gated, rms_norm, scale, silu_in_place, softmax, sum_of_squares,
 };
-pub use matmul::{Accumulate, Factors, Gate, Matmul, SharedOut, matmul};
+pub use matmul::{Factors, Gate, Matmul, SharedOut, matmul};
 pub use memory::{AlignedBytes, bytes_of, floats, floats_mut, words, words_mut};
 pub use pack::{PackError, PackedMatrix, TILE};
 pub use team::Team;

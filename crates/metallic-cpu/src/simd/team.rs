@@ -47,12 +47,6 @@ pub struct Team {
     workers: Vec<JoinHandle<()>>,
 }
 
-impl std::fmt::Debug for Team {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Team").field("threads", &self.threads()).finish_non_exhaustive()
-    }
-}
-
 impl Team {
     /// A team of `threads` threads, the caller among them (0 counts as 1). Fails where the system refuses a thread.
     pub fn new(threads: usize) -> io::Result<Team> {
@@ -126,9 +120,6 @@ impl Team {
     }
 
     /// Runs `body(i, chunk)` for every chunk of `chunk_len` elements (the last may be shorter), as [`Team::run`].
-    ///
-    /// # Panics
-    /// Where `chunk_len` is 0, or as [`Team::run`] does.
     pub fn for_chunks<T: Send>(
         &self,
         data: &mut [T],
@@ -136,21 +127,14 @@ impl Team {
         body: impl Fn(usize, &mut [T]) + Sync,
     ) {
         assert!(chunk_len > 0, "chunks of no elements");
-        let len = data.len();
-        let base = SharedPtr(data.as_mut_ptr());
-        self.run(len.div_ceil(chunk_len), &|i| {
-            let from = i * chunk_len;
-            let count = chunk_len.min(len - from);
-            // SAFETY: chunks lie inside `data` and do not overlap, each task runs once, and `data` is borrowed until `run` returns.
-            let chunk = unsafe { std::slice::from_raw_parts_mut(base.get().add(from), count) };
-            body(i, chunk);
+        let data = SharedSlice::new(data);
+        self.run(data.len.div_ceil(chunk_len), &|i| {
+            // SAFETY: chunks do not overlap, each task runs once, and `data` is borrowed until `run` returns.
+            body(i, unsafe { data.chunk(i, chunk_len) });
         });
     }
 
     /// Runs `body(i, a's i-th chunk, b's i-th chunk)` for every chunk of both, of `lens` elements each, as [`Team::run`].
-    ///
-    /// # Panics
-    /// Where a length is 0 or the two have not the same number of chunks, or as [`Team::run`] does.
     pub fn for_both<T: Send, U: Send>(
         &self,
         a: &mut [T],
@@ -159,38 +143,27 @@ impl Team {
         body: impl Fn(usize, &mut [T], &mut [U]) + Sync,
     ) {
         assert!(lens[0] > 0 && lens[1] > 0, "chunks of no elements");
-        let (count, sizes) = (a.len().div_ceil(lens[0]), [a.len(), b.len()]);
-        assert_eq!(count, b.len().div_ceil(lens[1]), "chunks of two slices");
-        let (a, b) = (SharedPtr(a.as_mut_ptr()), SharedPtr(b.as_mut_ptr()));
+        let (a, b) = (SharedSlice::new(a), SharedSlice::new(b));
+        let count = a.len.div_ceil(lens[0]);
+        assert_eq!(count, b.len.div_ceil(lens[1]), "chunks of two slices");
         self.run(count, &|i| {
-            let from = lens.map(|len| i * len);
-            let len = |which: usize| lens[which].min(sizes[which] - from[which]);
-            // SAFETY: chunks lie inside their slice and do not overlap, each task runs once, and both are borrowed until `run` returns.
-            let (a, b) = unsafe {
-                (
-                    std::slice::from_raw_parts_mut(a.get().add(from[0]), len(0)),
-                    std::slice::from_raw_parts_mut(b.get().add(from[1]), len(1)),
-                )
-            };
+            // SAFETY: chunks do not overlap, each task runs once, and both slices are borrowed until `run` returns.
+            let (a, b) = unsafe { (a.chunk(i, lens[0]), b.chunk(i, lens[1])) };
             body(i, a, b);
         });
     }
 
     /// Runs `body(i, piece)` for pieces of `data` one after another, the `i`-th ending at `ends[i]`, as [`Team::run`].
-    ///
-    /// # Panics
-    /// Where an end lies before the last one or beyond `data`, or as [`Team::run`] does.
     pub fn for_pieces<T: Send>(&self, data: &mut [T], ends: &[usize], body: impl Fn(usize, &mut [T]) + Sync) {
         assert!(
             ends.is_sorted() && ends.last().is_none_or(|end| *end <= data.len()),
             "pieces beyond the data"
         );
-        let base = SharedPtr(data.as_mut_ptr());
+        let data = SharedSlice::new(data);
         self.run(ends.len(), &|i| {
             let from = i.checked_sub(1).map_or(0, |before| ends[before]);
-            // SAFETY: pieces lie inside `data` and do not overlap (above), each task runs once, and `data` is borrowed until `run` returns.
-            let piece = unsafe { std::slice::from_raw_parts_mut(base.get().add(from), ends[i] - from) };
-            body(i, piece);
+            // SAFETY: pieces do not overlap (above), each task runs once, and `data` is borrowed until `run` returns.
+            body(i, unsafe { data.part(from, ends[i]) });
         });
     }
 }
@@ -206,19 +179,38 @@ impl Drop for Team {
     }
 }
 
-/// A pointer that tasks share; each use says why it is sound.
-pub(super) struct SharedPtr<T>(pub(super) *mut T);
+/// A slice that tasks share; each use says why it is sound.
+struct SharedSlice<T> {
+    data: *mut T,
+    len: usize,
+}
 
-impl<T> SharedPtr<T> {
-    pub(super) fn get(&self) -> *mut T {
-        self.0
+#[allow(clippy::mut_from_ref, reason = "parts of different tasks do not overlap")]
+impl<T> SharedSlice<T> {
+    fn new(data: &mut [T]) -> SharedSlice<T> {
+        SharedSlice { data: data.as_mut_ptr(), len: data.len() }
+    }
+
+    /// # Safety
+    /// The slice is still borrowed, and nobody else has any of this part.
+    unsafe fn part(&self, from: usize, to: usize) -> &mut [T] {
+        assert!(from <= to && to <= self.len, "a part beyond the data");
+        // SAFETY: inside the slice (above), and by the caller.
+        unsafe { std::slice::from_raw_parts_mut(self.data.add(from), to - from) }
+    }
+
+    /// The `i`-th of its chunks of `len`.
+    ///
+    /// # Safety
+    /// As [`SharedSlice::part`].
+    unsafe fn chunk(&self, i: usize, len: usize) -> &mut [T] {
+        // SAFETY: by the caller.
+        unsafe { self.part(i * len, self.len.min((i + 1) * len)) }
     }
 }
 
 // SAFETY: the pointer is only an address; dereferencing it is unsafe and justified where it happens.
-unsafe impl<T: Send> Sync for SharedPtr<T> {}
-// SAFETY: as above.
-unsafe impl<T: Send> Send for SharedPtr<T> {}
+unsafe impl<T: Send> Sync for SharedSlice<T> {}
 
 /// Takes tasks until none is left. Never unwinds.
 fn share(shared: &Shared, job: Job) {

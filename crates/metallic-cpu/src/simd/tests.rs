@@ -54,6 +54,13 @@ impl Random {
     }
 }
 
+/// A value as the kernels see it.
+fn value(rows: &QuantizedRows, row: usize, col: usize) -> f32 {
+    let Activations::Q8 { groups, cols } = rows.all() else { return f32::NAN };
+    let group = &groups[row * (cols / GROUP) + col / GROUP];
+    group.scale * f32::from(group.values[col % GROUP])
+}
+
 fn weight_types() -> impl Iterator<Item = DType> {
     DType::all().filter(|t| t.is_float() || t.is_quantized())
 }
@@ -87,7 +94,7 @@ impl Case {
         quant::dequantize(dtype, &bytes, &mut dense).expect("a valid matrix");
         let matrix = PackedMatrix::pack(&team(2), dtype, (rows, cols), &bytes).expect("a valid matrix");
         let x = random.floats(tokens * cols);
-        let mut quantized = QuantizedRows::new();
+        let mut quantized = QuantizedRows::default();
         if dtype.is_quantized() {
             quantized.quantize(Isa::Portable, &team(1), &x, cols);
         }
@@ -96,7 +103,7 @@ impl Case {
 
     fn activations(&self) -> Activations<'_> {
         if self.matrix.is_quantized() {
-            Activations::Q8(self.quantized.all())
+            self.quantized.all()
         } else {
             Activations::F32 { values: &self.x, cols: self.matrix.cols() }
         }
@@ -111,7 +118,7 @@ impl Case {
         let cols = self.matrix.cols();
         (0..cols).fold((0.0, 0.0), |(sum, size), k| {
             let x = if self.matrix.is_quantized() {
-                self.quantized.value(token, k)
+                value(&self.quantized, token, k)
             } else {
                 self.x[token * cols + k]
             };
@@ -127,7 +134,7 @@ impl Case {
             weights: Factors::Plain(&self.matrix),
             x: self.activations(),
             bias: None,
-            accumulate: Accumulate::Replace,
+            residual: None,
             out: SharedOut::new(&mut out, rows),
         };
         matmul(isa, &team(threads), &mut [product]);
@@ -211,25 +218,15 @@ fn bias_residual_strides_and_gates_are_applied_where_they_belong() {
             let mut third = vec![0.0; 11 * 35];
             let weights = Factors::Plain(&gate.matrix);
             let gated = Factors::Gated { gate: &gate.matrix, up: &up.matrix, act: Gate::Silu };
-            let product = |weights, bias, accumulate, out| Matmul {
-                weights,
-                x: gate.activations(),
-                bias,
-                accumulate,
-                out,
-            };
+            let product =
+                |weights, bias, residual, out| Matmul { weights, x: gate.activations(), bias, residual, out };
             matmul(
                 isa,
                 &team(2),
                 &mut [
-                    product(
-                        weights,
-                        Some(&*bias),
-                        Accumulate::Residual(&residual),
-                        SharedOut::new(&mut first, stride),
-                    ),
-                    product(weights, None, Accumulate::Residual(&residual), SharedOut::new(&mut second, 35)),
-                    product(gated, None, Accumulate::Replace, SharedOut::new(&mut third, 35)),
+                    product(weights, Some(&*bias), Some(&*residual), SharedOut::new(&mut first, stride)),
+                    product(weights, None, Some(&*residual), SharedOut::new(&mut second, 35)),
+                    product(gated, None, None, SharedOut::new(&mut third, 35)),
                 ],
             );
             for (i, g) in g.iter().enumerate() {
@@ -253,12 +250,12 @@ fn quantised_rows_are_close_the_same_on_every_instruction_set_and_carry_nan() {
     x[100] = f32::INFINITY;
     x[200..256].fill(0.0);
     x[300..330].fill(1e-40);
-    let mut rows = QuantizedRows::with_capacity(40 * 17, 96);
+    let mut rows = QuantizedRows::default();
     let mut first: Option<Vec<u32>> = None;
     for isa in Isa::available() {
         rows.quantize(isa, &team(2), &x, 96);
-        assert_eq!((rows.rows(), rows.cols()), (40 * 17, 96));
-        let values: Vec<f32> = (0..x.len()).map(|i| rows.value(i / 96, i % 96)).collect();
+        assert_eq!((rows.all().rows(), rows.all().cols()), (40 * 17, 96));
+        let values: Vec<f32> = (0..x.len()).map(|i| value(&rows, i / 96, i % 96)).collect();
         for (i, (value, x)) in values.iter().zip(&x).enumerate() {
             match i / 32 {
                 0 | 3 => assert!(value.is_nan(), "{i}"),

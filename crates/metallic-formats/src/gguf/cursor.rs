@@ -11,14 +11,6 @@ pub(super) struct Cursor<'a> {
     pos: usize,
 }
 
-macro_rules! field {
-    ($($name:ident),+) => {
-        $(pub(super) fn $name(&mut self, what: &dyn fmt::Display) -> Result<$name, FormatError> {
-            self.array(what).map($name::from_le_bytes)
-        })+
-    };
-}
-
 impl<'a> Cursor<'a> {
     pub(super) fn new(file: &'a str, bytes: &'a [u8]) -> Cursor<'a> {
         Cursor { file, bytes, pos: 0 }
@@ -46,17 +38,19 @@ impl<'a> Cursor<'a> {
         Ok(taken)
     }
 
-    fn array<const N: usize>(&mut self, what: &dyn fmt::Display) -> Result<[u8; N], FormatError> {
-        match self.bytes.get(self.pos..).and_then(<[u8]>::first_chunk::<N>) {
-            Some(bytes) => {
-                self.pos += N;
-                Ok(*bytes)
-            }
-            None => Err(self.truncated(what, N as u64)),
-        }
+    pub(super) fn array<const N: usize>(&mut self, what: &dyn fmt::Display) -> Result<[u8; N], FormatError> {
+        let bytes = self.bytes[self.pos..].first_chunk().ok_or_else(|| self.truncated(what, N as u64))?;
+        self.pos += N;
+        Ok(*bytes)
     }
 
-    field!(u8, i8, u16, i16, u32, i32, u64, i64, f32, f64);
+    pub(super) fn u32(&mut self, what: &dyn fmt::Display) -> Result<u32, FormatError> {
+        self.array(what).map(u32::from_le_bytes)
+    }
+
+    pub(super) fn u64(&mut self, what: &dyn fmt::Display) -> Result<u64, FormatError> {
+        self.array(what).map(u64::from_le_bytes)
+    }
 
     /// A count of things that take at least `least` bytes each, so that it can be trusted as a capacity.
     pub(super) fn count(&mut self, least: u64, what: &dyn fmt::Display) -> Result<usize, FormatError> {

@@ -2,6 +2,7 @@
 
 mod cursor;
 mod read;
+mod value;
 mod write;
 
 use std::collections::HashMap;
@@ -23,23 +24,6 @@ const DEFAULT_ALIGNMENT: usize = 32;
 const MAX_ALIGNMENT: usize = 1 << 20;
 const MAX_DIMS: usize = 4;
 const MAX_KEY_LEN: usize = 65535;
-
-/// Ids of value types in the file.
-mod id {
-    pub(super) const U8: u32 = 0;
-    pub(super) const I8: u32 = 1;
-    pub(super) const U16: u32 = 2;
-    pub(super) const I16: u32 = 3;
-    pub(super) const U32: u32 = 4;
-    pub(super) const I32: u32 = 5;
-    pub(super) const F32: u32 = 6;
-    pub(super) const BOOL: u32 = 7;
-    pub(super) const STRING: u32 = 8;
-    pub(super) const ARRAY: u32 = 9;
-    pub(super) const U64: u32 = 10;
-    pub(super) const I64: u32 = 11;
-    pub(super) const F64: u32 = 12;
-}
 
 /// A GGUF file: metadata, and tensors whose data stays in the file.
 ///

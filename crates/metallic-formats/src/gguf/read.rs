@@ -5,10 +5,10 @@ use std::collections::HashMap;
 use metallic_core::{Bytes, DType};
 
 use super::cursor::Cursor;
-use super::{Gguf, MAGIC, MAX_DIMS, MAX_KEY_LEN, alignment, id};
+use super::{Gguf, MAGIC, MAX_DIMS, MAX_KEY_LEN, alignment, value};
 use crate::error::shown;
 use crate::tensor::byte_len;
-use crate::{Array, FormatError, Metadata, Tensor, Value};
+use crate::{FormatError, Metadata, Tensor, Value};
 
 /// Bytes of the shortest metadata entry: an empty key, a type, a value of one byte.
 const LEAST_ENTRY: u64 = 8 + 4 + 1;
@@ -35,7 +35,7 @@ pub(super) fn parse(file: &str, bytes: &Bytes) -> Result<Gguf, FormatError> {
     for i in 0..key_count {
         let (key, value) = entry(&mut cursor, i)?;
         if metadata.get(key).is_some() {
-            return Err(duplicate(file, "metadata key", key));
+            return Err(FormatError::duplicate(file, "metadata key", key));
         }
         metadata.insert(key, value);
     }
@@ -46,7 +46,7 @@ pub(super) fn parse(file: &str, bytes: &Bytes) -> Result<Gguf, FormatError> {
     for i in 0..tensor_count {
         let info = info(&mut cursor, i, alignment)?;
         if index.insert(info.name.clone(), i).is_some() {
-            return Err(duplicate(file, "tensor", &info.name));
+            return Err(FormatError::duplicate(file, "tensor", &info.name));
         }
         infos.push(info);
     }
@@ -56,10 +56,6 @@ pub(super) fn parse(file: &str, bytes: &Bytes) -> Result<Gguf, FormatError> {
     let start = cursor.pos().next_multiple_of(alignment);
     let tensors = infos.into_iter().map(|info| place(file, bytes, start, info)).collect::<Result<_, _>>()?;
     Ok(Gguf { metadata, version, alignment, tensors, index })
-}
-
-fn duplicate(file: &str, kind: &'static str, name: &str) -> FormatError {
-    FormatError::Duplicate { file: file.into(), kind, name: shown(name) }
 }
 
 /// Magic and version; says so where the file is of the other byte order.
@@ -97,87 +93,7 @@ fn entry<'a>(cursor: &mut Cursor<'a>, i: usize) -> Result<(&'a str, Value), Form
         return Err(FormatError::header(cursor.file, what, key.len(), needed));
     }
     let kind = cursor.u32(&format_args!("the type of metadata key `{}`", shown(key)))?;
-    Ok((key, value(cursor, key, kind)?))
-}
-
-fn value(cursor: &mut Cursor, key: &str, kind: u32) -> Result<Value, FormatError> {
-    let name = shown(key);
-    let what = &format_args!("metadata key `{name}`");
-    Ok(match kind {
-        id::U8 => Value::U8(cursor.u8(what)?),
-        id::I8 => Value::I8(cursor.i8(what)?),
-        id::U16 => Value::U16(cursor.u16(what)?),
-        id::I16 => Value::I16(cursor.i16(what)?),
-        id::U32 => Value::U32(cursor.u32(what)?),
-        id::I32 => Value::I32(cursor.i32(what)?),
-        id::F32 => Value::F32(cursor.f32(what)?),
-        id::BOOL => Value::Bool(truth(cursor.file, key, cursor.u8(what)?)?),
-        id::STRING => Value::String(cursor.string(what)?.to_string()),
-        id::ARRAY => Value::Array(array(cursor, key)?),
-        id::U64 => Value::U64(cursor.u64(what)?),
-        id::I64 => Value::I64(cursor.i64(what)?),
-        id::F64 => Value::F64(cursor.f64(what)?),
-        _ => {
-            return Err(FormatError::key(
-                cursor.file,
-                key,
-                format!("of type id {kind}"),
-                "a type id from 0 to 12",
-            ));
-        }
-    })
-}
-
-fn truth(file: &str, key: &str, byte: u8) -> Result<bool, FormatError> {
-    match byte {
-        0 => Ok(false),
-        1 => Ok(true),
-        _ => Err(FormatError::key(file, key, format!("a bool stored as {byte}"), "0 or 1")),
-    }
-}
-
-fn array(cursor: &mut Cursor, key: &str) -> Result<Array, FormatError> {
-    let name = shown(key);
-    let what = &format_args!("the array in metadata key `{name}`");
-    let kind = cursor.u32(what)?;
-    macro_rules! numbers {
-        ($variant:ident, $t:ty) => {{
-            const SIZE: usize = size_of::<$t>();
-            let count = cursor.count(SIZE as u64, &format_args!("the length of {what}"))?;
-            let (values, _) = cursor.take((count * SIZE) as u64, what)?.as_chunks::<SIZE>();
-            Array::$variant(values.iter().map(|bytes| <$t>::from_le_bytes(*bytes)).collect())
-        }};
-    }
-    Ok(match kind {
-        id::U8 => numbers!(U8, u8),
-        id::I8 => numbers!(I8, i8),
-        id::U16 => numbers!(U16, u16),
-        id::I16 => numbers!(I16, i16),
-        id::U32 => numbers!(U32, u32),
-        id::I32 => numbers!(I32, i32),
-        id::F32 => numbers!(F32, f32),
-        id::U64 => numbers!(U64, u64),
-        id::I64 => numbers!(I64, i64),
-        id::F64 => numbers!(F64, f64),
-        id::BOOL => {
-            let count = cursor.count(1, &format_args!("the length of {what}"))?;
-            let bytes = cursor.take(count as u64, what)?;
-            Array::Bool(bytes.iter().map(|byte| truth(cursor.file, key, *byte)).collect::<Result<_, _>>()?)
-        }
-        id::STRING => {
-            let count = cursor.count(8, &format_args!("the length of {what}"))?;
-            let strings =
-                (0..count).map(|i| cursor.string(&format_args!("entry {i} of {what}")).map(str::to_string));
-            Array::Strings(strings.collect::<Result<_, _>>()?)
-        }
-        id::ARRAY => {
-            return Err(FormatError::key(cursor.file, key, "an array of arrays", "an array of plain values"));
-        }
-        _ => {
-            let found = format!("an array of type id {kind}");
-            return Err(FormatError::key(cursor.file, key, found, "an element type id from 0 to 12"));
-        }
-    })
+    Ok((key, value::read(cursor, key, kind)?))
 }
 
 fn info(cursor: &mut Cursor, i: usize, alignment: usize) -> Result<Info, FormatError> {

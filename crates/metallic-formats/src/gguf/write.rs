@@ -7,10 +7,9 @@ use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use super::{ALIGNMENT_KEY, MAGIC, MAX_DIMS, MAX_KEY_LEN, alignment, id};
-use crate::error::shown;
+use super::{ALIGNMENT_KEY, MAGIC, MAX_DIMS, MAX_KEY_LEN, alignment, value};
 use crate::tensor::byte_len;
-use crate::{Array, FormatError, Metadata, Tensor, Value};
+use crate::{FormatError, Metadata, Tensor, Value};
 
 /// Collects metadata and tensors and writes them as GGUF version 3.
 ///
@@ -83,7 +82,7 @@ impl GgufWriter {
             }
         }
         if !self.names.insert(name.clone()) {
-            return Err(FormatError::Duplicate { file: UNNAMED.into(), kind: "tensor", name: shown(name) });
+            return Err(FormatError::duplicate(UNNAMED, "tensor", name));
         }
         self.tensors.push(tensor);
         Ok(())
@@ -131,27 +130,23 @@ impl GgufWriter {
         out.extend(3_u32.to_le_bytes());
         out.extend((self.tensors.len() as u64).to_le_bytes());
         out.extend((self.metadata.len() as u64).to_le_bytes());
-        for (key, value) in self.metadata.iter() {
+        for (key, given) in self.metadata.iter() {
             if key.len() > MAX_KEY_LEN {
+                let found = format!("under a key of {} bytes", key.len());
                 let needed = format!("a key of at most {MAX_KEY_LEN} bytes");
-                return Err(FormatError::key(
-                    UNNAMED,
-                    key,
-                    format!("under a key of {} bytes", key.len()),
-                    needed,
-                ));
+                return Err(FormatError::key(UNNAMED, key, found, needed));
             }
-            string(&mut out, key);
+            value::string(&mut out, key);
             if key == ALIGNMENT_KEY {
                 // The type the format fixes for it, whatever width it was given in.
-                write_value(&mut out, &Value::U32(alignment as u32));
+                value::write(&mut out, &Value::U32(alignment as u32));
             } else {
-                write_value(&mut out, value);
+                value::write(&mut out, given);
             }
         }
         let mut offset = 0;
         for tensor in &self.tensors {
-            string(&mut out, &tensor.name);
+            value::string(&mut out, &tensor.name);
             out.extend((tensor.shape.len() as u32).to_le_bytes());
             for axis in tensor.shape.iter().rev() {
                 out.extend((*axis as u64).to_le_bytes());
@@ -194,72 +189,4 @@ impl Drop for Temporary {
 
 fn padding(len: usize, alignment: usize) -> usize {
     len.next_multiple_of(alignment) - len
-}
-
-fn string(out: &mut Vec<u8>, text: &str) {
-    out.extend((text.len() as u64).to_le_bytes());
-    out.extend(text.as_bytes());
-}
-
-fn write_value(out: &mut Vec<u8>, value: &Value) {
-    macro_rules! number {
-        ($id:expr, $value:expr) => {{
-            out.extend(u32::to_le_bytes($id));
-            out.extend($value.to_le_bytes());
-        }};
-    }
-    match value {
-        Value::U8(v) => number!(id::U8, v),
-        Value::I8(v) => number!(id::I8, v),
-        Value::U16(v) => number!(id::U16, v),
-        Value::I16(v) => number!(id::I16, v),
-        Value::U32(v) => number!(id::U32, v),
-        Value::I32(v) => number!(id::I32, v),
-        Value::F32(v) => number!(id::F32, v),
-        Value::Bool(v) => number!(id::BOOL, u8::from(*v)),
-        Value::U64(v) => number!(id::U64, v),
-        Value::I64(v) => number!(id::I64, v),
-        Value::F64(v) => number!(id::F64, v),
-        Value::String(text) => {
-            out.extend(id::STRING.to_le_bytes());
-            string(out, text);
-        }
-        Value::Array(values) => {
-            out.extend(id::ARRAY.to_le_bytes());
-            write_array(out, values);
-        }
-    }
-}
-
-fn write_array(out: &mut Vec<u8>, values: &Array) {
-    macro_rules! numbers {
-        ($id:expr, $values:expr) => {{
-            out.extend(u32::to_le_bytes($id));
-            out.extend(($values.len() as u64).to_le_bytes());
-            out.extend($values.iter().flat_map(|v| v.to_le_bytes()));
-        }};
-    }
-    match values {
-        Array::U8(v) => numbers!(id::U8, v),
-        Array::I8(v) => numbers!(id::I8, v),
-        Array::U16(v) => numbers!(id::U16, v),
-        Array::I16(v) => numbers!(id::I16, v),
-        Array::U32(v) => numbers!(id::U32, v),
-        Array::I32(v) => numbers!(id::I32, v),
-        Array::F32(v) => numbers!(id::F32, v),
-        Array::U64(v) => numbers!(id::U64, v),
-        Array::I64(v) => numbers!(id::I64, v),
-        Array::F64(v) => numbers!(id::F64, v),
-        Array::Bool(v) => {
-            let bytes: Vec<u8> = v.iter().map(|b| u8::from(*b)).collect();
-            numbers!(id::BOOL, bytes);
-        }
-        Array::Strings(v) => {
-            out.extend(id::STRING.to_le_bytes());
-            out.extend((v.len() as u64).to_le_bytes());
-            for text in v {
-                string(out, text);
-            }
-        }
-    }
 }

@@ -1,12 +1,13 @@
 //! The JSON of safetensors: the header of a file and the index of a sharded model.
 //!
-//! Read by hand-written visitors, because a map type would drop the first of two equal names in silence.
+//! Read field by field, because a map type would drop the first of two equal names in silence.
 
 use std::fmt;
 use std::marker::PhantomData;
 
 use serde::de::{self, Deserialize, Deserializer, IgnoredAny, MapAccess, Visitor};
 
+use crate::FormatError;
 use crate::error::shown;
 
 /// What the header says of one tensor.
@@ -28,115 +29,111 @@ pub(super) struct Index {
     pub(super) files: Vec<(String, String)>,
 }
 
-/// A JSON object as pairs, in order, doubles included.
-struct Pairs<V>(Vec<(String, V)>);
+/// Reads `text`, the part of `file` that is called `what` in errors.
+pub(super) fn parse<'t, T: Object<'t>>(
+    file: &str,
+    what: &'static str,
+    text: &'t [u8],
+) -> Result<T, FormatError> {
+    let parsed: Result<As<T>, _> = serde_json::from_slice(text);
+    parsed.map(|parsed| parsed.0).map_err(|reason| FormatError::Json { file: file.into(), what, reason })
+}
 
-impl<'de, V: Deserialize<'de>> Deserialize<'de> for Pairs<V> {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Pairs<V>, D::Error> {
-        struct PairsVisitor<V>(PhantomData<V>);
-        impl<'de, V: Deserialize<'de>> Visitor<'de> for PairsVisitor<V> {
-            type Value = Pairs<V>;
+/// A JSON object, and no other JSON, as a value.
+pub(super) trait Object<'de>: Sized {
+    const NEEDED: &'static str;
+    fn read<A: MapAccess<'de>>(map: A) -> Result<Self, A::Error>;
+}
+
+/// What is read as an [`Object`].
+struct As<T>(T);
+
+impl<'de, T: Object<'de>> Deserialize<'de> for As<T> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<As<T>, D::Error> {
+        struct Fields<T>(PhantomData<T>);
+        impl<'de, T: Object<'de>> Visitor<'de> for Fields<T> {
+            type Value = As<T>;
 
             fn expecting(&self, f: &mut fmt::Formatter) -> fmt::Result {
-                f.write_str("an object with a value for each name")
+                f.write_str(T::NEEDED)
             }
 
-            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Pairs<V>, A::Error> {
-                let mut pairs = Vec::new();
-                while let Some(pair) = map.next_entry()? {
-                    pairs.push(pair);
-                }
-                Ok(Pairs(pairs))
+            fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<As<T>, A::Error> {
+                T::read(map).map(As)
             }
         }
-        deserializer.deserialize_map(PairsVisitor(PhantomData))
+        deserializer.deserialize_map(Fields(PhantomData))
     }
 }
 
-impl<'de> Deserialize<'de> for Header {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Header, D::Error> {
-        struct HeaderVisitor;
-        impl<'de> Visitor<'de> for HeaderVisitor {
-            type Value = Header;
+/// Names and texts, in order, doubles included.
+impl<'de> Object<'de> for Vec<(String, String)> {
+    const NEEDED: &'static str = "an object with a value for each name";
 
-            fn expecting(&self, f: &mut fmt::Formatter) -> fmt::Result {
-                f.write_str("an object with an entry for each tensor")
-            }
-
-            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Header, A::Error> {
-                let mut header = Header { metadata: Vec::new(), tensors: Vec::new() };
-                while let Some(name) = map.next_key::<String>()? {
-                    let named = |error: A::Error| de::Error::custom(format!("`{}`: {error}", shown(&name)));
-                    if name == "__metadata__" {
-                        header.metadata.extend(map.next_value::<Pairs<String>>().map_err(named)?.0);
-                    } else {
-                        let entry = map.next_value().map_err(named)?;
-                        header.tensors.push((name, entry));
-                    }
-                }
-                Ok(header)
-            }
+    fn read<A: MapAccess<'de>>(mut map: A) -> Result<Self, A::Error> {
+        let mut pairs = Vec::new();
+        while let Some(pair) = map.next_entry()? {
+            pairs.push(pair);
         }
-        deserializer.deserialize_map(HeaderVisitor)
+        Ok(pairs)
     }
 }
 
-impl<'de> Deserialize<'de> for Entry {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Entry, D::Error> {
-        struct EntryVisitor;
-        impl<'de> Visitor<'de> for EntryVisitor {
-            type Value = Entry;
+impl<'de> Object<'de> for Header {
+    const NEEDED: &'static str = "an object with an entry for each tensor";
 
-            fn expecting(&self, f: &mut fmt::Formatter) -> fmt::Result {
-                f.write_str("an object with `dtype`, `shape` and `data_offsets`")
-            }
-
-            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Entry, A::Error> {
-                let (mut dtype, mut shape, mut offsets) = (None, None, None);
-                while let Some(field) = map.next_key::<String>()? {
-                    match field.as_str() {
-                        "dtype" => once(&mut dtype, map.next_value()?, "dtype")?,
-                        "shape" => once(&mut shape, map.next_value()?, "shape")?,
-                        "data_offsets" => once(&mut offsets, map.next_value()?, "data_offsets")?,
-                        _ => {
-                            map.next_value::<IgnoredAny>()?;
-                        }
-                    }
-                }
-                Ok(Entry {
-                    dtype: dtype.ok_or_else(|| de::Error::missing_field("dtype"))?,
-                    shape: shape.ok_or_else(|| de::Error::missing_field("shape"))?,
-                    offsets: offsets.ok_or_else(|| de::Error::missing_field("data_offsets"))?,
-                })
+    fn read<A: MapAccess<'de>>(mut map: A) -> Result<Header, A::Error> {
+        let mut header = Header { metadata: Vec::new(), tensors: Vec::new() };
+        while let Some(name) = map.next_key::<String>()? {
+            let named = |error: A::Error| de::Error::custom(format!("`{}`: {error}", shown(&name)));
+            if name == "__metadata__" {
+                header.metadata.extend(map.next_value::<As<Vec<_>>>().map_err(named)?.0);
+            } else {
+                let As(entry) = map.next_value().map_err(named)?;
+                header.tensors.push((name, entry));
             }
         }
-        deserializer.deserialize_map(EntryVisitor)
+        Ok(header)
     }
 }
 
-impl<'de> Deserialize<'de> for Index {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Index, D::Error> {
-        struct IndexVisitor;
-        impl<'de> Visitor<'de> for IndexVisitor {
-            type Value = Index;
+impl<'de> Object<'de> for Entry {
+    const NEEDED: &'static str = "an object with `dtype`, `shape` and `data_offsets`";
 
-            fn expecting(&self, f: &mut fmt::Formatter) -> fmt::Result {
-                f.write_str("an object with a `weight_map`")
-            }
-
-            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Index, A::Error> {
-                let mut files = None;
-                while let Some(field) = map.next_key::<String>()? {
-                    if field == "weight_map" {
-                        once(&mut files, map.next_value::<Pairs<String>>()?.0, "weight_map")?;
-                    } else {
-                        map.next_value::<IgnoredAny>()?;
-                    }
+    fn read<A: MapAccess<'de>>(mut map: A) -> Result<Entry, A::Error> {
+        let (mut dtype, mut shape, mut offsets) = (None, None, None);
+        while let Some(field) = map.next_key::<String>()? {
+            match field.as_str() {
+                "dtype" => once(&mut dtype, map.next_value()?, "dtype")?,
+                "shape" => once(&mut shape, map.next_value()?, "shape")?,
+                "data_offsets" => once(&mut offsets, map.next_value()?, "data_offsets")?,
+                _ => {
+                    map.next_value::<IgnoredAny>()?;
                 }
-                Ok(Index { files: files.ok_or_else(|| de::Error::missing_field("weight_map"))? })
             }
         }
-        deserializer.deserialize_map(IndexVisitor)
+        Ok(Entry {
+            dtype: dtype.ok_or_else(|| de::Error::missing_field("dtype"))?,
+            shape: shape.ok_or_else(|| de::Error::missing_field("shape"))?,
+            offsets: offsets.ok_or_else(|| de::Error::missing_field("data_offsets"))?,
+        })
+    }
+}
+
+impl<'de> Object<'de> for Index {
+    const NEEDED: &'static str = "an object with a `weight_map`";
+
+    fn read<A: MapAccess<'de>>(mut map: A) -> Result<Index, A::Error> {
+        let mut files = None;
+        while let Some(field) = map.next_key::<String>()? {
+            match field.as_str() {
+                "weight_map" => once(&mut files, map.next_value::<As<_>>()?.0, "weight_map")?,
+                _ => {
+                    map.next_value::<IgnoredAny>()?;
+                }
+            }
+        }
+        Ok(Index { files: files.ok_or_else(|| de::Error::missing_field("weight_map"))? })
     }
 }
 

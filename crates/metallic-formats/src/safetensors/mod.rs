@@ -93,11 +93,7 @@ impl SafeTensors {
     fn open_index(path: &Path) -> Result<SafeTensors, FormatError> {
         let file = path.display().to_string();
         let text = map(path)?;
-        let index: Index = serde_json::from_slice(&text).map_err(|reason| FormatError::Json {
-            file: file.clone(),
-            what: "the index",
-            reason,
-        })?;
+        let index: Index = header::parse(&file, "the index", &text)?;
 
         let mut model = SafeTensors::empty(&file);
         let shards: BTreeSet<&str> = index.files.iter().map(|(_, shard)| shard.as_str()).collect();
@@ -122,8 +118,7 @@ impl SafeTensors {
         }
         for tensor in place(file, &data, header.tensors)? {
             if self.index.insert(tensor.name.clone(), self.tensors.len()).is_some() {
-                let name = shown(&tensor.name);
-                return Err(FormatError::Duplicate { file: file.into(), kind: "tensor", name });
+                return Err(FormatError::duplicate(file, "tensor", &tensor.name));
             }
             self.tensors.push(tensor);
         }
@@ -170,12 +165,7 @@ fn split(file: &str, bytes: &Bytes) -> Result<(Header, Bytes), FormatError> {
         let found = format!("not UTF-8 at its byte {}", error.valid_up_to());
         FormatError::header(file, "the header", found, "JSON in UTF-8")
     })?;
-    let header = serde_json::from_str(text).map_err(|reason| FormatError::Json {
-        file: file.into(),
-        what: "the header",
-        reason,
-    })?;
-    Ok((header, data))
+    Ok((header::parse(file, "the header", text.as_bytes())?, data))
 }
 
 /// Tensors with their windows into `data`, by place. As the format demands they cover it without overlap,

@@ -1,5 +1,5 @@
 use super::*;
-use crate::kernels::{Arg, Constants, Family, Kernel, reads, updates, writes};
+use crate::kernels::{Arg, Constants, Family, Kernel, Params, reads, updates, writes};
 
 const FAMILY: Family = Family { name: "t", params: &[], uses: &[], text: "", kernels: &[] };
 const ARGS: &[Arg] = &[reads("x", 4), writes("out", 4), updates("state", 4)];
@@ -12,6 +12,7 @@ fn launch(args: &'static [Arg]) -> Launch {
         threads: [1; 3],
         threadgroup_bytes: 0,
         work: 0,
+        bytewise: false,
     }
 }
 
@@ -26,7 +27,7 @@ fn region(buffer: u32, offset: usize, len: usize) -> Region {
 /// Every command that does this with the region. What else they touch lies in buffers from `own` on.
 fn commands(access: Access, on: Region, own: u32) -> Vec<(&'static str, Command)> {
     let other = |index: u32, len: usize| region(own + index, 0, len);
-    let (x, out, state) = (other(0, 8).read(), other(1, 8).write(), other(2, 8).read_write());
+    let (x, out, state) = (other(0, 8).read(), other(1, 8).write(), other(2, 8).bind(Access::ReadWrite));
     let (to, from) = (other(3, on.len()), other(4, on.len()));
     match access {
         Access::Read => vec![
@@ -39,13 +40,16 @@ fn commands(access: Access, on: Region, own: u32) -> Vec<(&'static str, Command)
             ("a fill writes", Command::Fill { to: on, value: 7 }),
         ],
         Access::ReadWrite => vec![
-            ("a dispatch updates", dispatch(&[x, out, on.read_write()])),
+            ("a dispatch updates", dispatch(&[x, out, on.bind(Access::ReadWrite)])),
             ("a dispatch reads and writes", dispatch(&[on.read(), on.write(), state])),
             ("a copy onto itself", Command::Copy { from: on, to: on }),
         ],
         Access::Unused => vec![
-            ("a dispatch passes by", dispatch(&[on.unused(), out, state])),
-            ("a dispatch passes by what it could write", dispatch(&[x, on.unused(), on.unused()])),
+            ("a dispatch passes by", dispatch(&[on.bind(Access::Unused), out, state])),
+            (
+                "a dispatch passes by what it could write",
+                dispatch(&[x, on.bind(Access::Unused), on.bind(Access::Unused)]),
+            ),
         ],
     }
 }
@@ -135,18 +139,19 @@ fn a_binding_says_what_the_kernel_does() {
     for (index, binding, problem) in [
         (0, on.read(), None),
         (0, on.write(), Some("bound for writing, the kernel only reads it")),
-        (0, on.read_write(), Some("bound for writing, the kernel only reads it")),
-        (0, on.unused(), None),
+        (0, on.bind(Access::ReadWrite), Some("bound for writing, the kernel only reads it")),
+        (0, on.bind(Access::Unused), None),
         (1, on.read(), Some("bound for reading, the kernel writes it")),
         (1, on.write(), None),
-        (1, on.read_write(), None),
-        (1, on.unused(), None),
+        (1, on.bind(Access::ReadWrite), None),
+        (1, on.bind(Access::Unused), None),
         (2, on.read(), Some("bound for reading, the kernel writes it")),
         (2, on.write(), Some("bound for writing alone, the kernel reads it too")),
-        (2, on.read_write(), None),
-        (2, on.unused(), None),
+        (2, on.bind(Access::ReadWrite), None),
+        (2, on.bind(Access::Unused), None),
     ] {
-        let mut bindings = [region(1, 0, 8).read(), region(2, 0, 8).write(), region(3, 0, 8).read_write()];
+        let mut bindings =
+            [region(1, 0, 8).read(), region(2, 0, 8).write(), region(3, 0, 8).bind(Access::ReadWrite)];
         bindings[index] = binding;
         let made = Dispatch::new("t", PipelineId(0), &launch(ARGS), &bindings);
         match (made, problem) {
@@ -165,9 +170,9 @@ fn too_few_bindings_and_odd_places_are_refused() {
     let (x, out) = (region(0, 0, 8).read(), region(1, 0, 8).write());
     let error = Dispatch::new("t", PipelineId(0), &launch(ARGS), &[x, out]).unwrap_err();
     assert!(error.to_string().contains("2 bindings, the kernel takes 3"), "{error}");
-    let odd = [x, out, region(2, 6, 2).read_write()];
+    let odd = [x, out, region(2, 6, 2).bind(Access::ReadWrite)];
     let error = Dispatch::new("t", PipelineId(0), &launch(ARGS), &odd).unwrap_err();
     assert!(error.to_string().contains("byte offset 6, 4 is needed"), "{error}");
-    let unused = [x, out, region(2, 6, 2).unused()];
+    let unused = [x, out, region(2, 6, 2).bind(Access::Unused)];
     assert!(Dispatch::new("t", PipelineId(0), &launch(ARGS), &unused).is_ok());
 }

@@ -7,7 +7,6 @@ use std::time::SystemTime;
 
 /// Changes when the driver compiles with other options.
 const OPTIONS: &str = "metal3.1 safe precise 1";
-/// How files of archives end.
 const ENDING: &str = "metalarchive";
 /// Files kept: the families of two devices or systems, and then some.
 const KEPT: usize = 64;
@@ -24,7 +23,6 @@ pub(crate) fn folder(variable: impl Fn(&str) -> Option<OsString>) -> Option<Path
     }
 }
 
-/// The file of a library's archive.
 pub(crate) fn file(folder: &Path, library: &str, source: &str, device: &str, system: &str) -> PathBuf {
     let plain: String =
         library.chars().filter(|c| c.is_ascii_alphanumeric() || matches!(c, '_' | '-')).collect();
@@ -42,10 +40,8 @@ pub(crate) fn draft(file: &Path, process: u32) -> PathBuf {
 /// Archives and left-over drafts that are too many, the oldest first, given all files of the folder.
 pub(crate) fn surplus(mut files: Vec<(PathBuf, SystemTime)>) -> Vec<PathBuf> {
     let ours = |path: &Path| {
-        path.file_name().and_then(|n| n.to_str()).is_some_and(|name| {
-            let mut parts = name.split('.').skip(1);
-            parts.next() == Some(ENDING)
-        })
+        let name = path.file_name().and_then(|name| name.to_str());
+        name.is_some_and(|name| name.split('.').nth(1) == Some(ENDING))
     };
     files.retain(|(path, _)| ours(path));
     files.sort_by(|a, b| (a.1, &a.0).cmp(&(b.1, &b.0)));

@@ -8,9 +8,7 @@ use crate::command::{Command, CommandList};
 /// How much one command buffer may hold.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Bound {
-    /// Bytes moved.
     pub(crate) bytes: f64,
-    /// Multiply-adds.
     pub(crate) work: f64,
 }
 
@@ -27,7 +25,7 @@ pub(crate) const QUEUE: usize = 4 * MOST_RUNS;
 /// The part of a bound that a command takes; 1 is all of it.
 fn share(command: &Command, bound: &Bound) -> f64 {
     let (read, written) = command.traffic();
-    let work = if let Command::Dispatch(dispatch) = command { dispatch.work } else { 0 };
+    let work = if let Command::Dispatch(dispatch) = command { dispatch.launch.work } else { 0 };
     ((read + written) as f64 / bound.bytes).max(work as f64 / bound.work)
 }
 
@@ -87,7 +85,7 @@ mod tests {
     use crate::kernels::attention::{self, AttentionSpec};
     use crate::kernels::project::{Part, Projection, plan_tiles, plan_vectors};
     use crate::kernels::{
-        Arg, Constants, Family, Kernel, Launch, Moved, Params, Slot, Stages, reads, writes,
+        Arg, Constants, Family, Kernel, Launch, Moved, Params, Slot, SlotUse, Stages, reads, writes,
     };
     use crate::step::{StepCounts, StepShape};
     use crate::threadgroup::tests::LIMITS;
@@ -104,6 +102,7 @@ mod tests {
             threads: [1; 3],
             threadgroup_bytes: 0,
             work: (m * n * k) as u64,
+            bytewise: false,
         };
         let region = |id, len| Region::whole(BufferId(id), len);
         let bindings =
@@ -144,8 +143,8 @@ mod tests {
     fn commands(stages: &Stages, counts: &StepCounts) -> Vec<Command> {
         let region = Region::whole(BufferId(0), 256);
         let bytes = |moved: Moved| moved.bytes(counts).unwrap_or(256);
-        let bind = |(slot, moved): &(Slot, Moved), arg: &Arg| match slot {
-            Slot::Unused => region.unused(),
+        let bind = |SlotUse { slot, moved, .. }: &SlotUse, arg: &Arg| match slot {
+            Slot::Unused => region.bind(Access::Unused),
             _ if arg.access == Access::Read => region.read().touching(bytes(*moved)),
             _ => region.write().touching(bytes(*moved)),
         };
@@ -190,7 +189,7 @@ mod tests {
     }
 
     fn work(commands: &[Command]) -> f64 {
-        let each = commands.iter().map(|c| if let Command::Dispatch(d) = c { d.work } else { 0 });
+        let each = commands.iter().map(|c| if let Command::Dispatch(d) = c { d.launch.work } else { 0 });
         each.sum::<u64>() as f64
     }
 

@@ -3,22 +3,20 @@
 use crate::command::{Access, Binding, Dispatch};
 use crate::error::GpuError;
 use crate::gpu::{BufferId, Limits};
+use crate::kernels::Launch;
 
 /// What counts about a buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct BufferFacts {
-    /// Bytes.
     pub(crate) len: usize,
     /// Whether anyone may write it: pages of a file are read only.
     pub(crate) writable: bool,
-    /// Whether the host reaches it.
     pub(crate) host: bool,
 }
 
 /// What counts about a pipeline.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct PipelineFacts {
-    /// Threads of a threadgroup at most.
     pub(crate) max_threads: u32,
     /// Bytes of threadgroup memory that the kernel declares itself.
     pub(crate) threadgroup_bytes: u32,
@@ -34,40 +32,24 @@ pub(crate) fn pipeline(
 ) -> Result<PipelineFacts, GpuError> {
     if simd_width != SIMD_WIDTH {
         let message = format!("{simd_width} of its threads run in step, {SIMD_WIDTH} are needed");
-        return Err(GpuError::Compile { kernel: function.to_owned(), message });
+        return Err(GpuError::compile(function, message));
     }
     let narrow = |n: usize| u32::try_from(n).unwrap_or(u32::MAX);
     Ok(PipelineFacts { max_threads: narrow(max_threads), threadgroup_bytes: narrow(threadgroup_bytes) })
 }
 
-/// A launch against its pipeline and the device.
 pub(crate) fn launch(
     dispatch: &Dispatch,
     pipeline: Option<&PipelineFacts>,
     limits: &Limits,
 ) -> Result<(), GpuError> {
-    let kernel = dispatch.function;
     let Some(pipeline) = pipeline else {
-        return Err(GpuError::Execution {
-            label: format!("{} ({kernel})", dispatch.label),
-            reason: "its pipeline was given back".to_owned(),
-        });
+        return Err(GpuError::execution(dispatch.name(), "its pipeline was given back"));
     };
-    let threads: u64 = dispatch.threads.iter().map(|n| u64::from(*n)).product();
-    let most = u64::from(pipeline.max_threads.min(limits.max_threads));
-    if threads == 0 || threads > most {
-        return Err(GpuError::Launch { kernel, what: "threads in a threadgroup", found: threads, most });
-    }
-    let found =
-        u64::from(threadgroup_memory(dispatch.threadgroup_bytes)) + u64::from(pipeline.threadgroup_bytes);
-    let most = u64::from(limits.threadgroup_memory);
-    if found > most {
-        return Err(GpuError::Launch { kernel, what: "bytes of threadgroup memory", found, most });
-    }
-    if dispatch.groups.contains(&0) {
-        return Err(GpuError::Launch { kernel, what: "threadgroups", found: 0, most: u64::from(u32::MAX) });
-    }
-    Ok(())
+    let threadgroup_bytes = threadgroup_memory(dispatch.launch.threadgroup_bytes);
+    let threadgroup_bytes = threadgroup_bytes.saturating_add(pipeline.threadgroup_bytes);
+    let limits = Limits { max_threads: pipeline.max_threads.min(limits.max_threads), ..*limits };
+    Launch { threadgroup_bytes, ..dispatch.launch }.check(&limits)
 }
 
 /// Bytes of threadgroup memory as a device takes them: in steps of 16.
@@ -84,7 +66,7 @@ pub(crate) fn binding(
 ) -> Result<(), GpuError> {
     let region = &binding.region;
     let problem = |problem: String| GpuError::Binding {
-        kernel: dispatch.function,
+        kernel: dispatch.launch.kernel.function,
         index: index as usize,
         argument: dispatch.label,
         problem,
@@ -92,14 +74,9 @@ pub(crate) fn binding(
     let Some(facts) = buffer else {
         return Err(problem(format!("its buffer {} was given back", region.buffer().0)));
     };
-    let end = region.offset().checked_add(region.len());
-    if end.is_none_or(|end| end > facts.len) {
-        return Err(problem(format!(
-            "{} bytes from {} on of a buffer of {}",
-            region.len(),
-            region.offset(),
-            facts.len
-        )));
+    let (offset, len, all) = (region.offset(), region.len(), facts.len);
+    if offset.checked_add(len).is_none_or(|end| end > all) {
+        return Err(problem(format!("{len} bytes from {offset} on of a buffer of {all}")));
     }
     if matches!(binding.access, Access::Write | Access::ReadWrite) && !facts.writable {
         return Err(problem(
@@ -116,9 +93,7 @@ pub(crate) fn host(
     (offset, len): (usize, usize),
     writes: bool,
 ) -> Result<(), GpuError> {
-    let failed = |reason: &str| {
-        Err(GpuError::Execution { label: format!("buffer {}", id.0), reason: reason.to_owned() })
-    };
+    let failed = |reason: &str| Err(GpuError::execution(format!("buffer {}", id.0), reason));
     if !facts.host {
         return failed("the GPU alone reaches it: copy through a shared buffer");
     }
@@ -136,7 +111,7 @@ mod tests {
     use super::*;
     use crate::command::Region;
     use crate::gpu::PipelineId;
-    use crate::kernels::{Arg, Constants, Family, Kernel, Launch, Params, writes};
+    use crate::kernels::{Arg, Constants, Family, Kernel, Params, writes};
     use crate::threadgroup::tests::LIMITS;
 
     const FAMILY: Family = Family { name: "t", params: &[], uses: &[], text: "", kernels: &[] };
@@ -146,8 +121,15 @@ mod tests {
 
     fn dispatch(groups: [u32; 3], threads: [u32; 3], threadgroup_bytes: u32) -> Dispatch {
         let kernel = Kernel { family: &FAMILY, function: "f", constants: Constants::NONE, args: ARGS };
-        let launch =
-            Launch { kernel, params: Params::of_words([0]), groups, threads, threadgroup_bytes, work: 0 };
+        let launch = Launch {
+            kernel,
+            params: Params::of_words([0]),
+            groups,
+            threads,
+            threadgroup_bytes,
+            work: 0,
+            bytewise: false,
+        };
         Dispatch::new("op", PipelineId(0), &launch, &[Region::whole(BufferId(3), 64).write()]).unwrap()
     }
 

@@ -5,44 +5,28 @@ use std::time::Duration;
 use crate::command::{Command, CommandList};
 use crate::error::GpuError;
 
-/// A command buffer that failed, as the system reports it.
-#[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Fault {
-    /// `MTLCommandBufferError`, or `None` where the error is of another domain.
-    pub(crate) code: Option<isize>,
-    /// What the system says.
-    pub(crate) text: String,
-    /// Since the work was handed over.
-    pub(crate) after: Duration,
-}
-
 /// What a submission is, for its errors.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct About {
-    /// The operations.
     pub(crate) label: String,
     /// Bytes of all buffers it uses.
     pub(crate) bytes: usize,
-    /// Bytes that may be in use in all.
     pub(crate) budget: Option<u64>,
 }
 
-/// The error of a submission.
-pub(crate) fn error(fault: &Fault, about: &About) -> GpuError {
-    let execution = |what: &str| GpuError::Execution {
-        label: about.label.clone(),
-        reason: if fault.text.is_empty() { what.to_owned() } else { format!("{what}: {}", fault.text) },
+/// The error of a command buffer that failed: what the system says, and its `MTLCommandBufferError`, or `None` where the error
+/// is of another domain. `after` is the time since the work was handed over.
+pub(crate) fn error(about: &About, code: Option<isize>, text: &str, after: Duration) -> GpuError {
+    let execution = |what: &str| {
+        let told = if text.is_empty() { what.to_owned() } else { format!("{what}: {text}") };
+        GpuError::execution(&*about.label, told)
     };
-    match fault.code {
-        Some(2) => GpuError::Timeout { after: fault.after },
+    match code {
+        Some(2) => GpuError::Timeout { after },
         Some(3) => execution("the GPU reached for memory that is not there"),
         Some(4) => execution("the system denies this process the GPU after earlier faults"),
         Some(7) => execution("the process may not use the GPU now"),
-        Some(8) => GpuError::OutOfMemory {
-            what: "the buffers of a submission",
-            needed: about.bytes,
-            budget: about.budget,
-        },
+        Some(8) => GpuError::no_room("the buffers of a submission", about.bytes, about.budget),
         Some(9) => execution("a buffer was gone"),
         Some(11) => execution("the GPU was removed"),
         Some(12) => execution("a kernel ran out of stack"),
@@ -74,10 +58,7 @@ mod tests {
     #[test]
     fn each_code_of_the_system_is_an_error_of_ours() {
         let about = About { label: "a … b (3 commands)".to_owned(), bytes: 77, budget: Some(99) };
-        let with = |code| {
-            let fault = Fault { code, text: "said the system".to_owned(), after: Duration::from_secs(5) };
-            error(&fault, &about)
-        };
+        let with = |code| error(&about, code, "said the system", Duration::from_secs(5));
         assert_eq!(with(Some(2)), GpuError::Timeout { after: Duration::from_secs(5) });
         assert!(matches!(with(Some(8)), GpuError::OutOfMemory { needed: 77, budget: Some(99), .. }));
         for (code, part) in [

@@ -31,7 +31,8 @@ pub(crate) fn plan(
     page: usize,
     max_buffer: usize,
 ) -> Result<Import, GpuError> {
-    let copy = if bytes.len() <= max_buffer { Ok(Import::Copy) } else { Err(too_long(bytes, max_buffer)) };
+    let too_long = || GpuError::no_room("one buffer", bytes.len(), max_buffer as u64);
+    let copy = if bytes.len() <= max_buffer { Ok(Import::Copy) } else { Err(too_long()) };
     let Some(Mapping { address, len }) = mapping else { return copy };
     let page = page.max(1);
     if bytes.is_empty()
@@ -61,10 +62,6 @@ pub(crate) fn carry_out<T>(
         Import::Copy => None,
     };
     shared.map_or_else(copy, Ok)
-}
-
-fn too_long(bytes: &Range<usize>, max_buffer: usize) -> GpuError {
-    GpuError::OutOfMemory { what: "one buffer", needed: bytes.len(), budget: Some(max_buffer as u64) }
 }
 
 #[cfg(test)]

@@ -13,15 +13,11 @@ pub(crate) fn rounded(bytes: usize) -> usize {
 /// while it works, and results are lost.
 pub(crate) fn check(what: &'static str, needed: usize, held: u64, limits: &Limits) -> Result<(), GpuError> {
     if needed > limits.max_buffer {
-        return Err(GpuError::OutOfMemory {
-            what: "one buffer",
-            needed,
-            budget: Some(limits.max_buffer as u64),
-        });
+        return Err(GpuError::no_room("one buffer", needed, limits.max_buffer as u64));
     }
     match limits.budget {
         Some(budget) if held.saturating_add(needed as u64) > budget => {
-            Err(GpuError::OutOfMemory { what, needed, budget: Some(budget) })
+            Err(GpuError::no_room(what, needed, budget))
         }
         _ => Ok(()),
     }

@@ -11,4 +11,3 @@ pub(crate) mod memory;
 pub(crate) mod progress;
 pub(crate) mod residency;
 pub(crate) mod steps;
-pub(crate) mod table;

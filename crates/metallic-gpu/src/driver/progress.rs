@@ -1,15 +1,12 @@
 //! Work on its way, as the threads see it that wait for it and the ones that report its end.
 
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use super::batch;
-use super::fault::{self, About, Fault};
 use crate::error::GpuError;
 use crate::gpu::Submission;
-
-/// How a command buffer ended: GPU time as (begin, end) in seconds, or the code and the text of an error.
-pub(crate) type Outcome = Result<(f64, f64), (Option<isize>, String)>;
+use crate::lock;
 
 /// What is known of a submission. Each of its command buffers reports once.
 pub(crate) struct Progress {
@@ -17,8 +14,6 @@ pub(crate) struct Progress {
     count: usize,
     status: Mutex<Status>,
     done: Condvar,
-    begun: Instant,
-    about: About,
 }
 
 struct Status {
@@ -38,28 +33,24 @@ impl Status {
 }
 
 impl Progress {
-    /// A submission of so many command buffers.
-    fn new(count: usize, about: About) -> Arc<Progress> {
+    fn new(count: usize) -> Arc<Progress> {
         let status = Mutex::new(Status { pending: count, spans: Vec::with_capacity(count), fault: None });
-        Arc::new(Progress { count, status, done: Condvar::new(), begun: Instant::now(), about })
+        Arc::new(Progress { count, status, done: Condvar::new() })
     }
 
-    /// Notes the end of the command buffer at `index`.
-    pub(crate) fn finish(&self, index: usize, outcome: Outcome) {
-        let mut status = self.status();
+    /// Notes the end of the command buffer at `index`: its GPU time as (begin, end) in seconds, or how it failed.
+    pub(crate) fn finish(&self, index: usize, outcome: Result<(f64, f64), GpuError>) {
+        let mut status = lock(&self.status);
         match outcome {
             Ok(span) => status.spans.push(span),
-            Err((code, text)) => {
-                let fault = Fault { code, text, after: self.begun.elapsed() };
-                status.fail(index, fault::error(&fault, &self.about));
-            }
+            Err(error) => status.fail(index, error),
         }
         self.ended(status, 1);
     }
 
     /// Notes that the command buffers from `index` on never came to be.
     fn give_up(&self, index: usize, error: GpuError) {
-        let mut status = self.status();
+        let mut status = lock(&self.status);
         status.fail(index, error);
         self.ended(status, self.count.saturating_sub(index));
     }
@@ -69,10 +60,6 @@ impl Progress {
         if status.pending == 0 {
             self.done.notify_all();
         }
-    }
-
-    fn status(&self) -> MutexGuard<'_, Status> {
-        self.status.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -84,10 +71,9 @@ impl Running {
     /// that nothing runs. After that something does, on memory of the caller, so an error waits until it has ended.
     pub(crate) fn start(
         count: usize,
-        about: About,
         mut commit: impl FnMut(usize, &Arc<Progress>) -> Result<(), GpuError>,
     ) -> Result<Running, GpuError> {
-        let progress = Progress::new(count, about);
+        let progress = Progress::new(count);
         for index in 0..count {
             match commit(index, &progress) {
                 Ok(()) => {}
@@ -108,11 +94,11 @@ impl Submission for Running {
     }
 
     fn poll(&mut self) -> bool {
-        self.0.status().pending == 0
+        lock(&self.0.status).pending == 0
     }
 
     fn wait(&mut self, bound: Duration) -> Result<Option<Duration>, GpuError> {
-        let status = self.0.status();
+        let status = lock(&self.0.status);
         let waited = self.0.done.wait_timeout_while(status, bound, |status| status.pending > 0);
         let (status, _) = waited.unwrap_or_else(PoisonError::into_inner);
         if status.pending > 0 {
@@ -134,19 +120,15 @@ mod tests {
     const SOON: Duration = Duration::from_millis(1);
     const LONG: Duration = Duration::from_secs(60);
 
-    fn about() -> About {
-        About { label: "work".to_owned(), bytes: 1, budget: None }
-    }
-
     fn started(count: usize) -> (Arc<Progress>, Running) {
-        let running = Running::start(count, about(), |_, _| Ok(())).unwrap();
+        let running = Running::start(count, |_, _| Ok(())).unwrap();
         (running.0.clone(), running)
     }
 
     /// `count` command buffers, of which the one at `missing` cannot be made.
     fn cut_short(count: usize, missing: usize) -> (Vec<usize>, Result<Running, GpuError>) {
         let mut committed = Vec::new();
-        let running = Running::start(count, about(), |index, _| {
+        let running = Running::start(count, |index, _| {
             if index == missing {
                 return Err(GpuError::Missing("no command buffer".to_owned()));
             }
@@ -177,8 +159,8 @@ mod tests {
     #[test]
     fn the_first_command_buffer_that_fails_is_the_error_whoever_reports_first() {
         let (progress, mut running) = started(3);
-        progress.finish(2, Err((Some(4), "ignored because of an earlier one".to_owned())));
-        progress.finish(1, Err((Some(3), "page fault".to_owned())));
+        progress.finish(2, Err(GpuError::execution("work", "ignored because of an earlier one")));
+        progress.finish(1, Err(GpuError::execution("work", "page fault")));
         assert!(matches!(running.wait(SOON), Err(GpuError::Timeout { .. })), "one is still on its way");
         progress.finish(0, Ok((1.0, 2.0)));
         let error = running.wait(SOON).unwrap_err();
@@ -204,7 +186,7 @@ mod tests {
     #[test]
     fn a_fault_of_what_was_handed_over_comes_before_what_could_not_be() {
         let mut running = cut_short(3, 1).1.unwrap();
-        running.0.finish(0, Err((Some(3), "page fault".to_owned())));
+        running.0.finish(0, Err(GpuError::execution("work", "page fault")));
         let error = running.wait(Duration::ZERO).unwrap_err();
         assert!(error.to_string().contains("page fault"), "{error}");
     }

@@ -14,7 +14,6 @@ pub(crate) struct Sets {
 }
 
 impl Sets {
-    /// No sets yet.
     pub(crate) fn new(budget: Option<u64>) -> Sets {
         Sets { cap: budget.map_or(u64::MAX, |bytes| (bytes / PART).max(1)), held: Vec::new() }
     }
@@ -35,7 +34,6 @@ impl Sets {
         index
     }
 
-    /// A buffer leaves its set.
     pub(crate) fn leave(&mut self, index: usize, bytes: u64) {
         if let Some(held) = self.held.get_mut(index) {
             *held = held.saturating_sub(bytes);

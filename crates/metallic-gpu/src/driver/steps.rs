@@ -13,7 +13,6 @@ use crate::kernels::{Kernel, transfer};
 pub(crate) struct Step<'l> {
     /// Whether everything before it in the run must be done first.
     pub(crate) barrier: bool,
-    /// What runs.
     pub(crate) dispatch: Cow<'l, Dispatch>,
 }
 
@@ -40,10 +39,9 @@ pub(crate) fn runs<'l>(
                 Command::Copy { .. } | Command::Fill { .. } => {
                     // An empty one leaves its barrier to the next.
                     for piece in transfer::plan(command, limits)? {
-                        let bindings: Vec<_> = piece.bindings().collect();
                         let pipeline = ready(&piece.launch.kernel)?;
-                        let label = if piece.from.is_some() { "copy" } else { "fill" };
-                        let dispatch = Dispatch::new(label, pipeline, &piece.launch, &bindings)?;
+                        let label = if piece.bindings.len() > 1 { "copy" } else { "fill" };
+                        let dispatch = Dispatch::new(label, pipeline, &piece.launch, &piece.bindings)?;
                         steps.push(Step { barrier, dispatch: Cow::Owned(dispatch) });
                         barrier = false;
                     }
@@ -66,7 +64,7 @@ mod tests {
     use crate::threadgroup::tests::LIMITS;
 
     fn ready(kernel: &Kernel) -> Result<PipelineId, GpuError> {
-        let index = transfer::FAMILY.kernels.iter().position(|(name, _)| *name == kernel.function);
+        let index = transfer::FAMILY.functions().position(|(name, _)| name == kernel.function);
         index.map(|i| PipelineId(i as u32)).ok_or(GpuError::Missing(kernel.function.to_owned()))
     }
 

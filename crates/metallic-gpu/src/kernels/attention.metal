@@ -93,10 +93,14 @@ inline void add_values(
 }
 
 template <uint H, bool WIDE>
-void attend(
-    constant AttentionParams& p, device const float* q, device const uchar* keys, device const uchar* values,
-    device const uint2* rows, device const uint* blocks, device const float* sinks, device float* out,
-    device float2* stats, threadgroup float* shared, uint3 at, uint tid, uint simd, uint simds, uint lane
+[[kernel, max_total_threads_per_threadgroup(256)]] void attend(
+    constant AttentionParams& p [[buffer(0)]], device const float* q [[buffer(1)]],
+    device const uchar* keys [[buffer(2)]], device const uchar* values [[buffer(3)]],
+    device const uint2* rows [[buffer(4)]], device const uint* blocks [[buffer(5)]],
+    device const float* sinks [[buffer(6)]], device float* out [[buffer(7)]], device float2* stats [[buffer(8)]],
+    threadgroup float* shared [[threadgroup(0)]], uint3 at [[threadgroup_position_in_grid]],
+    uint tid [[thread_index_in_threadgroup]], uint simd [[simdgroup_index_in_threadgroup]],
+    uint simds [[simdgroups_per_threadgroup]], uint lane [[thread_index_in_simdgroup]]
 ) {
     // at.x: a key/value head and a part of its query heads; at.y: token; at.z: split.
     const uint per_kv = p.heads / p.kv_heads;
@@ -209,28 +213,14 @@ void attend(
     }
 }
 
-#define ATTENTION(H, WIDE, ATTENTION_NAME)                                                                        \
-    [[kernel, max_total_threads_per_threadgroup(256)]] void ATTENTION_NAME(                                       \
-        constant AttentionParams& p [[buffer(0)]], device const float* q [[buffer(1)]],                           \
-        device const uchar* keys [[buffer(2)]], device const uchar* values [[buffer(3)]],                         \
-        device const uint2* rows [[buffer(4)]], device const uint* blocks [[buffer(5)]],                          \
-        device const float* sinks [[buffer(6)]], device float* out [[buffer(7)]],                                 \
-        device float2* stats [[buffer(8)]], threadgroup float* shared [[threadgroup(0)]],                         \
-        uint3 at [[threadgroup_position_in_grid]], uint tid [[thread_index_in_threadgroup]],                      \
-        uint simd [[simdgroup_index_in_threadgroup]], uint simds [[simdgroups_per_threadgroup]],                  \
-        uint lane [[thread_index_in_simdgroup]]                                                                   \
-    ) {                                                                                                           \
-        attend<H, WIDE>(p, q, keys, values, rows, blocks, sinks, out, stats, shared, at, tid, simd, simds, lane); \
-    }
-
-ATTENTION(1, true, attention_decode_1)
-ATTENTION(2, true, attention_decode_2)
-ATTENTION(3, true, attention_decode_3)
-ATTENTION(4, true, attention_decode_4)
-ATTENTION(6, true, attention_decode_6)
-ATTENTION(8, true, attention_decode_8)
-ATTENTION(1, false, attention_decode_odd_1)
-ATTENTION(4, false, attention_decode_odd_4)
+KERNEL("attention_decode_1", attend<1, true>)
+KERNEL("attention_decode_2", attend<2, true>)
+KERNEL("attention_decode_3", attend<3, true>)
+KERNEL("attention_decode_4", attend<4, true>)
+KERNEL("attention_decode_6", attend<6, true>)
+KERNEL("attention_decode_8", attend<8, true>)
+KERNEL("attention_decode_odd_1", attend<1, false>)
+KERNEL("attention_decode_odd_4", attend<4, false>)
 
 // Brings the splits of a row together: one threadgroup per head and token.
 kernel void attention_merge(

@@ -3,10 +3,7 @@
 use metallic_core::{Attention, BLOCK_TOKENS, DType};
 
 use super::rope::{KV, KV_ALIGN, kv_type};
-use super::{
-    Arg, COMMON, Constants, Family, Kernel, Launch, Moved, Slot, Stage, Stages, StepTable, attention_tiles,
-    reads, work, writes,
-};
+use super::{COMMON, Constants, Launch, Moved, Slot, Stage, Stages, attention_tiles, family, work};
 use crate::error::GpuError;
 use crate::gpu::Limits;
 use crate::params::kernel_params;
@@ -19,9 +16,6 @@ kernel_params! {
         heads: u32, kv_heads: u32, window: u32, scale: f32, softcap: f32,
         part: u32, span: u32, splits: u32, round: u32,
     }
-}
-
-kernel_params! {
     /// One threadgroup per (head, token).
     MergeParams { heads: u32, splits: u32 }
 }
@@ -29,63 +23,30 @@ kernel_params! {
 /// What every form of attention shares.
 pub(crate) const ATTEND: (&str, &str) = ("attend.metal", include_str!("attend.metal"));
 
-pub(crate) const FAMILY: Family = Family {
-    name: "attention",
-    params: &[AttentionParams::MSL, MergeParams::MSL],
-    uses: &[COMMON, KV, ATTEND],
-    text: include_str!("attention.metal"),
-    kernels: &[
-        ("attention_decode_1", ROWS),
-        ("attention_decode_2", ROWS),
-        ("attention_decode_3", ROWS),
-        ("attention_decode_4", ROWS),
-        ("attention_decode_6", ROWS),
-        ("attention_decode_8", ROWS),
-        ("attention_decode_odd_1", ROWS),
-        ("attention_decode_odd_4", ROWS),
-        ("attention_merge", MERGE),
-    ],
-};
+family! {
+    "attention" (AttentionParams, MergeParams) uses COMMON, KV, ATTEND;
+    "attention_decode_1", "attention_decode_2", "attention_decode_3", "attention_decode_4",
+    "attention_decode_6", "attention_decode_8", "attention_decode_odd_1", "attention_decode_odd_4" {
+        reads q: 4, keys: KV_ALIGN, values: KV_ALIGN, rows: 8, blocks: 4, sinks: 4; writes out: 4, stats: 8
+    }
+    "attention_merge" { reads sums: 4, stats: 8, sinks: 4; writes out: 4 }
+}
 
-const ROWS: &[Arg] = &[
-    reads("q", 4),
-    reads("keys", KV_ALIGN),
-    reads("values", KV_ALIGN),
-    reads("rows", 8),
-    reads("blocks", 4),
-    reads("sinks", 4),
-    writes("out", 4),
-    writes("stats", 8),
-];
-const MERGE: &[Arg] = &[reads("sums", 4), reads("stats", 8), reads("sinks", 4), writes("out", 4)];
-
-/// Elements of a head at most.
 pub(crate) const MAX_HEAD_DIM: usize = 256;
 /// Cache blocks one threadgroup goes through before a row is worth a second one.
 const REACH_BLOCKS: u32 = 32;
 /// Cache blocks of a split at least.
 const SPLIT_BLOCKS: u32 = 16;
-/// Simdgroups of a threadgroup at most.
 const SIMDGROUPS: u32 = 8;
 /// Query heads a threadgroup can serve, by kernel; heads that are no whole number of vectors have fewer kernels.
-const WIDE: [(u32, &str); 6] = [
-    (1, "attention_decode_1"),
-    (2, "attention_decode_2"),
-    (3, "attention_decode_3"),
-    (4, "attention_decode_4"),
-    (6, "attention_decode_6"),
-    (8, "attention_decode_8"),
-];
-const ODD: [(u32, &str); 2] = [(1, "attention_decode_odd_1"), (4, "attention_decode_odd_4")];
+const WIDE: (&str, &[u32]) = ("attention_decode", &[1, 2, 3, 4, 6, 8]);
+const ODD: (&str, &[u32]) = ("attention_decode_odd", &[1, 4]);
 
 /// Attention of one step.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct AttentionSpec {
-    /// The operation.
     pub(crate) attention: Attention,
-    /// What the step brings.
     pub(crate) shape: StepShape,
-    /// How the cache stores elements.
     pub(crate) kv: DType,
     /// One more score a head that takes its share of the softmax and gives no value: `F32 [heads]`.
     pub(crate) sinks: Option<Slot>,
@@ -116,9 +77,10 @@ impl AttentionSpec {
         self.constants()
     }
 
-    /// The window as kernels see it.
-    pub(crate) fn window(&self) -> u32 {
-        self.attention.window.map_or(u32::MAX, |w| u32::try_from(w).unwrap_or(u32::MAX))
+    /// Window, scale and cap as kernels see them.
+    pub(crate) fn numbers(&self) -> (u32, f32, f32) {
+        let window = self.attention.window.map_or(u32::MAX, |w| u32::try_from(w).unwrap_or(u32::MAX));
+        (window, self.attention.scale, self.attention.softcap.unwrap_or(1.0))
     }
 
     /// Most tokens a token of the step looks at.
@@ -139,40 +101,33 @@ impl AttentionSpec {
         work([self.reach(), self.shape.tokens, self.attention.heads, dim])
     }
 
-    /// The slot of the sinks.
     pub(crate) fn sinks(&self) -> Slot {
         self.sinks.unwrap_or(Slot::Unused)
     }
 }
 
 fn unsupported(reason: String) -> GpuError {
-    GpuError::Unsupported { op: "attention", reason }
+    GpuError::unsupported("attention", reason)
 }
 
 /// Plans attention: `(q [tokens, heads * head_dim], receipt) -> [tokens, heads * head_dim]`.
 pub(crate) fn plan(spec: &AttentionSpec, limits: &Limits) -> Result<Stages, GpuError> {
-    if tiled(spec, limits) { attention_tiles::plan(spec, limits) } else { rows(spec, limits) }
+    // Query tiles pay where their simdgroups, of 8 rows each, do not stand empty.
+    let tiled = spec.shape.tokens >= 8 * spec.shape.tiles.max(1) && attention_tiles::fits(spec, limits);
+    if tiled { attention_tiles::plan(spec, limits) } else { rows(spec, limits) }
 }
 
-/// Whether query tiles pay: their simdgroups have 8 rows each, which should not stand empty.
-fn tiled(spec: &AttentionSpec, limits: &Limits) -> bool {
-    spec.shape.tokens >= 8 * spec.shape.tiles.max(1) && attention_tiles::fits(spec, limits)
-}
-
-/// How the query heads of one key/value head are shared out: threadgroups, heads of each, and the kernel that has room for
-/// them.
-fn parts(per_kv: u32, kernels: &[(u32, &'static str)]) -> (u32, u32, u32, &'static str) {
-    let most = kernels.last().map_or(1, |k| k.0);
+/// How the query heads of one key/value head are shared out: threadgroups, heads of each, and the room of their kernel.
+fn parts(per_kv: u32, rooms: &[u32]) -> (u32, u32, u32) {
+    let most = rooms.last().copied().unwrap_or(1);
     let parts = per_kv.div_ceil(most).max(1);
     let part = per_kv.div_ceil(parts);
-    let (room, function) = kernels.iter().find(|k| k.0 >= part).copied().unwrap_or(kernels[0]);
-    (parts, part, room, function)
+    (parts, part, rooms.iter().copied().find(|room| *room >= part).unwrap_or(most))
 }
 
 /// How the cache blocks of a row are shared out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Split {
-    /// Simdgroups of a threadgroup.
     simdgroups: u32,
     /// Cache blocks of a split at most.
     span: u32,
@@ -216,14 +171,19 @@ fn memory(simdgroups: u32, room: u32, head_dim: u32, limits: &Limits) -> Option<
     (work <= budget).then_some((round, head + work))
 }
 
+/// What the splits of a row leave: their sums, and the softmax of each.
+const SUMS: Slot = Slot::Scratch(0);
+const STATS: Slot = Slot::Scratch(1);
+
 /// Rows by rows: one pass over the cache for every token.
 fn rows(spec: &AttentionSpec, limits: &Limits) -> Result<Stages, GpuError> {
     let constants = spec.fused_constants()?;
     let a = &spec.attention;
     let (heads, kv_heads, tokens) = (a.heads as u32, a.kv_heads as u32, spec.shape.tokens as u32);
     let head_dim = a.head_dim as u32;
-    let kernels = if a.head_dim.is_multiple_of(8) { &WIDE[..] } else { &ODD[..] };
-    let (parts, part, room, function) = parts(heads / kv_heads, kernels);
+    let (name, rooms) = if a.head_dim.is_multiple_of(8) { WIDE } else { ODD };
+    let (parts, part, room) = parts(heads / kv_heads, rooms);
+    let kernel = FAMILY.kernel(&format!("{name}_{room}"), constants);
     let blocks = blocks_of(spec.reach(), a.window.is_some());
     let groups = kv_heads * parts;
     let mut split = split(blocks, groups.saturating_mul(tokens), limits);
@@ -235,60 +195,34 @@ fn rows(spec: &AttentionSpec, limits: &Limits) -> Result<Stages, GpuError> {
             None => {
                 let most = u64::from(limits.threadgroup_memory);
                 let found = u64::from(room * (head_dim + 67)) * 4;
-                return Err(GpuError::Launch {
-                    kernel: function,
-                    what: "bytes of threadgroup memory",
-                    found,
-                    most,
-                });
+                let what = "bytes of threadgroup memory";
+                return Err(GpuError::Launch { kernel: kernel.function, what, found, most });
             }
         }
     };
-    let params = AttentionParams {
-        heads,
-        kv_heads,
-        window: spec.window(),
-        scale: a.scale,
-        softcap: a.softcap.unwrap_or(1.0),
-        part,
-        span: split.span,
-        splits: split.splits,
-        round,
-    };
+    let Split { simdgroups, span, splits } = split;
+    let (window, scale, softcap) = spec.numbers();
+    let params = AttentionParams { heads, kv_heads, window, scale, softcap, part, span, splits, round };
+    let (groups, threads) = ([groups, tokens, splits], [simdgroups * 32, 1, 1]);
     let launch = Launch {
-        kernel: Kernel { family: &FAMILY, function, constants, args: ROWS },
-        params: params.params(),
-        groups: [groups, tokens, split.splits],
-        threads: [split.simdgroups * 32, 1, 1],
         threadgroup_bytes: floats * 4,
         work: spec.half_work(a.head_dim).saturating_mul(2),
+        ..kernel.launch(params.params(), groups, threads)
     };
-    let whole = split.splits == 1;
-    let slots = [
-        Slot::Input(0),
-        Slot::Keys,
-        Slot::Values,
-        Slot::Step(StepTable::Rows),
-        Slot::Step(StepTable::Blocks),
-        if whole { spec.sinks() } else { Slot::Unused },
-        if whole { Slot::Output } else { Slot::Scratch(0) },
-        if whole { Slot::Unused } else { Slot::Scratch(1) },
-    ];
+    let whole = splits == 1;
+    let (sinks, out, stats) =
+        if whole { (spec.sinks(), Slot::Output, Slot::Unused) } else { (Slot::Unused, SUMS, STATS) };
+    let slots = [Slot::Input(0), Slot::Keys, Slot::Values, Slot::ROWS, Slot::BLOCKS, sinks, out, stats];
     let seen = spec.seen(a.head_dim, parts as usize, false);
     let stage = Stage::new(launch, slots).moving(1, seen).moving(2, seen);
     if whole {
         return Ok(stage.into());
     }
-    let partial = tokens as usize * a.heads * split.splits as usize;
-    let merge = Launch {
-        kernel: Kernel { family: &FAMILY, function: "attention_merge", constants, args: MERGE },
-        params: MergeParams { heads, splits: split.splits }.params(),
-        groups: [heads, tokens, 1],
-        threads: [head_dim.next_multiple_of(32).min(limits.max_threads), 1, 1],
-        threadgroup_bytes: 0,
-        work: 0,
-    };
-    let merged = [Slot::Scratch(0), Slot::Scratch(1), spec.sinks(), Slot::Output];
+    let partial = tokens as usize * a.heads * splits as usize;
+    let params = MergeParams { heads, splits }.params();
+    let threads = [head_dim.next_multiple_of(32).min(limits.max_threads), 1, 1];
+    let merge = FAMILY.kernel("attention_merge", constants).launch(params, [heads, tokens, 1], threads);
+    let merged = [SUMS, STATS, spec.sinks(), Slot::Output];
     Ok(Stages {
         stages: vec![stage, Stage::new(merge, merged)],
         scratch: vec![partial * a.head_dim * 4, partial * 8],

@@ -3,7 +3,7 @@
 
 use super::attention::{ATTEND, AttentionSpec, blocks_of};
 use super::rope::{KV, KV_ALIGN};
-use super::{Arg, COMMON, Family, Kernel, Launch, Slot, Stage, Stages, StepTable, reads, updates, writes};
+use super::{COMMON, Launch, Slot, Stage, Stages, family};
 use crate::error::GpuError;
 use crate::gpu::Limits;
 use crate::params::kernel_params;
@@ -16,23 +16,12 @@ kernel_params! {
     }
 }
 
-pub(crate) const FAMILY: Family = Family {
-    name: "attention_plain",
-    params: &[PlainParams::MSL],
-    uses: &[COMMON, KV, ATTEND],
-    text: include_str!("attention_plain.metal"),
-    kernels: &[
-        ("attention_plain_scores", SCORES),
-        ("attention_plain_softmax", SOFTMAX),
-        ("attention_plain_values", VALUES),
-    ],
-};
-
-const SCORES: &[Arg] =
-    &[reads("q", 4), reads("keys", KV_ALIGN), reads("rows", 8), reads("blocks", 4), writes("scores", 4)];
-const SOFTMAX: &[Arg] = &[reads("rows", 8), reads("sinks", 4), updates("scores", 4)];
-const VALUES: &[Arg] =
-    &[reads("weights", 4), reads("values", KV_ALIGN), reads("rows", 8), reads("blocks", 4), writes("out", 4)];
+family! {
+    "attention_plain" (PlainParams) uses COMMON, KV, ATTEND;
+    "attention_plain_scores" { reads q: 4, keys: KV_ALIGN, rows: 8, blocks: 4; writes scores: 4 }
+    "attention_plain_softmax" { reads rows: 8, sinks: 4; updates scores: 4 }
+    "attention_plain_values" { reads weights: 4, values: KV_ALIGN, rows: 8, blocks: 4; writes out: 4 }
+}
 
 /// Plans attention: `(q [tokens, heads * head_dim], receipt) -> [tokens, heads * value_dim]`.
 pub(crate) fn plan(spec: &AttentionSpec, limits: &Limits) -> Result<Stages, GpuError> {
@@ -46,47 +35,32 @@ pub(crate) fn plan(spec: &AttentionSpec, limits: &Limits) -> Result<Stages, GpuE
     let bytes = rows.checked_mul(stride as usize * 4).filter(|bytes| *bytes <= limits.max_buffer);
     let Some(bytes) = bytes else {
         let needed = rows.saturating_mul(stride as usize * 4);
-        return Err(GpuError::OutOfMemory {
-            what: "attention scores",
-            needed,
-            budget: Some(limits.max_buffer as u64),
-        });
+        return Err(GpuError::no_room("attention scores", needed, limits.max_buffer as u64));
     };
-    let params = PlainParams {
-        heads,
-        kv_heads,
-        tokens,
-        window: spec.window(),
-        stride,
-        scale: a.scale,
-        softcap: a.softcap.unwrap_or(1.0),
-        value_dim,
-    };
+    let (window, scale, softcap) = spec.numbers();
+    let params = PlainParams { heads, kv_heads, tokens, window, stride, scale, softcap, value_dim };
     let simdgroups = blocks.min(4).min(limits.max_threads / 32).max(1);
-    let launch = |function, args, groups, threads, work| Launch {
-        kernel: Kernel { family: &FAMILY, function, constants, args },
-        params: params.params(),
-        groups,
-        threads: [threads, 1, 1],
-        threadgroup_bytes: 0,
-        work,
+    let launch = |function, groups, threads| {
+        FAMILY.kernel(function, constants).launch(params.params(), groups, [threads, 1, 1])
     };
     let groups = [kv_heads, tokens, blocks.div_ceil(simdgroups)];
-    let scores =
-        launch("attention_plain_scores", SCORES, groups, simdgroups * 32, spec.half_work(a.head_dim));
-    let threads = threadgroup::row_threads(stride, limits);
-    let softmax = launch("attention_plain_softmax", SOFTMAX, [heads, tokens, 1], threads, 0);
-    let threads = value_dim.next_multiple_of(32).min(limits.max_threads);
-    let work = spec.half_work(a.value_dim);
-    let values = launch("attention_plain_values", VALUES, [heads, tokens, 1], threads, work);
-    let (table, lists) = (Slot::Step(StepTable::Rows), Slot::Step(StepTable::Blocks));
+    let scores = Launch {
+        work: spec.half_work(a.head_dim),
+        ..launch("attention_plain_scores", groups, simdgroups * 32)
+    };
+    let rows = [heads, tokens, 1];
+    let softmax = launch("attention_plain_softmax", rows, threadgroup::row_threads(stride, limits));
+    let values = Launch {
+        work: spec.half_work(a.value_dim),
+        ..launch("attention_plain_values", rows, value_dim.next_multiple_of(32).min(limits.max_threads))
+    };
     let weights = Slot::Scratch(0);
     Ok(Stages {
         stages: vec![
-            Stage::new(scores, [Slot::Input(0), Slot::Keys, table, lists, weights])
+            Stage::new(scores, [Slot::Input(0), Slot::Keys, Slot::ROWS, Slot::BLOCKS, weights])
                 .moving(1, spec.seen(a.head_dim, 1, false)),
-            Stage::new(softmax, [table, spec.sinks(), weights]),
-            Stage::new(values, [weights, Slot::Values, table, lists, Slot::Output])
+            Stage::new(softmax, [Slot::ROWS, spec.sinks(), weights]),
+            Stage::new(values, [weights, Slot::Values, Slot::ROWS, Slot::BLOCKS, Slot::Output])
                 .moving(1, spec.seen(a.value_dim, a.heads / a.kv_heads, false)),
         ],
         scratch: vec![bytes],
@@ -143,7 +117,7 @@ mod tests {
             check(&scene);
             let stages = plan(&scene.spec(), &LIMITS).unwrap();
             let bytes = |dim: usize| 2 * dim / kv.block_len() * kv.block_bytes();
-            let seen = |stage: usize| stages.stages[stage].slots()[1].1.bytes(&scene.counts());
+            let seen = |stage: usize| stages.stages[stage].slots()[1].moved.bytes(&scene.counts());
             let tokens = scene.counts().seen;
             assert_eq!(seen(0), Some(bytes(head_dim) * tokens), "keys");
             assert_eq!(seen(2), Some(2 * bytes(value_dim) * tokens), "values, by each of two heads");

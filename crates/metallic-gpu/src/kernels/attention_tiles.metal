@@ -27,18 +27,22 @@ inline void stage_block(
 
 // M: matrices side by side that a head of HEAD_DIM ≤ 8 M takes.
 template <uint M>
-void attend_tile(
-    constant TileParams& p, device const float* q, device const uchar* keys, device const uchar* values,
-    device const uint4* tiles, device const uint* blocks, device const float* sinks, device float* out,
-    threadgroup float* staged, threadgroup float* scores, threadgroup float* diagonal, uint2 at, uint tid, uint simd,
-    uint lane
+[[kernel, max_total_threads_per_threadgroup(128)]] void attend_tile(
+    constant TileParams& p [[buffer(0)]], device const float* q [[buffer(1)]], device const uchar* keys [[buffer(2)]],
+    device const uchar* values [[buffer(3)]], device const uint4* tiles [[buffer(4)]],
+    device const uint* blocks [[buffer(5)]], device const float* sinks [[buffer(6)]], device float* out [[buffer(7)]],
+    uint2 at [[threadgroup_position_in_grid]], uint tid [[thread_index_in_threadgroup]],
+    uint simd [[simdgroup_index_in_threadgroup]], uint lane [[thread_index_in_simdgroup]]
 ) {
+    threadgroup float4 staged_rows[BLOCK_TOKENS * STRIDE / 4];
+    threadgroup float all_scores[4 * 8 * SCORES], diagonals[4 * 64];
+    threadgroup float* staged = (threadgroup float*)staged_rows;
+    threadgroup float* scores = all_scores + simd * 8 * SCORES;
+    threadgroup float* diagonal = diagonals + simd * 64;
     const uint head = at.x, kv_head = head / (p.heads / p.kv_heads);
     const uint4 tile = tiles[at.y];
     const uint count = tile.y, visible = tile.w;
     const uint matrices = HEAD_DIM / 8;
-    scores += simd * 8 * SCORES;
-    diagonal += simd * 64;
     diagonal[lane] = diagonal[lane + 32] = 0.0f;
 
     simdgroup_float8x8 queries[M], sums[M];
@@ -172,23 +176,6 @@ void attend_tile(
     }
 }
 
-#define ATTENTION_TILES(M, ATTENTION_TILES_NAME)                                                                  \
-    [[kernel, max_total_threads_per_threadgroup(128)]] void ATTENTION_TILES_NAME(                                 \
-        constant TileParams& p [[buffer(0)]], device const float* q [[buffer(1)]],                                \
-        device const uchar* keys [[buffer(2)]], device const uchar* values [[buffer(3)]],                         \
-        device const uint4* tiles [[buffer(4)]], device const uint* blocks [[buffer(5)]],                         \
-        device const float* sinks [[buffer(6)]], device float* out [[buffer(7)]],                                 \
-        uint2 at [[threadgroup_position_in_grid]], uint tid [[thread_index_in_threadgroup]],                      \
-        uint simd [[simdgroup_index_in_threadgroup]], uint lane [[thread_index_in_simdgroup]]                     \
-    ) {                                                                                                           \
-        threadgroup float4 staged[BLOCK_TOKENS * STRIDE / 4];                                                     \
-        threadgroup float scores[4 * 8 * SCORES];                                                                 \
-        threadgroup float diagonal[4 * 64];                                                                       \
-        attend_tile<M>(                                                                                           \
-            p, q, keys, values, tiles, blocks, sinks, out, (threadgroup float*)staged, scores, diagonal, at, tid, \
-            simd, lane);                                                                                          \
-    }
-
-ATTENTION_TILES(8, attention_tiles_8)
-ATTENTION_TILES(16, attention_tiles_16)
-ATTENTION_TILES(32, attention_tiles_32)
+KERNEL("attention_tiles_8", attend_tile<8>)
+KERNEL("attention_tiles_16", attend_tile<16>)
+KERNEL("attention_tiles_32", attend_tile<32>)

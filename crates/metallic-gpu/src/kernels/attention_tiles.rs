@@ -2,7 +2,7 @@
 
 use super::attention::{ATTEND, AttentionSpec};
 use super::rope::{KV, KV_ALIGN};
-use super::{Arg, COMMON, Family, Kernel, Launch, Slot, Stage, Stages, StepTable, reads, writes};
+use super::{COMMON, Launch, Slot, Stage, Stages, StepTable, family};
 use crate::error::GpuError;
 use crate::gpu::Limits;
 use crate::params::kernel_params;
@@ -12,25 +12,13 @@ kernel_params! {
     TileParams { heads: u32, kv_heads: u32, window: u32, scale: f32, softcap: f32 }
 }
 
-pub(crate) const FAMILY: Family = Family {
-    name: "attention_tiles",
-    params: &[TileParams::MSL],
-    uses: &[COMMON, KV, ATTEND],
-    text: include_str!("attention_tiles.metal"),
-    kernels: &[("attention_tiles_8", TILES), ("attention_tiles_16", TILES), ("attention_tiles_32", TILES)],
-};
+family! {
+    "attention_tiles" (TileParams) uses COMMON, KV, ATTEND;
+    "attention_tiles_8", "attention_tiles_16", "attention_tiles_32" {
+        reads q: 4, keys: KV_ALIGN, values: KV_ALIGN, tiles: 16, blocks: 4, sinks: 4; writes out: 4
+    }
+}
 
-const TILES: &[Arg] = &[
-    reads("q", 4),
-    reads("keys", KV_ALIGN),
-    reads("values", KV_ALIGN),
-    reads("tiles", 16),
-    reads("blocks", 4),
-    reads("sinks", 4),
-    writes("out", 4),
-];
-
-/// Threads of a threadgroup, as the kernel is written.
 const THREADS: u32 = 128;
 /// Bytes of threadgroup memory the kernel declares.
 const MEMORY: u32 = 4 * (32 * 68 + 4 * 8 * 36 + 4 * 64);
@@ -49,37 +37,21 @@ pub(crate) fn plan(spec: &AttentionSpec, limits: &Limits) -> Result<Stages, GpuE
     let a = &spec.attention;
     if !fits(spec, limits) {
         let reason = format!("query tiles of heads of {}; they must be whole matrices of 8", a.head_dim);
-        return Err(GpuError::Unsupported { op: "attention", reason });
+        return Err(GpuError::unsupported("attention", reason));
     }
-    let function = match a.head_dim {
-        ..=64 => "attention_tiles_8",
-        65..=128 => "attention_tiles_16",
-        _ => "attention_tiles_32",
-    };
-    let params = TileParams {
-        heads: a.heads as u32,
-        kv_heads: a.kv_heads as u32,
-        window: spec.window(),
-        scale: a.scale,
-        softcap: a.softcap.unwrap_or(1.0),
-    };
+    // Matrices of 8 columns that a head takes, for which there are three kernels.
+    let room = (a.head_dim as u32 / 8).next_power_of_two().max(8);
+    let kernel = FAMILY.kernel(&format!("attention_tiles_{room}"), constants);
+    let (window, scale, softcap) = spec.numbers();
+    let (heads, kv_heads) = (a.heads as u32, a.kv_heads as u32);
+    let params = TileParams { heads, kv_heads, window, scale, softcap };
+    let groups = [heads, spec.shape.tiles as u32, 1];
     let launch = Launch {
-        kernel: Kernel { family: &FAMILY, function, constants, args: TILES },
-        params: params.params(),
-        groups: [a.heads as u32, spec.shape.tiles as u32, 1],
-        threads: [THREADS, 1, 1],
-        threadgroup_bytes: 0,
         work: spec.half_work(a.head_dim).saturating_mul(2),
+        ..kernel.launch(params.params(), groups, [THREADS, 1, 1])
     };
-    let slots = [
-        Slot::Input(0),
-        Slot::Keys,
-        Slot::Values,
-        Slot::Step(StepTable::Tiles),
-        Slot::Step(StepTable::Blocks),
-        spec.sinks(),
-        Slot::Output,
-    ];
+    let (tiles, sinks) = (Slot::Step(StepTable::Tiles), spec.sinks());
+    let slots = [Slot::Input(0), Slot::Keys, Slot::Values, tiles, Slot::BLOCKS, sinks, Slot::Output];
     let seen = spec.seen(a.head_dim, a.heads / a.kv_heads, true);
     Ok(Stage::new(launch, slots).moving(1, seen).moving(2, seen).into())
 }

@@ -3,10 +3,6 @@
 use super::typed;
 use crate::error::GpuError;
 
-/// Where the elements of strided tensors lie, see the file.
-pub(crate) const AXES: (&str, &str) = ("axes.metal", include_str!("axes.metal"));
-
-/// Axes a kernel walks over.
 pub(crate) const RANK: usize = 4;
 
 /// `N` operands of one shape, the result last. Axes are in the order of the result's strides, the innermost last; what lies
@@ -25,7 +21,7 @@ impl<const N: usize> Axes<N> {
         strides: [&[usize]; N],
     ) -> Result<Axes<N>, GpuError> {
         if shape.contains(&0) {
-            return Err(GpuError::Unsupported { op, reason: format!("a tensor {shape:?} without elements") });
+            return Err(GpuError::unsupported(op, format!("a tensor {shape:?} without elements")));
         }
         let mut axes: Vec<(usize, [usize; N])> = shape
             .iter()
@@ -47,7 +43,7 @@ impl<const N: usize> Axes<N> {
         }
         if merged.len() > RANK {
             let reason = format!("{} axes that do not lie one inside another, at most {RANK}", merged.len());
-            return Err(GpuError::Unsupported { op, reason });
+            return Err(GpuError::unsupported(op, reason));
         }
         let mut made = Axes { shape: [1; RANK], strides: [[0; RANK]; N] };
         let first = RANK - merged.len();

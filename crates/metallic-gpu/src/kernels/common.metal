@@ -26,3 +26,7 @@ inline float group_max(float x, threadgroup float* scratch, uint lane, uint simd
     threadgroup_barrier(mem_flags::mem_threadgroup);
     return x;
 }
+
+inline float across(float4 v) {
+    return (v.x + v.y) + (v.z + v.w);
+}

@@ -1,10 +1,56 @@
 // Copies between strided tensors, with a cast, and the copy that turns: where input and output are dense along different
 // axes, tiles go through threadgroup memory, so that both sides are read and written in runs.
 
+// Elements of strided tensors, by the threads of a line. A thread has up to four neighbours along the innermost axis.
+
+struct Walk {
+    uint inner; // first of the neighbours
+    uint count; // how many; 0 past the end
+    uint3 outer;
+};
+
+inline Walk walk(uint4 shape, uint tid) {
+    const uint quads = (shape.w + 3) / 4;
+    const uint row = tid / quads;
+    Walk at;
+    at.inner = tid % quads * 4;
+    at.outer.z = row % shape.z;
+    at.outer.y = row / shape.z % shape.y;
+    at.outer.x = row / shape.z / shape.y;
+    at.count = at.outer.x < shape.x ? min(shape.w - at.inner, 4u) : 0;
+    return at;
+}
+
+// Where the first of the neighbours lies.
+inline ulong place(Walk at, uint4 strides) {
+    return ulong(at.outer.x) * strides.x + ulong(at.outer.y) * strides.y + ulong(at.outer.z) * strides.z
+        + ulong(at.inner) * strides.w;
+}
+
+template <typename T>
+inline float4 load_strided(device const T* x, uint stride, uint count) {
+    if (stride == 1 && count == 4) return load4(x);
+    float4 v = 0.0f;
+    for (uint k = 0; k < count; k++) v[k] = float(x[ulong(k) * stride]);
+    return v;
+}
+
+template <typename T>
+inline void store_strided(device T* x, uint stride, uint count, float4 v) {
+    if (stride == 1 && count == 4) {
+        store4(x, v);
+        return;
+    }
+    for (uint k = 0; k < count; k++) x[ulong(k) * stride] = T(v[k]);
+}
+
 constant constexpr uint TILE = 32;
 
 template <typename From, typename To>
-void copy_four(constant CopyParams& p, device const From* x, device To* out, uint tid) {
+kernel void copy_four(
+    constant CopyParams& p [[buffer(0)]], device const From* x [[buffer(1)]], device To* out [[buffer(2)]],
+    uint tid [[thread_position_in_grid]]
+) {
     const Walk at = walk(uint4(p.n0, p.n1, p.n2, p.n3), tid);
     if (at.count == 0) return;
     x += place(at, uint4(p.x0, p.x1, p.x2, p.x3));
@@ -25,9 +71,11 @@ inline uint cast_to<uint, uint>(uint v) {
 // Axes 2 and 3 are turned: the input is dense along axis 2, the output along axis 3. A threadgroup has a tile, 8 rows of
 // threads; axes 0 and 1 are the grid's third.
 template <typename From, typename To>
-void turn_tile(
-    constant CopyParams& p, device const From* x, device To* out, threadgroup From* tile, uint3 group, uint3 at
+[[kernel, max_total_threads_per_threadgroup(256)]] void turn_tile(
+    constant CopyParams& p [[buffer(0)]], device const From* x [[buffer(1)]], device To* out [[buffer(2)]],
+    uint3 group [[threadgroup_position_in_grid]], uint3 at [[thread_position_in_threadgroup]]
 ) {
+    threadgroup From tile[TILE * (TILE + 1)];
     const uint a = group.z / p.n1;
     const uint b = group.z % p.n1;
     x += ulong(a) * p.x0 + ulong(b) * p.x1;
@@ -48,33 +96,19 @@ void turn_tile(
     }
 }
 
-#define TURN(From, To, TURN_NAME)                                                                                \
-    [[kernel, max_total_threads_per_threadgroup(256)]] void TURN_NAME(                                           \
-        constant CopyParams& p [[buffer(0)]], device const From* x [[buffer(1)]], device To* out [[buffer(2)]],  \
-        uint3 group [[threadgroup_position_in_grid]], uint3 at [[thread_position_in_threadgroup]]                \
-    ) {                                                                                                          \
-        threadgroup From tile[32 * 33];                                                                          \
-        turn_tile<From, To>(p, x, out, tile, group, at);                                                         \
-    }
+#define COPY(COPY_NAME, TURN_NAME, From, To) \
+    KERNEL(COPY_NAME, copy_four<From, To>) KERNEL(TURN_NAME, turn_tile<From, To>)
 
-#define COPY(From, To, COPY_NAME, TURN_NAME)                                                                       \
-    kernel void COPY_NAME(                                                                                       \
-        constant CopyParams& p [[buffer(0)]], device const From* x [[buffer(1)]], device To* out [[buffer(2)]],  \
-        uint tid [[thread_position_in_grid]]                                                                     \
-    ) {                                                                                                          \
-        copy_four<From, To>(p, x, out, tid);                                                                     \
-    }                                                                                                            \
-    TURN(From, To, TURN_NAME)
-
-COPY(float, float, copy_f32_f32, turn_f32_f32)
-COPY(float, half, copy_f32_f16, turn_f32_f16)
-COPY(float, bfloat, copy_f32_bf16, turn_f32_bf16)
-COPY(half, float, copy_f16_f32, turn_f16_f32)
-COPY(half, half, copy_f16_f16, turn_f16_f16)
-COPY(half, bfloat, copy_f16_bf16, turn_f16_bf16)
-COPY(bfloat, float, copy_bf16_f32, turn_bf16_f32)
-COPY(bfloat, half, copy_bf16_f16, turn_bf16_f16)
-COPY(bfloat, bfloat, copy_bf16_bf16, turn_bf16_bf16)
+COPY("copy_f32_f32", "turn_f32_f32", float, float)
+COPY("copy_f32_f16", "turn_f32_f16", float, half)
+COPY("copy_f32_bf16", "turn_f32_bf16", float, bfloat)
+COPY("copy_f16_f32", "turn_f16_f32", half, float)
+COPY("copy_f16_f16", "turn_f16_f16", half, half)
+COPY("copy_f16_bf16", "turn_f16_bf16", half, bfloat)
+COPY("copy_bf16_f32", "turn_bf16_f32", bfloat, float)
+COPY("copy_bf16_f16", "turn_bf16_f16", bfloat, half)
+COPY("copy_bf16_bf16", "turn_bf16_bf16", bfloat, bfloat)
+KERNEL("turn_u32_u32", turn_tile<uint, uint>)
 
 // Integers go bit by bit.
 kernel void copy_u32_u32(
@@ -86,4 +120,3 @@ kernel void copy_u32_u32(
     out += place(at, uint4(p.y0, p.y1, p.y2, p.y3));
     for (uint k = 0; k < at.count; k++) out[ulong(k) * p.y3] = x[ulong(k) * p.x3];
 }
-TURN(uint, uint, turn_u32_u32)

@@ -2,13 +2,12 @@
 
 use metallic_core::DType;
 
-use super::axes::{AXES, Axes};
+use super::axes::Axes;
 use super::typed::VECTORS;
-use super::{Arg, Constants, Family, Kernel, Launch, reads, writes};
+use super::{Constants, Launch, family};
 use crate::error::GpuError;
 use crate::gpu::Limits;
 use crate::params::kernel_params;
-use crate::threadgroup;
 
 kernel_params! {
     /// Shape, strides of the input, strides of the output.
@@ -19,71 +18,37 @@ kernel_params! {
     }
 }
 
-const WIDE: &[Arg] = &[reads("x", 4), writes("out", 4)];
-const NARROWING: &[Arg] = &[reads("x", 4), writes("out", 2)];
-const WIDENING: &[Arg] = &[reads("x", 2), writes("out", 4)];
-const NARROW: &[Arg] = &[reads("x", 2), writes("out", 2)];
-
-/// Kernels by type of input and output: the plain copy and the one that turns.
-const KERNELS: [(DType, DType, &[Arg], [&str; 2]); 10] = [
-    (DType::F32, DType::F32, WIDE, ["copy_f32_f32", "turn_f32_f32"]),
-    (DType::F32, DType::F16, NARROWING, ["copy_f32_f16", "turn_f32_f16"]),
-    (DType::F32, DType::BF16, NARROWING, ["copy_f32_bf16", "turn_f32_bf16"]),
-    (DType::F16, DType::F32, WIDENING, ["copy_f16_f32", "turn_f16_f32"]),
-    (DType::F16, DType::F16, NARROW, ["copy_f16_f16", "turn_f16_f16"]),
-    (DType::F16, DType::BF16, NARROW, ["copy_f16_bf16", "turn_f16_bf16"]),
-    (DType::BF16, DType::F32, WIDENING, ["copy_bf16_f32", "turn_bf16_f32"]),
-    (DType::BF16, DType::F16, NARROW, ["copy_bf16_f16", "turn_bf16_f16"]),
-    (DType::BF16, DType::BF16, NARROW, ["copy_bf16_bf16", "turn_bf16_bf16"]),
-    (DType::U32, DType::U32, WIDE, ["copy_u32_u32", "turn_u32_u32"]),
-];
-
-/// The declarations of all copies.
-const DECLARED: [(&str, &[Arg]); 20] = {
-    let mut all: [(&str, &[Arg]); 20] = [("", &[]); 20];
-    let mut i = 0;
-    while i < KERNELS.len() {
-        all[2 * i] = (KERNELS[i].3[0], KERNELS[i].2);
-        all[2 * i + 1] = (KERNELS[i].3[1], KERNELS[i].2);
-        i += 1;
-    }
-    all
-};
-
-pub(crate) const FAMILY: Family = Family {
-    name: "copy",
-    params: &[CopyParams::MSL],
-    uses: &[VECTORS, AXES],
-    text: include_str!("copy.metal"),
-    kernels: &DECLARED,
-};
+family! {
+    "copy" (CopyParams) uses VECTORS;
+    "copy_f32_f32", "turn_f32_f32", "copy_u32_u32", "turn_u32_u32" { reads x: 4; writes out: 4 }
+    "copy_f32_f16", "turn_f32_f16", "copy_f32_bf16", "turn_f32_bf16" { reads x: 4; writes out: 2 }
+    "copy_f16_f32", "turn_f16_f32", "copy_bf16_f32", "turn_bf16_f32" { reads x: 2; writes out: 4 }
+    "copy_f16_f16", "turn_f16_f16", "copy_f16_bf16", "turn_f16_bf16" { reads x: 2; writes out: 2 }
+    "copy_bf16_f16", "turn_bf16_f16", "copy_bf16_bf16", "turn_bf16_bf16" { reads x: 2; writes out: 2 }
+}
 
 /// Side of a tile that is turned in threadgroup memory.
 const TILE: u32 = 32;
-/// Rows of threads of a tile.
 const TILE_ROWS: u32 = 8;
 
 /// `(x) -> out`, cast among floats; integers stay what they are.
 pub(crate) fn copy((from, to): (DType, DType), axes: &Axes<2>, limits: &Limits) -> Result<Launch, GpuError> {
     let same = |dtype| if dtype == DType::I32 { DType::U32 } else { dtype };
-    let integers = same(from) == DType::U32;
-    let found = KERNELS.iter().find(|k| k.0 == same(from) && k.1 == same(to) && !(integers && from != to));
-    let Some((.., args, [plain, turning])) = found else {
-        return Err(GpuError::Unsupported { op: "copy", reason: format!("{from} to {to}") });
+    if from != to && !(from.is_float() && to.is_float()) || from.is_quantized() {
+        return Err(GpuError::unsupported("copy", format!("{from} to {to}")));
+    }
+    let kernel = |name: &str| {
+        FAMILY.kernel(&format!("{name}_{}_{}", same(from), same(to)).to_lowercase(), Constants::NONE)
     };
-    let kernel = |function| Kernel { family: &FAMILY, function, constants: Constants::NONE, args };
     let turned = turned(axes);
     let axes = turned.as_ref().unwrap_or(axes);
     let ([n0, n1, n2, n3], [[x0, x1, x2, x3], [y0, y1, y2, y3]]) = (axes.shape, axes.strides);
     let params = CopyParams { n0, n1, n2, n3, x0, x1, x2, x3, y0, y1, y2, y3 }.params();
-    let launch =
-        |kernel, groups, threads| Launch { kernel, params, groups, threads, threadgroup_bytes: 0, work: 0 };
     if turned.is_some() && limits.max_threads >= TILE * TILE_ROWS {
         let groups = [n3.div_ceil(TILE), n2.div_ceil(TILE), n0 * n1];
-        return Ok(launch(kernel(turning), groups, [TILE, TILE_ROWS, 1]));
+        return Ok(kernel("turn").launch(params, groups, [TILE, TILE_ROWS, 1]));
     }
-    let (groups, threads) = threadgroup::linear(axes.threads("copy")?, limits);
-    Ok(launch(kernel(plain), [groups, 1, 1], [threads, 1, 1]))
+    Ok(kernel("copy").line(params, axes.threads("copy")?, limits))
 }
 
 /// The axes with the input's dense one before the output's, where the two differ and both are long enough for tiles.

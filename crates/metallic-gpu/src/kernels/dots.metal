@@ -5,13 +5,6 @@
 // barrier later each lane adds up the parts of one result: the order is the same for any number of tokens and rows.
 // The norm's scale is a factor on the result, so its sum of squares is gathered along the way.
 
-// Constants 0 to 2 are those of the cache and of rotations.
-constant uint WEIGHT0 [[function_constant(3)]];
-constant uint WEIGHT1 [[function_constant(4)]];
-constant uint WEIGHT2 [[function_constant(5)]];
-constant uint WITH_NORM [[function_constant(6)]];
-constant uint WITH_BIAS [[function_constant(7)]];
-
 constant constexpr uint ROWS = 4;
 // Floats from one result's parts to the next one's: 32 and what keeps lanes on banks of their own.
 constant constexpr uint PITCH = 36;
@@ -34,10 +27,6 @@ struct InOrder {
     }
 };
 
-inline float across(float4 v) {
-    return (v.x + v.y) + (v.z + v.w);
-}
-
 inline float4 four(device const float* p) {
     return float4(*(device const packed_float4*)p);
 }
@@ -51,18 +40,14 @@ void dots(
 ) {
     constexpr uint RUN = W::SPLIT / 8;
     device const uchar* at[ROWS];
-#pragma unroll
-    for (uint r = 0; r < ROWS; r++) at[r] = w + ulong(order.row(first + r)) * row_bytes<W>(cols);
+    UNROLL for (uint r = 0; r < ROWS; r++) at[r] = w + ulong(order.row(first + r)) * row_bytes<W>(cols);
     device const float* x[T];
-#pragma unroll
-    for (uint t = 0; t < T; t++) x[t] = v.x + ulong(min(t, v.tokens - 1)) * cols;
+    UNROLL for (uint t = 0; t < T; t++) x[t] = v.x + ulong(min(t, v.tokens - 1)) * cols;
     float sum[ROWS][T];
     float square[T];
-#pragma unroll
-    for (uint t = 0; t < T; t++) {
+    UNROLL for (uint t = 0; t < T; t++) {
         square[t] = 0.0f;
-#pragma unroll
-        for (uint r = 0; r < ROWS; r++) sum[r][t] = 0.0f;
+        UNROLL for (uint r = 0; r < ROWS; r++) sum[r][t] = 0.0f;
     }
     const uint pieces = cols / 16;
     for (uint piece = lane; piece < pieces; piece += SIMD) {
@@ -70,8 +55,7 @@ void dots(
             const uint col = piece / RUN * (2 * W::SPLIT) + piece % RUN * 8 + half_piece * W::SPLIT;
             float4 lo[T], hi[T];
             float total[T];
-#pragma unroll
-            for (uint t = 0; t < T; t++) {
+            UNROLL for (uint t = 0; t < T; t++) {
                 lo[t] = four(x[t] + col);
                 hi[t] = four(x[t] + col + 4);
                 if (WITH_NORM != 0) {
@@ -84,11 +68,9 @@ void dots(
                 }
                 total[t] = W::OFFSET == 0 ? 0.0f : across(lo[t] + hi[t]);
             }
-#pragma unroll
-            for (uint r = 0; r < ROWS; r++) {
-                const Octet o = W::octet(at[r], col);
-#pragma unroll
-                for (uint t = 0; t < T; t++) {
+            UNROLL for (uint r = 0; r < ROWS; r++) {
+                const Octet o = octet_at<W>(at[r], col);
+                UNROLL for (uint t = 0; t < T; t++) {
                     sum[r][t] = fma(o.scale, across(fma(o.hi, hi[t], o.lo * lo[t])), sum[r][t]);
                     if (W::OFFSET != 0) sum[r][t] = fma(o.offset, total[t], sum[r][t]);
                 }
@@ -97,22 +79,18 @@ void dots(
     }
     if (W::BLOCK == 1) {
         for (uint col = pieces * 16 + lane; col < cols; col += SIMD) {
-#pragma unroll
-            for (uint t = 0; t < T; t++) {
+            UNROLL for (uint t = 0; t < T; t++) {
                 float value = x[t][col];
                 if (WITH_NORM != 0) {
                     if (v.squares) square[t] += (value * UNIT) * (value * UNIT);
                     value *= v.norm[col];
                 }
-#pragma unroll
-                for (uint r = 0; r < ROWS; r++) sum[r][t] = fma(weight_at<W>(at[r], col), value, sum[r][t]);
+                UNROLL for (uint r = 0; r < ROWS; r++) sum[r][t] = fma(weight_at<W>(at[r], col), value, sum[r][t]);
             }
         }
     }
-#pragma unroll
-    for (uint t = 0; t < T; t++) {
-#pragma unroll
-        for (uint r = 0; r < ROWS; r++) parts[(r * T + t) * PITCH + lane] = sum[r][t];
+    UNROLL for (uint t = 0; t < T; t++) {
+        UNROLL for (uint r = 0; r < ROWS; r++) parts[(r * T + t) * PITCH + lane] = sum[r][t];
         if (v.squares) squares[t * PITCH + lane] = square[t];
     }
 }
@@ -121,32 +99,22 @@ void dots(
 inline float gathered(threadgroup const float* parts) {
     threadgroup const float4* fours = (threadgroup const float4*)parts;
     float4 sum = fours[0];
-#pragma unroll
-    for (uint i = 1; i < SIMD / 4; i++) sum += fours[i];
+    UNROLL for (uint i = 1; i < SIMD / 4; i++) sum += fours[i];
     return across(sum);
 }
 
-struct Matrices {
-    device const uchar* w0;
-    device const uchar* w1;
-    device const uchar* w2;
-    device const float* bias0;
-    device const float* bias1;
-    device const float* bias2;
-};
-
-// The rows in `places.y` places of a matrix from `places.x` on: as many results of T tokens each.
+// The parts of a simdgroup's matrix: `tile.places.y` results of T tokens each.
 template <uint T, typename Order>
-void part_dots(
-    constant MatvecParams& p, Vectors v, uint type, device const uchar* w, Order order, uint2 places, uint lane,
-    threadgroup float* parts
+void tile_dots(
+    constant ProjectParams& p, Vectors v, Matrices m, Order order, Tile tile, uint lane, threadgroup float* parts
 ) {
+    device const uchar* w = m.weight_of(tile.part);
     threadgroup float* squares = parts + p.blocks * ROWS * T * PITCH;
-    for (uint done = 0; done < places.y; done += ROWS) {
+    for (uint done = 0; done < tile.places.y; done += ROWS) {
         v.squares = v.squares && done == 0;
         threadgroup float* to = parts + done * T * PITCH;
-#define DOTS(W) dots<W, T>(p.cols, v, w, order, places.x + done, lane, to, squares)
-        FOR_WEIGHT_TYPE(type, DOTS)
+#define DOTS(W) dots<W, T>(p.cols, v, w, order, tile.places.x + done, lane, to, squares)
+        FOR_WEIGHT_TYPE(m.type_of(tile.part), DOTS)
 #undef DOTS
     }
     simdgroup_barrier(mem_flags::mem_threadgroup);
@@ -154,56 +122,14 @@ void part_dots(
 
 // What the norm multiplies the results of a token by.
 template <uint T>
-inline float norm_scale(constant MatvecParams& p, threadgroup const float* parts, uint t) {
+inline float norm_scale(constant ProjectParams& p, threadgroup const float* parts, uint t) {
     if (WITH_NORM == 0) return 1.0f;
     const float mean = gathered(parts + (p.blocks * ROWS * T + t) * PITCH) / float(p.cols);
     return UNIT * precise::rsqrt(mean + p.eps * (UNIT * UNIT));
 }
 
-// Rows of a matrix.
-inline uint rows_of(constant MatvecParams& p, uint part) {
-    return part == 0 ? p.rows0 : part == 1 ? p.rows1 : p.rows2;
-}
-
-// What a simdgroup has of matrices that stand side by side.
-struct Tile {
-    // The matrix.
-    uint part;
-    // Rows of the matrices before.
-    uint before;
-    // Its rows begin in this place, and there are so many; none where the simdgroup has nothing to do.
-    uint2 places;
-};
-
-inline Tile tile_of(constant MatvecParams& p, uint tile, uint matrices) {
-    const uint each = p.blocks * ROWS;
-    Tile found = {0, 0, uint2(0)};
-    while (found.part + 1 < matrices && tile >= (rows_of(p, found.part) + each - 1) / each) {
-        tile -= (rows_of(p, found.part) + each - 1) / each;
-        found.before += rows_of(p, found.part);
-        found.part++;
-    }
-    const uint rows = rows_of(p, found.part), row = tile * each;
-    found.places = uint2(row, row < rows ? min(each, rows - row) : 0);
-    return found;
-}
-
-// The parts of a simdgroup's matrix.
-template <uint T, typename Order>
-void tile_dots(
-    constant MatvecParams& p, Vectors v, Matrices m, Order order, Tile tile, uint lane, threadgroup float* parts
-) {
-    const uint type = tile.part == 0 ? WEIGHT0 : tile.part == 1 ? WEIGHT1 : WEIGHT2;
-    device const uchar* w = tile.part == 0 ? m.w0 : tile.part == 1 ? m.w1 : m.w2;
-    part_dots<T>(p, v, type, w, order, tile.places, lane, parts);
-}
-
-inline device const float* bias_of(Matrices m, uint part) {
-    return part == 0 ? m.bias0 : part == 1 ? m.bias1 : m.bias2;
-}
-
 // Floats of threadgroup memory of a simdgroup's parts.
 template <uint T>
-inline uint parts_of_simd(constant MatvecParams& p) {
+inline uint parts_of_simd(constant ProjectParams& p) {
     return (p.blocks * ROWS + 1) * PITCH * T;
 }

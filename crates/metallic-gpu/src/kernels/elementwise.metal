@@ -1,7 +1,41 @@
+// Functions of one or two numbers, element by element.
+
+constant uint FUNCTION [[function_constant(0)]];
+
+inline float map1(float x, float value) {
+    switch (FUNCTION) {
+        case F_ADD: return x + value;
+        case F_SUB: return x - value;
+        case F_SUB_FROM: return value - x;
+        case F_MUL: return x * value;
+        case F_DIV: return precise::divide(x, value);
+        case F_DIV_INTO: return precise::divide(value, x);
+        case F_MIN: return min(x, value);
+        case F_MAX: return max(x, value);
+        case F_SOFTCAP: return value * precise::tanh(precise::divide(x, value));
+        default: return activate(FUNCTION, x);
+    }
+}
+
+inline float map2(float a, float b) {
+    switch (FUNCTION) {
+        case F_ADD: return a + b;
+        case F_SUB: return a - b;
+        case F_MUL: return a * b;
+        case F_DIV: return precise::divide(a, b);
+        case F_MIN: return min(a, b);
+        case F_MAX: return max(a, b);
+        default: return activate(FUNCTION, a) * b;
+    }
+}
+
 // One thread for four neighbouring elements; the last one takes what is left.
 
 template <typename T>
-void map_four(constant MapParams& p, device const T* x, device T* out, uint tid) {
+kernel void map_four(
+    constant MapParams& p [[buffer(0)]], device const T* x [[buffer(1)]], device T* out [[buffer(2)]],
+    uint tid [[thread_position_in_grid]]
+) {
     const uint i = tid * 4;
     if (tid < p.n / 4) {
         const float4 v = load4(x + i);
@@ -15,7 +49,10 @@ void map_four(constant MapParams& p, device const T* x, device T* out, uint tid)
 
 // Element i meets element i % period of b.
 template <typename T>
-void zip_four(constant ZipParams& p, device const T* a, device const T* b, device T* out, uint tid) {
+kernel void zip_four(
+    constant ZipParams& p [[buffer(0)]], device const T* a [[buffer(1)]], device const T* b [[buffer(2)]],
+    device T* out [[buffer(3)]], uint tid [[thread_position_in_grid]]
+) {
     const uint i = tid * 4;
     const uint j = p.period == p.n ? i : i % p.period;
     if (tid < p.n / 4 && p.period - j >= 4) {
@@ -30,20 +67,5 @@ void zip_four(constant ZipParams& p, device const T* a, device const T* b, devic
     }
 }
 
-#define ELEMENTWISE(T, MAP, ZIP)                                                                                 \
-    kernel void MAP(                                                                                             \
-        constant MapParams& p [[buffer(0)]], device const T* x [[buffer(1)]], device T* out [[buffer(2)]],       \
-        uint tid [[thread_position_in_grid]]                                                                     \
-    ) {                                                                                                          \
-        map_four<T>(p, x, out, tid);                                                                             \
-    }                                                                                                            \
-    kernel void ZIP(                                                                                             \
-        constant ZipParams& p [[buffer(0)]], device const T* a [[buffer(1)]], device const T* b [[buffer(2)]],   \
-        device T* out [[buffer(3)]], uint tid [[thread_position_in_grid]]                                        \
-    ) {                                                                                                          \
-        zip_four<T>(p, a, b, out, tid);                                                                          \
-    }
-
-ELEMENTWISE(float, map_f32, zip_f32)
-ELEMENTWISE(half, map_f16, zip_f16)
-ELEMENTWISE(bfloat, map_bf16, zip_bf16)
+EACH_FLOAT("map", map_four)
+EACH_FLOAT("zip", zip_four)

@@ -27,22 +27,19 @@ kernel void expert_linear(
 }
 
 // Four neighbouring elements of a row's sum; `at.y` is the row.
-#define COMBINE(T, COMBINE_NAME)                                                                                 \
-    kernel void COMBINE_NAME(                                                                                    \
-        constant CombineParams& p [[buffer(0)]], device const T* x [[buffer(1)]],                                \
-        device const T* weights [[buffer(2)]], device T* out [[buffer(3)]],                                      \
-        uint2 at [[thread_position_in_grid]]                                                                     \
-    ) {                                                                                                          \
-        const uint i = at.x * 4;                                                                                 \
-        if (i >= p.cols || at.y >= p.rows) return;                                                               \
-        x += ulong(at.y) * p.parts * p.cols;                                                                     \
-        weights += ulong(at.y) * p.parts;                                                                        \
-        float4 sum = float4(0.0f);                                                                               \
-        for (uint part = 0; part < p.parts; part++)                                                              \
-            sum = fma(load_ragged(x + ulong(part) * p.cols, i, p.cols), float4(float(weights[part])), sum);      \
-        store_ragged(out + ulong(at.y) * p.cols, i, p.cols, sum);                                                \
-    }
+template <typename T>
+kernel void combine(
+    constant CombineParams& p [[buffer(0)]], device const T* x [[buffer(1)]], device const T* weights [[buffer(2)]],
+    device T* out [[buffer(3)]], uint2 at [[thread_position_in_grid]]
+) {
+    const uint i = at.x * 4;
+    if (i >= p.cols || at.y >= p.rows) return;
+    x += ulong(at.y) * p.parts * p.cols;
+    weights += ulong(at.y) * p.parts;
+    float4 sum = float4(0.0f);
+    for (uint part = 0; part < p.parts; part++)
+        sum = fma(load_ragged(x + ulong(part) * p.cols, i, p.cols), float4(float(weights[part])), sum);
+    store_ragged(out + ulong(at.y) * p.cols, i, p.cols, sum);
+}
 
-COMBINE(float, combine_f32)
-COMBINE(half, combine_f16)
-COMBINE(bfloat, combine_bf16)
+EACH_FLOAT("combine", combine)

@@ -2,62 +2,35 @@
 
 use metallic_core::DType;
 
-use super::matvec::{DOTS, MatvecParams, PITCH_BYTES, ROWS, SIMDS};
-use super::typed::{PerFloat, VECTORS};
+use super::matvec::{DOTS, PITCH_BYTES, ROWS, SIMDS};
+use super::project::{PROJECT, ProjectParams};
+use super::typed::VECTORS;
 use super::{
-    Arg, COMMON, Constants, Family, Kernel, Launch, QUANT, QUANT_TYPES, Slot, Stage, Stages, reads,
-    row_bytes, weight_type, work, writes,
+    COMMON, Constants, Launch, QUANT, QUANT_TYPES, Slot, Stage, Stages, family, row_bytes, weight_type, work,
 };
 use crate::error::GpuError;
 use crate::gpu::Limits;
 use crate::params::kernel_params;
-use crate::threadgroup;
 
 kernel_params! {
     /// Matrices `[experts, rows, cols]`; so many choices one after another are `sharing` a row of `x`.
     ExpertParams { experts: u32, rows: u32, cols: u32, sharing: u32 }
-}
-
-kernel_params! {
     /// Rows of `parts` times `cols` elements.
     CombineParams { rows: u32, cols: u32, parts: u32 }
 }
 
-pub(crate) const FAMILY: Family = Family {
-    name: "experts",
-    params: &[MatvecParams::MSL, ExpertParams::MSL, CombineParams::MSL],
-    uses: &[COMMON, QUANT_TYPES, QUANT, DOTS, VECTORS],
-    text: include_str!("experts.metal"),
-    kernels: &[
-        ("expert_linear", LINEAR),
-        ("combine_f32", COMBINE.args[0]),
-        ("combine_f16", COMBINE.args[1]),
-        ("combine_bf16", COMBINE.args[1]),
-    ],
-};
-
-const LINEAR: &[Arg] = &[reads("x", 4), reads("w", 2), reads("ids", 4), writes("out", 4)];
-
-const fn combine_args(align: usize) -> [Arg; 3] {
-    [reads("x", align), reads("weights", align), writes("out", align)]
+family! {
+    "experts" (ProjectParams, ExpertParams, CombineParams) uses COMMON, QUANT_TYPES, QUANT, PROJECT, DOTS, VECTORS;
+    "expert_linear" { reads x: 4, w: 2, ids: 4; writes out: 4 }
+    "combine" each float of size { reads x: size, weights: size; writes out: size }
 }
-
-const COMBINE: PerFloat = PerFloat {
-    op: "combine",
-    functions: ["combine_f32", "combine_f16", "combine_bf16"],
-    args: [&combine_args(4), &combine_args(2)],
-};
 
 /// `x · W_eᵀ` with `e` from `ids`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct ExpertLinear {
-    /// Type of the matrices.
     pub(crate) dtype: DType,
-    /// Matrices.
     pub(crate) experts: u32,
-    /// Rows of each.
     pub(crate) rows: u32,
-    /// Columns of each.
     pub(crate) cols: u32,
     /// Choices of all tokens.
     pub(crate) choices: u32,
@@ -76,18 +49,13 @@ pub(crate) fn expert_linear(spec: &ExpertLinear, limits: &Limits) -> Result<Stag
     let most = (limits.threadgroup_memory / each).min(limits.max_threads / limits.simd_width.max(1));
     let tiles = rows.div_ceil(ROWS);
     let simds = SIMDS.min(most).min(tiles).max(1);
+    let constants = Constants::starting::<3, 8>([number, number, number, 0, 0, 0, 0, 0]);
+    let params = ExpertParams { experts, rows, cols, sharing: sharing.max(1) }.params();
+    let groups = [tiles.div_ceil(simds), choices, 1];
     let launch = Launch {
-        kernel: Kernel {
-            family: &FAMILY,
-            function: "expert_linear",
-            constants: Constants::starting::<3, 5>([number, number, number, 0, 0]),
-            args: LINEAR,
-        },
-        params: ExpertParams { experts, rows, cols, sharing: sharing.max(1) }.params(),
-        groups: [tiles.div_ceil(simds), choices, 1],
-        threads: [simds * limits.simd_width, 1, 1],
         threadgroup_bytes: simds * each,
         work: work([choices, rows, cols].map(|n| n as usize)),
+        ..FAMILY.kernel(OP, constants).launch(params, groups, [simds * limits.simd_width, 1, 1])
     };
     let slots = [Slot::Input(0), Slot::Input(1), Slot::Input(2), Slot::Output];
     Ok(Stage::new(launch, slots).touching(1, read).into())
@@ -100,15 +68,9 @@ pub(crate) fn combine(
     parts: u32,
     limits: &Limits,
 ) -> Result<Launch, GpuError> {
-    let ([across, down], [width, height]) = threadgroup::plane((cols.div_ceil(4), rows), limits);
-    Ok(Launch {
-        kernel: COMBINE.of(&FAMILY, dtype, Constants::NONE)?,
-        params: CombineParams { rows, cols, parts }.params(),
-        groups: [across, down, 1],
-        threads: [width, height, 1],
-        threadgroup_bytes: 0,
-        work: 0,
-    })
+    let params = CombineParams { rows, cols, parts }.params();
+    let kernel = FAMILY.of_float("combine", dtype, Constants::NONE)?;
+    Ok(kernel.plane(params, (cols.div_ceil(4), rows), limits))
 }
 
 #[cfg(test)]
@@ -181,7 +143,7 @@ mod tests {
         let spec =
             ExpertLinear { dtype: DType::Q4_0, experts: 64, rows: 10, cols: 64, choices: 6, sharing: 2 };
         let stages = expert_linear(&spec, &LIMITS).unwrap();
-        assert_eq!(stages.stages[0].slots()[1].1, Moved::Bytes(6 * 10 * 36));
+        assert_eq!(stages.stages[0].slots()[1].moved, Moved::Bytes(6 * 10 * 36));
         assert_eq!(stages.stages[0].launch.work, 6 * 10 * 64);
         let error = expert_linear(&ExpertLinear { cols: 40, ..spec }, &LIMITS).unwrap_err().to_string();
         assert!(error.contains("40 elements of Q4_0"), "{error}");

@@ -14,41 +14,41 @@ inline ulong row_named(device const uint* ids, device const uint* fed, uint at, 
 }
 
 // A thread has eight neighbouring elements of a row; `at.y` is the row.
-#define GATHER(T, GATHER_NAME, SLICE, PICK)                                                                      \
-    kernel void GATHER_NAME(                                                                                     \
-        constant GatherParams& p [[buffer(0)]], device const uint* ids [[buffer(1)]],                            \
-        device const uchar* table [[buffer(2)]], device const uint* fed [[buffer(3)]],                           \
-        device T* out [[buffer(4)]],                                                                             \
-        uint2 at [[thread_position_in_grid]]                                                                     \
-    ) {                                                                                                          \
-        const uint i = at.x * 8;                                                                                 \
-        if (i >= p.cols || at.y >= p.rows) return;                                                               \
-        const ulong from = IN_ORDER ? ulong(at.y) : row_named(ids, fed, at.y, p.last);                           \
-        const Eight v = decode8(GATHER_TYPE, table + from * p.pitch, i, p.cols);                                 \
-        device T* row = out + ulong(at.y) * p.cols;                                                              \
-        store_ragged(row, i, p.cols, v.lo);                                                                      \
-        store_ragged(row, i + 4, p.cols, v.hi);                                                                  \
-    }                                                                                                            \
-    kernel void SLICE(                                                                                           \
-        constant SliceParams& p [[buffer(0)]], device const T* x [[buffer(1)]], device T* out [[buffer(2)]],     \
-        uint2 at [[thread_position_in_grid]]                                                                     \
-    ) {                                                                                                          \
-        const uint i = at.x * 4;                                                                                 \
-        if (i >= p.cols || at.y >= p.rows) return;                                                               \
-        const float4 v = load_ragged(x + ulong(at.y) * p.in_cols + p.start, i, p.cols);                          \
-        store_ragged(out + ulong(at.y) * p.cols, i, p.cols, v);                                                  \
-    }                                                                                                            \
-    kernel void PICK(                                                                                            \
-        constant PickParams& p [[buffer(0)]], device const T* x [[buffer(1)]],                                   \
-        device const uint* ids [[buffer(2)]], device T* out [[buffer(3)]],                                       \
-        uint2 at [[thread_position_in_grid]]                                                                     \
-    ) {                                                                                                          \
-        if (at.x >= p.count || at.y >= p.rows) return;                                                           \
-        const ulong to = ulong(at.y) * p.count + at.x;                                                           \
-        const uint id = ids[to];                                                                                 \
-        out[to] = id < p.cols ? x[ulong(at.y) * p.cols + id] : T(NAN);                                           \
-    }
+template <typename T>
+kernel void gather(
+    constant GatherParams& p [[buffer(0)]], device const uint* ids [[buffer(1)]],
+    device const uchar* table [[buffer(2)]], device const uint* fed [[buffer(3)]],
+    device T* out [[buffer(4)]], uint2 at [[thread_position_in_grid]]
+) {
+    const uint i = at.x * 8;
+    if (i >= p.cols || at.y >= p.rows) return;
+    const ulong from = IN_ORDER ? ulong(at.y) : row_named(ids, fed, at.y, p.last);
+    const Eight v = decode8(GATHER_TYPE, table + from * p.pitch, i, p.cols);
+    device T* row = out + ulong(at.y) * p.cols;
+    store_ragged(row, i, p.cols, v.lo);
+    store_ragged(row, i + 4, p.cols, v.hi);
+}
+template <typename T>
+kernel void slice(
+    constant SliceParams& p [[buffer(0)]], device const T* x [[buffer(1)]], device T* out [[buffer(2)]],
+    uint2 at [[thread_position_in_grid]]
+) {
+    const uint i = at.x * 4;
+    if (i >= p.cols || at.y >= p.rows) return;
+    const float4 v = load_ragged(x + ulong(at.y) * p.in_cols + p.start, i, p.cols);
+    store_ragged(out + ulong(at.y) * p.cols, i, p.cols, v);
+}
+template <typename T>
+kernel void pick(
+    constant PickParams& p [[buffer(0)]], device const T* x [[buffer(1)]], device const uint* ids [[buffer(2)]],
+    device T* out [[buffer(3)]], uint2 at [[thread_position_in_grid]]
+) {
+    if (at.x >= p.count || at.y >= p.rows) return;
+    const ulong to = ulong(at.y) * p.count + at.x;
+    const uint id = ids[to];
+    out[to] = id < p.cols ? x[ulong(at.y) * p.cols + id] : T(NAN);
+}
 
-GATHER(float, gather_f32, slice_f32, pick_f32)
-GATHER(half, gather_f16, slice_f16, pick_f16)
-GATHER(bfloat, gather_bf16, slice_bf16, pick_bf16)
+EACH_FLOAT("gather", gather)
+EACH_FLOAT("slice", slice)
+EACH_FLOAT("pick", pick)

@@ -3,87 +3,36 @@
 use metallic_core::DType;
 
 use super::quant::{QUANT, QUANT_TYPES, row_bytes, weight_type};
-use super::typed::{self, PerFloat, VECTORS};
-use super::{Arg, COMMON, Constants, Family, Kernel, Launch, Params, Slot, Stage, Stages, reads, writes};
+use super::typed::{VECTORS, count};
+use super::{COMMON, Constants, Launch, Slot, Stage, Stages, family};
 use crate::error::GpuError;
 use crate::gpu::Limits;
 use crate::params::kernel_params;
-use crate::threadgroup;
 
 kernel_params! {
     /// Rows of `cols` elements, `pitch` bytes from one to the next in the table; `last` is its last row.
     GatherParams { rows: u32, cols: u32, pitch: u32, last: u32 }
-}
-
-kernel_params! {
     /// Columns `start .. start + cols` of rows of `in_cols`.
     SliceParams { rows: u32, in_cols: u32, start: u32, cols: u32 }
-}
-
-kernel_params! {
     /// `count` elements of each row of `cols`.
     PickParams { rows: u32, cols: u32, count: u32 }
 }
 
-pub(crate) const FAMILY: Family = Family {
-    name: "gather",
-    params: &[GatherParams::MSL, SliceParams::MSL, PickParams::MSL],
-    uses: &[COMMON, QUANT_TYPES, QUANT, VECTORS],
-    text: include_str!("gather.metal"),
-    kernels: &[
-        ("gather_f32", GATHER.args[0]),
-        ("gather_f16", GATHER.args[1]),
-        ("gather_bf16", GATHER.args[1]),
-        ("slice_f32", SLICE.args[0]),
-        ("slice_f16", SLICE.args[1]),
-        ("slice_bf16", SLICE.args[1]),
-        ("pick_f32", PICK.args[0]),
-        ("pick_f16", PICK.args[1]),
-        ("pick_bf16", PICK.args[1]),
-    ],
-};
-
-const fn gather_args(align: usize) -> [Arg; 4] {
-    [reads("ids", 4), reads("table", 2), reads("fed", 4), writes("out", align)]
+family! {
+    "gather" (GatherParams, SliceParams, PickParams) uses COMMON, QUANT_TYPES, QUANT, VECTORS;
+    "gather" each float of size { reads ids: 4, table: 2, fed: 4; writes out: size }
+    "slice" each float of size { reads x: size; writes out: size }
+    "pick" each float of size { reads x: size, ids: 4; writes out: size }
 }
-
-const fn slice_args(align: usize) -> [Arg; 2] {
-    [reads("x", align), writes("out", align)]
-}
-
-const fn pick_args(align: usize) -> [Arg; 3] {
-    [reads("x", align), reads("ids", 4), writes("out", align)]
-}
-
-const GATHER: PerFloat = PerFloat {
-    op: "embed",
-    functions: ["gather_f32", "gather_f16", "gather_bf16"],
-    args: [&gather_args(4), &gather_args(2)],
-};
-
-const SLICE: PerFloat = PerFloat {
-    op: "slice",
-    functions: ["slice_f32", "slice_f16", "slice_bf16"],
-    args: [&slice_args(4), &slice_args(2)],
-};
-
-const PICK: PerFloat = PerFloat {
-    op: "gather",
-    functions: ["pick_f32", "pick_f16", "pick_bf16"],
-    args: [&pick_args(4), &pick_args(2)],
-};
 
 /// Rows of a table of any type, by ids, or by what the step before has chosen where an id says so: `(ids: U32 [n],
 /// table [v, cols], fed) -> out [n, cols]`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Gathered {
-    /// Type of the table.
     pub(crate) table: DType,
-    /// Type of the result.
     pub(crate) out: DType,
     /// Rows of the result.
     pub(crate) rows: u32,
-    /// Elements of a row.
     pub(crate) cols: u32,
     /// Rows of the table.
     pub(crate) of: u32,
@@ -92,22 +41,17 @@ pub(crate) struct Gathered {
 }
 
 impl Gathered {
-    /// Bytes of the table that are read.
-    fn bytes(&self) -> Result<usize, GpuError> {
-        Ok(row_bytes("embed", self.table, self.cols)?.saturating_mul(self.rows as usize))
-    }
-
     fn launch(&self, in_order: Option<u32>, limits: &Limits) -> Result<Launch, GpuError> {
         let Gathered { table, out, rows, cols, of, fed } = *self;
         let pitch = match in_order {
             Some(pitch) => pitch,
-            None => typed::count("embed", row_bytes("embed", table, cols)?)?,
+            None => count("embed", row_bytes("embed", table, cols)?)?,
         };
         let constants =
             Constants::of([weight_type("embed", table)?, u32::from(in_order.is_some()), u32::from(fed)]);
-        let kernel = GATHER.of(&FAMILY, out, constants)?;
+        let kernel = FAMILY.of_float("gather", out, constants)?;
         let params = GatherParams { rows, cols, pitch, last: of.saturating_sub(1) };
-        Ok(launch(kernel, params.params(), (cols.div_ceil(8), rows), limits))
+        Ok(kernel.plane(params.params(), (cols.div_ceil(8), rows), limits))
     }
 }
 
@@ -115,7 +59,8 @@ impl Gathered {
 pub(crate) fn gather(spec: &Gathered, limits: &Limits) -> Result<Stages, GpuError> {
     let fed = if spec.fed { Slot::Fed } else { Slot::Unused };
     let slots = [Slot::Input(1), Slot::Input(0), fed, Slot::Output];
-    Ok(Stage::new(spec.launch(None, limits)?, slots).touching(1, spec.bytes()?).into())
+    let read = row_bytes("embed", spec.table, spec.cols)?.saturating_mul(spec.rows as usize);
+    Ok(Stage::new(spec.launch(None, limits)?, slots).touching(1, read).into())
 }
 
 /// All rows of a table in order, as another type: `(unused, table [rows, cols], unused) -> out [rows, cols]`. Rows are
@@ -133,10 +78,11 @@ pub(crate) fn slice(
 ) -> Result<Launch, GpuError> {
     if start.checked_add(len).is_none_or(|end| end > in_cols) {
         let reason = format!("columns {start}..+{len} of rows of {in_cols}");
-        return Err(GpuError::Unsupported { op: "slice", reason });
+        return Err(GpuError::unsupported("slice", reason));
     }
     let params = SliceParams { rows, in_cols, start, cols: len }.params();
-    Ok(launch(SLICE.of(&FAMILY, dtype, Constants::NONE)?, params, (len.div_ceil(4), rows), limits))
+    let kernel = FAMILY.of_float("slice", dtype, Constants::NONE)?;
+    Ok(kernel.plane(params, (len.div_ceil(4), rows), limits))
 }
 
 /// Of each row the elements at the row's own indices, NaN for one outside it: `(x [rows, cols], ids: U32 [rows, count]) ->
@@ -148,21 +94,9 @@ pub(crate) fn pick(
     limits: &Limits,
 ) -> Result<Stages, GpuError> {
     let params = PickParams { rows, cols, count }.params();
-    let launch = launch(PICK.of(&FAMILY, dtype, Constants::NONE)?, params, (count, rows), limits);
+    let launch = FAMILY.of_float("pick", dtype, Constants::NONE)?.plane(params, (count, rows), limits);
     let bytes = dtype.block_bytes() * rows as usize * count as usize;
     Ok(Stage::new(launch, [Slot::Input(0), Slot::Input(1), Slot::Output]).touching(0, bytes).into())
-}
-
-fn launch(kernel: Kernel, params: Params, (per_row, rows): (u32, u32), limits: &Limits) -> Launch {
-    let ([across, down], [width, height]) = threadgroup::plane((per_row, rows), limits);
-    Launch {
-        kernel,
-        params,
-        groups: [across, down, 1],
-        threads: [width, height, 1],
-        threadgroup_bytes: 0,
-        work: 0,
-    }
 }
 
 #[cfg(test)]
@@ -194,7 +128,8 @@ mod tests {
                 ids.iter().flat_map(|id| &all[*id as usize * cols..][..cols]).copied().collect();
             let bits = |x: &[f32]| x.iter().map(|x| x.to_bits()).collect::<Vec<_>>();
             assert_eq!(bits(&as_f32s(&found[3])), bits(&expected), "{dtype}");
-            assert_eq!(spec.bytes().unwrap(), table.len() / 5 * 4);
+            let read = gather(&spec, &LIMITS).unwrap().stages[0].slots()[1].moved;
+            assert_eq!(read, Moved::Bytes(table.len() / 5 * 4));
         }
     }
 
@@ -263,6 +198,6 @@ mod tests {
         let args = [data(DType::F32, &[1.0, 2.0, 3.0]), u32s(&ids), room(DType::F32, 2)];
         let Some(found) = run(&stages.stages[0].launch, &args) else { return };
         assert!(as_f32s(&found[2])[0].is_nan());
-        assert_eq!(stages.stages[0].slots()[0].1, Moved::Bytes(8), "elements that are read, not rows");
+        assert_eq!(stages.stages[0].slots()[0].moved, Moved::Bytes(8), "elements that are read, not rows");
     }
 }

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use metallic_testkit::needed;
 
-use super::{Family, Launch, Slot, Stages};
+use super::{Family, Launch, Slot, SlotUse, Stages};
 use crate::command::{Access, Binding, Command, CommandList, Dispatch, Region};
 use crate::gpu::{Gpu, LibraryId, Storage};
 use crate::soft::{Soft, SoftOptions};
@@ -94,8 +94,8 @@ pub(crate) fn run_stages(stages: &Stages, memory: &mut Memory) -> Option<()> {
     memory.extend(scratch.map(|(index, bytes)| (Slot::Scratch(index), Data::Room(*bytes))));
     for stage in &stages.stages {
         let find = |slot: Slot| memory.iter().position(|(known, _)| *known == slot);
-        let places: Vec<Option<usize>> = stage.slots().iter().map(|(slot, _)| find(*slot)).collect();
-        for ((slot, _), place) in stage.slots().iter().zip(&places) {
+        let places: Vec<Option<usize>> = stage.slots().iter().map(|bound| find(bound.slot)).collect();
+        for (SlotUse { slot, .. }, place) in stage.slots().iter().zip(&places) {
             assert!(place.is_some() || *slot == Slot::Unused, "nothing behind {slot:?}");
         }
         let data = |place: &Option<usize>| place.map_or(Data::Unused, |index| memory[index].1.clone());
@@ -179,12 +179,8 @@ fn run_on(bench: &Bench, launch: &Launch, args: &[Data]) -> Vec<Vec<u8>> {
         let fill = vec![FILL; *len];
         let bytes = if let Data::Bytes(bytes) = data { bytes } else { &fill };
         gpu.write(buffer, *start, bytes).expect("inside");
-        bindings.push(match (data, arg.access) {
-            (Data::Unused, _) => region.unused(),
-            (_, Access::Read) => region.read(),
-            (_, Access::Write) => region.write(),
-            _ => region.read_write(),
-        });
+        let used = if matches!(data, Data::Unused) { Access::Unused } else { arg.access };
+        bindings.push(region.bind(used));
     }
     let library = bench.library(launch.kernel.family);
     let pipeline = gpu.pipeline(library, launch.kernel.function, &launch.kernel.constants).expect("exists");

@@ -33,29 +33,6 @@ inline ulong kv_row(
     return block + index % BLOCK_TOKENS * kv_row_bytes(dim);
 }
 
-// Elements `i .. i + 8` of a row; `i` and the row's length are multiples of 8.
-inline void kv_load8(device const uchar* row, uint i, thread float4& a, thread float4& b) {
-    if (KV_TYPE == KV_F32) {
-        device const float4* p = (device const float4*)row + i / 4;
-        a = p[0];
-        b = p[1];
-    } else if (KV_TYPE == KV_F16) {
-        device const half4* p = (device const half4*)row + i / 4;
-        a = float4(p[0]);
-        b = float4(p[1]);
-    } else if (KV_TYPE == KV_BF16) {
-        device const ushort4* p = (device const ushort4*)row + i / 4;
-        a = as_type<float4>(uint4(p[0]) << 16);
-        b = as_type<float4>(uint4(p[1]) << 16);
-    } else {
-        device const uchar* block = row + i / 32 * 34;
-        const float d = float(*(device const half*)block);
-        device const char2* q = (device const char2*)(block + 2 + i % 32);
-        a = d * float4(float2(q[0]), float2(q[1]));
-        b = d * float4(float2(q[2]), float2(q[3]));
-    }
-}
-
 // Elements `i .. i + 4` of a row; `i` is a multiple of 4, the row's length of 8.
 inline float4 kv_load4(device const uchar* row, uint i) {
     if (KV_TYPE == KV_F32) return ((device const float4*)row)[i / 4];
@@ -65,6 +42,12 @@ inline float4 kv_load4(device const uchar* row, uint i) {
     const float d = float(*(device const half*)block);
     device const char2* q = (device const char2*)(block + 2 + i % 32);
     return d * float4(float2(q[0]), float2(q[1]));
+}
+
+// Elements `i .. i + 8` of a row; `i` and the row's length are multiples of 8.
+inline void kv_load8(device const uchar* row, uint i, thread float4& a, thread float4& b) {
+    a = kv_load4(row, i);
+    b = kv_load4(row, i + 4);
 }
 
 // Element `i` of a row of any length.

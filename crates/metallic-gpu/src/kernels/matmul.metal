@@ -1,16 +1,8 @@
 // Up to three matrices of weights times the rows of many tokens; weights are decoded run by run.
 
-constant uint WEIGHT0 [[function_constant(0)]];
-constant uint WEIGHT1 [[function_constant(1)]];
-constant uint WEIGHT2 [[function_constant(2)]];
-constant uint WITH_BIAS [[function_constant(3)]];
-constant uint WITH_RESIDUAL [[function_constant(4)]];
-constant uint WITH_GATE [[function_constant(5)]];
-constant uint GATE [[function_constant(6)]];
-
 // Rows `token ..` of x into a run; past the last token its row stands in, past the last column zeros.
 inline void load_x(
-    threadgroup float* run, device const float* x, constant MatmulParams& p, uint token, uint col, uint tid
+    threadgroup float* run, device const float* x, constant ProjectParams& p, uint token, uint col, uint tid
 ) {
     for (uint i = tid; i < TILE * DEPTH / 4; i += TILE_THREADS) {
         const uint r = i / (DEPTH / 4), c = i % (DEPTH / 4) * 4;
@@ -28,7 +20,7 @@ inline void load_x(
 
 template <typename W>
 void products(
-    thread Quarter& q, constant MatmulParams& p, device const float* x, device const uchar* w, uint3 at,
+    thread Quarter& q, constant ProjectParams& p, device const float* x, device const uchar* w, uint3 at,
     threadgroup float* runs, uint tid
 ) {
     const uint token = at.x, row = at.y, rows = at.z;
@@ -50,14 +42,9 @@ void products(
     }
 }
 
-// Rows of a matrix.
-inline uint rows_of(constant MatmulParams& p, uint part) {
-    return part == 0 ? p.rows0 : part == 1 ? p.rows1 : p.rows2;
-}
-
 [[max_total_threads_per_threadgroup(128)]]
 kernel void matmul_project(
-    constant MatmulParams& p [[buffer(0)]], device const float* x [[buffer(1)]], device const uchar* w0 [[buffer(2)]],
+    constant ProjectParams& p [[buffer(0)]], device const float* x [[buffer(1)]], device const uchar* w0 [[buffer(2)]],
     device const uchar* w1 [[buffer(3)]], device const uchar* w2 [[buffer(4)]], device const float* bias0 [[buffer(5)]],
     device const float* bias1 [[buffer(6)]], device const float* bias2 [[buffer(7)]],
     device const float* residual [[buffer(8)]], device const float* gate [[buffer(9)]], device float* out [[buffer(10)]],
@@ -66,20 +53,14 @@ kernel void matmul_project(
 ) {
     threadgroup float4 memory[TILE_FLOATS / 4];
     threadgroup float* runs = (threadgroup float*)memory;
-    uint part = 0, first = 0, tile = group.x;
-    while (part < 2 && tile >= (rows_of(p, part) + TILE - 1) / TILE) {
-        tile -= (rows_of(p, part) + TILE - 1) / TILE;
-        first += rows_of(p, part);
-        part++;
-    }
-    device const uchar* w = part == 0 ? w0 : part == 1 ? w1 : w2;
-    device const float* bias = part == 0 ? bias0 : part == 1 ? bias1 : bias2;
-    const uint type = part == 0 ? WEIGHT0 : part == 1 ? WEIGHT1 : WEIGHT2;
-    const uint rows = rows_of(p, part), row = tile * TILE, token = group.y * TILE;
+    const Matrices m = {w0, w1, w2, bias0, bias1, bias2};
+    const Tile tile = tile_of(p, group.x, TILE, 3);
+    device const uchar* w = m.weight_of(tile.part);
+    const uint rows = rows_of(p, tile.part), row = tile.places.x, token = group.y * TILE;
     Quarter q;
     begin(q, simd, uint2(p.tokens - token, rows - row));
 #define PRODUCTS(W) products<W>(q, p, x, w, uint3(token, row, rows), runs, tid)
-    FOR_WEIGHT_TYPE(type, PRODUCTS)
+    FOR_WEIGHT_TYPE(m.type_of(tile.part), PRODUCTS)
 #undef PRODUCTS
     finish(q, runs);
     const uint n = row + q.from.y + lane, width = p.rows0 + p.rows1 + p.rows2;
@@ -87,8 +68,8 @@ kernel void matmul_project(
     const uint last = min(p.tokens, token + q.from.x + 32);
     for (uint t = token + q.from.x; t < last; t++) {
         float y = runs[(t - token) * TILE + q.from.y + lane];
-        const ulong to = ulong(t) * width + first + n;
-        if (WITH_BIAS != 0) y += bias[n];
+        const ulong to = ulong(t) * width + tile.before + n;
+        if (WITH_BIAS != 0) y += m.bias_of(tile.part)[n];
         if (WITH_GATE != 0) y *= activate(GATE, gate[to]);
         if (WITH_RESIDUAL != 0) y += residual[to];
         out[to] = y;

@@ -1,44 +1,20 @@
 //! Matrices times the vectors of a few tokens, everything around the product fused: see `matvec.metal`.
 
-use super::project::Projection;
-use super::typed::{ACTIVATION, FUNCTIONS, unary_code};
-use super::{
-    Arg, COMMON, Constants, Family, Kernel, Launch, QUANT, QUANT_TYPES, Slot, Stage, reads, work, writes,
-};
+use super::project::{PROJECT, ProjectParams, Projection};
+use super::typed::{ACTIVATION, FUNCTIONS};
+use super::{COMMON, Constants, Kernel, Launch, QUANT, QUANT_TYPES, Slot, Stage, family, work};
 use crate::error::GpuError;
 use crate::gpu::Limits;
-use crate::params::kernel_params;
-
-kernel_params! {
-    /// A simdgroup has `blocks` times [`ROWS`] rows of one matrix; `pairs` elements of each head are rotated with a partner.
-    MatvecParams {
-        cols: u32, tokens: u32, rows0: u32, rows1: u32, rows2: u32, blocks: u32, eps: f32, pairs: u32, magnitude: f32,
-    }
-}
 
 /// Products, see the file.
 pub(crate) const DOTS: (&str, &str) = ("dots.metal", include_str!("dots.metal"));
 
-pub(crate) const FAMILY: Family = Family {
-    name: "matvec",
-    params: &[MatvecParams::MSL],
-    uses: &[COMMON, FUNCTIONS, ACTIVATION, QUANT_TYPES, QUANT, DOTS],
-    text: include_str!("matvec.metal"),
-    kernels: &[("matvec_1", ARGS), ("matvec_2", ARGS), ("matvec_4", ARGS), ("matvec_8", ARGS)],
-};
-
-const ARGS: &[Arg] = &[
-    reads("x", 4),
-    reads("norm", 4),
-    reads("w0", 2),
-    reads("w1", 2),
-    reads("w2", 2),
-    reads("bias0", 4),
-    reads("bias1", 4),
-    reads("bias2", 4),
-    reads("residual", 4),
-    writes("out", 4),
-];
+family! {
+    "matvec" (ProjectParams) uses COMMON, FUNCTIONS, ACTIVATION, QUANT_TYPES, QUANT, PROJECT, DOTS;
+    "matvec_1", "matvec_2", "matvec_4", "matvec_8" {
+        reads x: 4, norm: 4, w0: 2, w1: 2, w2: 2, bias0: 4, bias1: 4, bias2: 4, residual: 4; writes out: 4
+    }
+}
 
 /// Tokens that read the weights together.
 pub(crate) const MAX_TOKENS: u32 = 8;
@@ -46,7 +22,6 @@ pub(crate) const MAX_TOKENS: u32 = 8;
 pub(crate) const ROWS: u32 = 4;
 /// `PITCH` in the MSL, in bytes: the parts of one result.
 pub(crate) const PITCH_BYTES: u32 = 36 * 4;
-/// Simdgroups of a threadgroup at most.
 pub(crate) const SIMDS: u32 = 4;
 /// Blocks of rows of a simdgroup at most.
 const MAX_BLOCKS: u32 = 8;
@@ -94,21 +69,17 @@ impl Spread {
         }
     }
 
-    /// The launch of a kernel with the numbers of its products.
     pub(crate) fn launch(
         &self,
         kernel: Kernel,
-        params: MatvecParams,
+        params: ProjectParams,
         limits: &Limits,
     ) -> Result<Launch, GpuError> {
         let rows = [params.rows0, params.rows1, params.rows2].map(|rows| rows as usize).iter().sum();
         let launch = Launch {
-            kernel,
-            params: params.params(),
-            groups: self.groups,
-            threads: [self.threads, 1, 1],
             threadgroup_bytes: self.threadgroup_bytes,
             work: work([params.tokens as usize, params.cols as usize, rows]),
+            ..kernel.launch(params.params(), self.groups, [self.threads, 1, 1])
         };
         launch.check(limits)?;
         Ok(launch)
@@ -119,49 +90,20 @@ impl Spread {
         self.groups[1]
     }
 
-    /// The numbers of a projection that rotates nothing.
-    pub(crate) fn params(&self, projection: &Projection) -> MatvecParams {
-        let [rows0, rows1, rows2] = projection.part_rows();
-        MatvecParams {
-            cols: projection.cols,
-            tokens: projection.tokens,
-            rows0,
-            rows1,
-            rows2,
-            blocks: self.blocks,
-            eps: projection.norm.map_or(0.0, |(eps, _)| eps),
-            pairs: 0,
-            magnitude: 0.0,
-        }
+    pub(crate) fn params(&self, projection: &Projection) -> ProjectParams {
+        ProjectParams { blocks: self.blocks, ..projection.params() }
     }
 }
 
 /// One launch for everything. Every [`MAX_TOKENS`] tokens read the weights once.
 pub(crate) fn stage(projection: &Projection, limits: &Limits) -> Result<Stage, GpuError> {
     let spread = Spread::of(projection, limits);
-    let function = match spread.slots {
-        1 => "matvec_1",
-        2 => "matvec_2",
-        4 => "matvec_4",
-        _ => "matvec_8",
-    };
-    let types = projection.types()?;
-    let constants = Constants::starting::<3, 8>([
-        types[0],
-        types[1],
-        types[2],
-        u32::from(projection.norm.is_some()),
-        u32::from(projection.has_bias()),
-        u32::from(projection.residual.is_some()),
-        u32::from(projection.gate.is_some()),
-        projection.gate.map_or(0, unary_code),
-    ]);
-    let kernel = Kernel { family: &FAMILY, function, constants, args: ARGS };
+    let name = format!("matvec_{}", spread.slots);
+    let kernel = FAMILY.kernel(&name, Constants::starting::<3, 8>(projection.constants()?));
     let launch = spread.launch(kernel, spread.params(projection), limits)?;
     let [w0, w1, w2] = projection.weights();
     let [b0, b1, b2] = projection.biases();
-    let norm = projection.norm.map_or(Slot::Unused, |(_, slot)| slot);
-    let residual = projection.residual.unwrap_or(Slot::Unused);
-    let stage = Stage::new(launch, [projection.x, norm, w0, w1, w2, b0, b1, b2, residual, Slot::Output]);
+    let (x, norm, residual) = (projection.x, projection.norm_slot(), projection.residual_slot());
+    let stage = Stage::new(launch, [x, norm, w0, w1, w2, b0, b1, b2, residual, Slot::Output]);
     projection.reading(stage, 2, spread.passes())
 }

@@ -30,16 +30,17 @@ pub(crate) mod softmax;
 pub(crate) mod transfer;
 mod typed;
 
-use std::hash::Hash;
+use metallic_core::DType;
 
 pub(crate) use quant::{QUANT, QUANT_TYPES, row_bytes, weight_type};
-pub(crate) use typed::count;
+pub(crate) use typed::{SOFTCAP, binary_code, count, scalar_code, unary_code};
 
 use crate::command::Access;
 use crate::error::GpuError;
 use crate::gpu::Limits;
 pub use crate::params::Params;
 use crate::step::StepCounts;
+use crate::threadgroup;
 
 /// Buffer arguments of a kernel at most, its params apart.
 pub const MAX_ARGS: usize = 16;
@@ -114,9 +115,48 @@ pub struct Family {
     pub uses: &'static [(&'static str, &'static str)],
     /// Its text.
     pub text: &'static str,
-    /// Every kernel function of the text with its buffer arguments; tests hold the text to it.
-    pub kernels: &'static [(&'static str, &'static [Arg])],
+    /// Every kernel function of the text, by what they take; tests hold the text to it.
+    pub kernels: &'static [&'static [Function]],
 }
+
+/// A kernel function's name, and its buffer arguments.
+pub type Function = (&'static str, &'static [Arg]);
+
+/// Declares `FAMILY`: the name of its file, its params, the shared files it builds on, and its kernel functions by what they
+/// take: arguments in the order of the MSL, each with the alignment of its elements, as in
+/// `"copy", "turn" { reads x: 4; writes out: 4 }`. `"map" each float of size { … }` declares `map_f32`, `map_f16` and
+/// `map_bf16`, whose elements are of `size` bytes.
+macro_rules! family {
+    (
+        $file:literal ($($params:ident),+) uses $($uses:ident),+;
+        $($($name:literal),+ $(each float of $size:ident)? { $($args:tt)+ })+
+    ) => {
+        pub(crate) const FAMILY: $crate::kernels::Family = $crate::kernels::Family {
+            name: $file,
+            params: &[$($params::MSL),+],
+            uses: &[$($uses),+],
+            text: include_str!(concat!($file, ".metal")),
+            kernels: &[$($crate::kernels::functions!([$($name),+] $([$size])? $($args)+)),+],
+        };
+    };
+}
+
+macro_rules! functions {
+    ([$name:literal] [$size:ident] $($access:ident $($arg:ident: $align:expr),+);+) => {{
+        const fn args($size: usize) -> [$crate::kernels::Arg; [$($(stringify!($arg)),+),+].len()] {
+            [$($($crate::kernels::$access(stringify!($arg), $align)),+),+]
+        }
+        const WIDE: &[$crate::kernels::Arg] = &args(4);
+        const NARROW: &[$crate::kernels::Arg] = &args(2);
+        &[(concat!($name, "_f32"), WIDE), (concat!($name, "_f16"), NARROW), (concat!($name, "_bf16"), NARROW)]
+    }};
+    ([$($name:literal),+] $($access:ident $($arg:ident: $align:expr),+);+) => {{
+        const ARGS: &[$crate::kernels::Arg] =
+            &[$($($crate::kernels::$access(stringify!($arg), $align)),+),+];
+        &[$(($name, ARGS)),+]
+    }};
+}
+pub(crate) use {family, functions};
 
 /// Helpers every family may use.
 pub(crate) const COMMON: (&str, &str) = ("common.metal", include_str!("common.metal"));
@@ -127,6 +167,9 @@ const PROLOGUE: &str = "#include <metal_stdlib>
 using namespace metal;
 #pragma METAL fp contract(off)
 #pragma STDC FP_CONTRACT OFF
+// A kernel that is a template, under the name it is launched by, and one for each float type.
+#define KERNEL(NAME, ...) template [[host_name(NAME)]] [[kernel]] decltype(__VA_ARGS__) __VA_ARGS__;
+#define EACH_FLOAT(NAME, F) KERNEL(NAME \"_f32\", F<float>) KERNEL(NAME \"_f16\", F<half>) KERNEL(NAME \"_bf16\", F<bfloat>)
 ";
 
 impl Family {
@@ -142,9 +185,35 @@ impl Family {
         source
     }
 
+    /// Every kernel function with its buffer arguments.
+    pub fn functions(&self) -> impl Iterator<Item = Function> {
+        self.kernels.iter().copied().flatten().copied()
+    }
+
     /// Whether a kernel of this name and these arguments is declared.
     pub fn declares(&self, function: &str, args: &[Arg]) -> bool {
-        self.kernels.iter().any(|(name, declared)| *name == function && *declared == args)
+        self.functions().any(|declared| declared == (function, args))
+    }
+
+    /// A kernel of the family. One that is not declared is refused where it is made ready.
+    pub(crate) fn kernel(&'static self, name: &str, constants: Constants) -> Kernel {
+        let found = self.functions().find(|(function, _)| *function == name);
+        let (function, args) = found.unwrap_or((self.name, &[]));
+        Kernel { family: self, function, constants, args }
+    }
+
+    /// A kernel that exists for each float type.
+    pub(crate) fn of_float(
+        &'static self,
+        name: &'static str,
+        dtype: DType,
+        constants: Constants,
+    ) -> Result<Kernel, GpuError> {
+        if !dtype.is_float() {
+            let reason = format!("elements of {dtype}, F32, F16 or BF16 are needed");
+            return Err(GpuError::unsupported(name, reason));
+        }
+        Ok(self.kernel(&format!("{name}_{dtype}").to_lowercase(), constants))
     }
 }
 
@@ -176,6 +245,27 @@ pub struct Launch {
     pub threadgroup_bytes: u32,
     /// Multiply-adds; 0 where the bytes it moves are all that takes time.
     pub work: u64,
+    /// Weights are read byte by byte, so they may begin anywhere: their blocks have an odd number of bytes.
+    pub bytewise: bool,
+}
+
+impl Kernel {
+    /// The kernel over threadgroups of so many threads; what else it takes is added by struct update.
+    pub(crate) fn launch(self, params: Params, groups: [u32; 3], threads: [u32; 3]) -> Launch {
+        Launch { kernel: self, params, groups, threads, threadgroup_bytes: 0, work: 0, bytewise: false }
+    }
+
+    /// One thread for each of `n` elements.
+    pub(crate) fn line(self, params: Params, n: u32, limits: &Limits) -> Launch {
+        let (groups, threads) = threadgroup::linear(n, limits);
+        self.launch(params, [groups, 1, 1], [threads, 1, 1])
+    }
+
+    /// One thread for each of `per_row` parts of each row.
+    pub(crate) fn plane(self, params: Params, (per_row, rows): (u32, u32), limits: &Limits) -> Launch {
+        let ([across, down], [width, height]) = threadgroup::plane((per_row, rows), limits);
+        self.launch(params, [across, down, 1], [width, height, 1])
+    }
 }
 
 /// Multiply-adds of nested loops of these lengths.
@@ -212,16 +302,10 @@ impl Launch {
 pub(crate) enum Slot {
     /// The node's input of this index: an activation, or a weight as it lies in its file.
     Input(usize),
-    /// The same from this byte on.
-    InputFrom(usize, usize),
     /// The node's value.
     Output,
-    /// The same from this byte on.
-    OutputFrom(usize),
     /// Memory of this operation alone, by index into [`Stages::scratch`].
     Scratch(usize),
-    /// The same from this byte on.
-    ScratchFrom(usize, usize),
     /// A table of the step, see [`StepTable`].
     Step(StepTable),
     /// Tokens that the step before has chosen.
@@ -234,6 +318,11 @@ pub(crate) enum Slot {
     Recurrent,
     /// The kernel's constants leave the argument unused.
     Unused,
+}
+
+impl Slot {
+    pub(crate) const ROWS: Slot = Slot::Step(StepTable::Rows);
+    pub(crate) const BLOCKS: Slot = Slot::Step(StepTable::Blocks);
 }
 
 /// What a step says, as the kernels see it. All elements are `uint`.
@@ -283,7 +372,6 @@ pub(crate) enum Moved {
     Bytes(usize),
     /// So many for each token that is looked at, which the step alone knows.
     Seen {
-        /// Bytes.
         per_token: usize,
         /// How far back is looked.
         window: Option<usize>,
@@ -298,15 +386,15 @@ impl Moved {
         match self {
             Moved::Once => None,
             Moved::Bytes(bytes) => Some(bytes),
-            Moved::Seen { per_token, window: None, tiles } => {
-                Some(per_token.saturating_mul(if tiles { step.tiles_see } else { step.seen }))
-            }
-            Moved::Seen { per_token, window: Some(window), tiles: false } => {
-                Some(per_token.saturating_mul(step.seen.min(window.saturating_mul(step.tokens))))
-            }
-            Moved::Seen { per_token, window: Some(window), tiles: true } => {
-                let most = window.saturating_sub(1).saturating_mul(step.tiles).saturating_add(step.tokens);
-                Some(per_token.saturating_mul(step.tiles_see.min(most)))
+            Moved::Seen { per_token, window, tiles } => {
+                let within = |window: usize| {
+                    if !tiles {
+                        return window.saturating_mul(step.tokens);
+                    }
+                    window.saturating_sub(1).saturating_mul(step.tiles).saturating_add(step.tokens)
+                };
+                let seen = if tiles { step.tiles_see } else { step.seen };
+                Some(per_token.saturating_mul(seen.min(window.map_or(usize::MAX, within))))
             }
         }
     }
@@ -315,9 +403,17 @@ impl Moved {
 /// One launch of an operation and what stands behind its arguments.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Stage {
-    /// The launch.
     pub(crate) launch: Launch,
-    slots: [(Slot, Moved); MAX_ARGS],
+    slots: [SlotUse; MAX_ARGS],
+}
+
+/// What stands behind an argument.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct SlotUse {
+    pub(crate) slot: Slot,
+    /// Its first byte that counts.
+    pub(crate) start: usize,
+    pub(crate) moved: Moved,
 }
 
 impl Stage {
@@ -325,9 +421,9 @@ impl Stage {
     #[allow(clippy::large_types_passed_by_value)] // It is moved in.
     pub(crate) fn new<const N: usize>(launch: Launch, given: [Slot; N]) -> Stage {
         const { assert!(N <= MAX_ARGS, "too many arguments") };
-        let mut slots = [(Slot::Unused, Moved::Once); MAX_ARGS];
-        for (slot, given) in slots.iter_mut().zip(given) {
-            slot.0 = given;
+        let mut slots = [SlotUse { slot: Slot::Unused, start: 0, moved: Moved::Once }; MAX_ARGS];
+        for (used, slot) in slots.iter_mut().zip(given) {
+            used.slot = slot;
         }
         Stage { launch, slots }
     }
@@ -341,19 +437,18 @@ impl Stage {
     /// Says what of the argument at `index` is moved.
     #[must_use]
     pub(crate) fn moving(mut self, index: usize, moved: Moved) -> Stage {
-        if let Some(slot) = self.slots.get_mut(index) {
-            slot.1 = moved;
-        }
+        self.slots[index].moved = moved;
         self
     }
 
-    /// Another slot behind each argument.
-    pub(crate) fn redirect(&mut self, to: impl Fn(Slot) -> Slot) {
-        self.slots.iter_mut().for_each(|(slot, _)| *slot = to(*slot));
+    /// Says at which byte the argument at `index` begins.
+    #[must_use]
+    pub(crate) fn starting(mut self, index: usize, start: usize) -> Stage {
+        self.slots[index].start = start;
+        self
     }
 
-    /// The slots in order, with what is moved of each.
-    pub(crate) fn slots(&self) -> &[(Slot, Moved)] {
+    pub(crate) fn slots(&self) -> &[SlotUse] {
         &self.slots[..self.launch.kernel.args.len().min(MAX_ARGS)]
     }
 }
@@ -361,14 +456,18 @@ impl Stage {
 /// How an operation runs: launches one after another, and the bytes of scratch they share.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Stages {
-    /// In order.
     pub(crate) stages: Vec<Stage>,
     /// Bytes of each scratch, by index.
     pub(crate) scratch: Vec<usize>,
 }
 
 impl Stages {
-    /// Memory of this operation alone.
+    /// Says of every launch whether its weights may begin anywhere.
+    pub(crate) fn bytewise(mut self, bytewise: bool) -> Stages {
+        self.stages.iter_mut().for_each(|stage| stage.launch.bytewise |= bytewise);
+        self
+    }
+
     pub(crate) fn add_scratch(&mut self, bytes: usize) -> Slot {
         self.scratch.push(bytes);
         Slot::Scratch(self.scratch.len() - 1)
@@ -381,30 +480,22 @@ impl Stages {
         kept
     }
 
-    /// Another slot behind every argument that has this one, or a part of it where scratch takes its place.
+    /// Another slot behind every argument that has this one.
     pub(crate) fn replace(&mut self, slot: Slot, by: Slot) {
-        let to = |found: Slot| match (found, by) {
-            (Slot::InputFrom(index, start), Slot::Scratch(part)) if slot == Slot::Input(index) => {
-                Slot::ScratchFrom(part, start)
-            }
-            (Slot::OutputFrom(start), Slot::Scratch(part)) if slot == Slot::Output => {
-                Slot::ScratchFrom(part, start)
-            }
-            (found, by) if found == slot => by,
-            (found, _) => found,
-        };
-        self.stages.iter_mut().for_each(|stage| stage.redirect(to));
+        self.slot_uses().filter(|used| used.slot == slot).for_each(|used| used.slot = by);
+    }
+
+    /// What stands behind the arguments of all stages.
+    pub(crate) fn slot_uses(&mut self) -> impl Iterator<Item = &mut SlotUse> {
+        self.stages.iter_mut().flat_map(|stage| &mut stage.slots)
     }
 
     /// These stages, then those; scratch is shared out between them.
     pub(crate) fn append(&mut self, mut more: Stages) {
-        let first = self.scratch.len();
-        for stage in &mut more.stages {
-            stage.redirect(|slot| match slot {
-                Slot::Scratch(index) => Slot::Scratch(first + index),
-                Slot::ScratchFrom(index, start) => Slot::ScratchFrom(first + index, start),
-                other => other,
-            });
+        for used in more.slot_uses() {
+            if let Slot::Scratch(index) = &mut used.slot {
+                *index += self.scratch.len();
+            }
         }
         self.stages.extend(more.stages);
         self.scratch.extend(more.scratch);

@@ -87,38 +87,24 @@ void norm_row(
     }
 }
 
-#define WHERE                                                                                                    \
-    uint group [[threadgroup_position_in_grid]], uint index [[thread_index_in_threadgroup]],                     \
-    uint threads [[threads_per_threadgroup]], uint lane [[thread_index_in_simdgroup]],                           \
-    uint simd [[simdgroup_index_in_threadgroup]], uint simds [[simdgroups_per_threadgroup]]
+template <typename T>
+[[kernel, max_total_threads_per_threadgroup(1024)]] void rms_norm(
+    constant NormParams& p [[buffer(0)]], device const T* x [[buffer(1)]], device const uchar* w [[buffer(2)]],
+    device T* out [[buffer(3)]], ROW_THREADS
+) {
+    FIND_ROW;
+    const Vector<T> weights = {w, ulong(row % p.parts) * p.cols};
+    norm_row<T, false>(p, x + start, weights, weights, out + start, scratch, at);
+}
+template <typename T>
+[[kernel, max_total_threads_per_threadgroup(1024)]] void layer_norm(
+    constant NormParams& p [[buffer(0)]], device const T* x [[buffer(1)]], device const uchar* w [[buffer(2)]],
+    device const uchar* b [[buffer(3)]], device T* out [[buffer(4)]], ROW_THREADS
+) {
+    FIND_ROW;
+    const Vector<T> weights = {w, 0}, biases = {b, 0};
+    norm_row<T, true>(p, x + start, weights, biases, out + start, scratch, at);
+}
 
-#define FIND_ROW                                                                                                 \
-    threadgroup float scratch[64];                                                                               \
-    Lanes at = {index, threads, lane, simd, simds};                                                              \
-    const uint row = row_of(at, group, p.per_group);                                                             \
-    if (row >= p.rows) return;                                                                                   \
-    const ulong start = ulong(row) * p.cols
-
-#define NORMS(T, RMS_NORM, LAYER_NORM)                                                                           \
-    [[kernel, max_total_threads_per_threadgroup(1024)]] void RMS_NORM(                                           \
-        constant NormParams& p [[buffer(0)]], device const T* x [[buffer(1)]],                                   \
-        device const uchar* w [[buffer(2)]], device T* out [[buffer(3)]], WHERE                                  \
-    ) {                                                                                                          \
-        FIND_ROW;                                                                                                \
-        const Vector<T> weights = {w, ulong(row % p.parts) * p.cols};                                            \
-        norm_row<T, false>(p, x + start, weights, weights, out + start, scratch, at);                            \
-    }                                                                                                            \
-    [[kernel, max_total_threads_per_threadgroup(1024)]] void LAYER_NORM(                                         \
-        constant NormParams& p [[buffer(0)]], device const T* x [[buffer(1)]],                                   \
-        device const uchar* w [[buffer(2)]], device const uchar* b [[buffer(3)]], device T* out [[buffer(4)]],   \
-        WHERE                                                                                                    \
-    ) {                                                                                                          \
-        FIND_ROW;                                                                                                \
-        const Vector<T> weights = {w, 0};                                                                        \
-        const Vector<T> biases = {b, 0};                                                                         \
-        norm_row<T, true>(p, x + start, weights, biases, out + start, scratch, at);                              \
-    }
-
-NORMS(float, rms_norm_f32, layer_norm_f32)
-NORMS(half, rms_norm_f16, layer_norm_f16)
-NORMS(bfloat, rms_norm_bf16, layer_norm_bf16)
+EACH_FLOAT("rms_norm", rms_norm)
+EACH_FLOAT("layer_norm", layer_norm)

@@ -3,8 +3,8 @@
 use metallic_core::DType;
 
 use super::rows::{ROWS, RowGrid};
-use super::typed::{PerFloat, VECTORS};
-use super::{Arg, COMMON, Constants, Family, Launch, reads, writes};
+use super::typed::VECTORS;
+use super::{COMMON, Constants, Launch, family};
 use crate::error::GpuError;
 use crate::gpu::Limits;
 use crate::params::kernel_params;
@@ -14,56 +14,23 @@ kernel_params! {
     NormParams { rows: u32, cols: u32, per_group: u32, parts: u32, eps: f32 }
 }
 
-pub(crate) const FAMILY: Family = Family {
-    name: "norm",
-    params: &[NormParams::MSL],
-    uses: &[COMMON, VECTORS, ROWS],
-    text: include_str!("norm.metal"),
-    kernels: &[
-        ("rms_norm_f32", RMS.args[0]),
-        ("rms_norm_f16", RMS.args[1]),
-        ("rms_norm_bf16", RMS.args[1]),
-        ("layer_norm_f32", LAYER.args[0]),
-        ("layer_norm_f16", LAYER.args[1]),
-        ("layer_norm_bf16", LAYER.args[1]),
-    ],
-};
-
-// Rows by the alignment of their type; weights and biases are bound at whole words whatever their type.
-const fn rms_args(align: usize) -> [Arg; 3] {
-    [reads("x", align), reads("w", 4), writes("out", align)]
+family! {
+    "norm" (NormParams) uses COMMON, VECTORS, ROWS;
+    // Weights and biases are bound at whole words whatever their type.
+    "rms_norm" each float of size { reads x: size, w: 4; writes out: size }
+    "layer_norm" each float of size { reads x: size, w: 4, b: 4; writes out: size }
 }
-
-const fn layer_args(align: usize) -> [Arg; 4] {
-    [reads("x", align), reads("w", 4), reads("b", 4), writes("out", align)]
-}
-
-const RMS: PerFloat = PerFloat {
-    op: "rms_norm",
-    functions: ["rms_norm_f32", "rms_norm_f16", "rms_norm_bf16"],
-    args: [&rms_args(4), &rms_args(2)],
-};
-
-const LAYER: PerFloat = PerFloat {
-    op: "layer_norm",
-    functions: ["layer_norm_f32", "layer_norm_f16", "layer_norm_bf16"],
-    args: [&layer_args(4), &layer_args(2)],
-};
 
 /// A norm of `rows` rows of `cols` elements.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct NormSpec {
-    /// Type of the rows.
     pub(crate) dtype: DType,
     /// Type of weights and biases: that of the rows, or `F32`.
     pub(crate) vectors: DType,
-    /// Rows.
     pub(crate) rows: u32,
-    /// Elements of each.
     pub(crate) cols: u32,
     /// Weights for so many rows one after another; 1 where all rows have the same.
     pub(crate) parts: u32,
-    /// Keeps the root away from zero.
     pub(crate) eps: f32,
 }
 
@@ -73,17 +40,17 @@ impl NormSpec {
         NormSpec { dtype: DType::F32, vectors: DType::F32, rows, cols, parts: 1, eps }
     }
 
-    fn launch(&self, kernel: &PerFloat, biased: bool, limits: &Limits) -> Result<Launch, GpuError> {
+    fn launch(&self, op: &'static str, biased: bool, limits: &Limits) -> Result<Launch, GpuError> {
         let NormSpec { dtype, vectors, rows, cols, parts, eps } = *self;
         let own = vectors == dtype;
         if !own && vectors != DType::F32 {
             let reason = format!("weights of {vectors} for rows of {dtype}, F32 or {dtype} are needed");
-            return Err(GpuError::Unsupported { op: kernel.op, reason });
+            return Err(GpuError::unsupported(op, reason));
         }
         if cols == 0 {
-            return Err(GpuError::Unsupported { op: kernel.op, reason: "rows of no elements".to_owned() });
+            return Err(GpuError::unsupported(op, "rows of no elements"));
         }
-        let kernel = kernel.of(&FAMILY, dtype, Constants::of([u32::from(own), u32::from(biased)]))?;
+        let kernel = FAMILY.of_float(op, dtype, Constants::of([u32::from(own), u32::from(biased)]))?;
         let grid = RowGrid::new((rows, cols), limits);
         let params = NormParams { rows, cols, per_group: grid.per_group, parts: parts.max(1), eps };
         Ok(grid.launch(kernel, params.params()))
@@ -92,13 +59,13 @@ impl NormSpec {
 
 /// `x / sqrt(mean(x²) + eps) * w` of each row: `(x [rows, cols], w [parts, cols]) -> out [rows, cols]`.
 pub(crate) fn rms_norm(spec: &NormSpec, limits: &Limits) -> Result<Launch, GpuError> {
-    spec.launch(&RMS, false, limits)
+    spec.launch("rms_norm", false, limits)
 }
 
 /// `(x - mean(x)) / sqrt(variance(x) + eps) * w + b` of each row: `(x [rows, cols], w [cols], b [cols]) -> out [rows, cols]`;
 /// `b` is unused where it is not `biased`.
 pub(crate) fn layer_norm(spec: &NormSpec, biased: bool, limits: &Limits) -> Result<Launch, GpuError> {
-    spec.launch(&LAYER, biased, limits)
+    spec.launch("layer_norm", biased, limits)
 }
 
 #[cfg(test)]

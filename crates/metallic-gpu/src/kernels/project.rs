@@ -3,21 +3,32 @@
 use metallic_core::{DType, Unary};
 
 use super::norm::{NormSpec, rms_norm};
+use super::typed::unary_code;
 use super::{Slot, Stage, Stages, matmul, matvec, row_bytes, weight_type};
 use crate::error::GpuError;
 use crate::gpu::Limits;
+use crate::params::kernel_params;
 
-/// Matrices of a projection at most.
+kernel_params! {
+    /// `x [tokens, cols]` times up to three matrices of so many rows, side by side. Where they are spread by
+    /// [`matvec::Spread`], a simdgroup has `blocks` times [`matvec::ROWS`] rows of one; on the way into the cache, `pairs`
+    /// elements of each head are rotated with a partner.
+    ProjectParams {
+        cols: u32, tokens: u32, rows0: u32, rows1: u32, rows2: u32, blocks: u32, eps: f32, pairs: u32, magnitude: f32,
+    }
+}
+
+/// Matrices side by side, see the file.
+pub(crate) const PROJECT: (&str, &str) = ("project.metal", include_str!("project.metal"));
+
 pub(crate) const MAX_PARTS: usize = 3;
 
 /// One matrix of a projection: `[rows, cols]`.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Part {
-    /// Type of its elements.
     pub(crate) dtype: DType,
     /// Its rows: columns of the result.
     pub(crate) rows: u32,
-    /// Where it lies.
     pub(crate) weight: Slot,
     /// A vector that is added: `F32 [rows]`.
     pub(crate) bias: Option<Slot>,
@@ -27,7 +38,6 @@ pub(crate) struct Part {
 /// gate. Activations are `F32`.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Projection {
-    /// The operation, for messages.
     pub(crate) op: &'static str,
     /// Rows of `x` and of the result.
     pub(crate) tokens: u32,
@@ -57,7 +67,31 @@ impl Projection {
         self.parts.map(|part| part.map_or(0, |part| part.rows))
     }
 
-    pub(crate) fn has_bias(&self) -> bool {
+    /// The numbers of its kernels; nothing is rotated.
+    pub(crate) fn params(&self) -> ProjectParams {
+        let [rows0, rows1, rows2] = self.part_rows();
+        let eps = self.norm.map_or(0.0, |(eps, _)| eps);
+        let (cols, tokens) = (self.cols, self.tokens);
+        ProjectParams { cols, tokens, rows0, rows1, rows2, blocks: 0, eps, pairs: 0, magnitude: 0.0 }
+    }
+
+    /// The function constants of `project.metal`: types, then what is done with vectors and products.
+    pub(crate) fn constants(&self) -> Result<[u32; 8], GpuError> {
+        let [first, second, third] = self.types()?;
+        let with = [self.norm.is_some(), self.has_bias(), self.residual.is_some(), self.gate.is_some()];
+        let [norm, bias, residual, gate] = with.map(u32::from);
+        Ok([first, second, third, norm, bias, residual, gate, self.gate.map_or(0, unary_code)])
+    }
+
+    pub(crate) fn norm_slot(&self) -> Slot {
+        self.norm.map_or(Slot::Unused, |(_, slot)| slot)
+    }
+
+    pub(crate) fn residual_slot(&self) -> Slot {
+        self.residual.unwrap_or(Slot::Unused)
+    }
+
+    fn has_bias(&self) -> bool {
         self.parts.iter().flatten().any(|part| part.bias.is_some())
     }
 
@@ -71,7 +105,7 @@ impl Projection {
 
     /// The numbers of the matrices' types. Those that are not there have the first one's: a compiler then sees one type
     /// where there is one, and drops the decoders of all others.
-    pub(crate) fn types(&self) -> Result<[u32; MAX_PARTS], GpuError> {
+    fn types(&self) -> Result<[u32; MAX_PARTS], GpuError> {
         let first = self.parts[0].map_or(Ok(0), |part| weight_type(self.op, part.dtype))?;
         let mut types = [first; MAX_PARTS];
         for (number, part) in types.iter_mut().zip(self.parts.iter().flatten()) {
@@ -91,38 +125,31 @@ impl Projection {
     }
 
     pub(crate) fn check(&self) -> Result<(), GpuError> {
-        let refuse = |reason: String| Err(GpuError::Unsupported { op: self.op, reason });
+        let refuse = |reason: String| Err(GpuError::unsupported(self.op, reason));
         let parts: Vec<&Part> = self.parts.iter().flatten().collect();
         let leading = self.parts.iter().take_while(|part| part.is_some()).count();
         if parts.is_empty() || leading != parts.len() {
             return refuse(format!("{} matrices, {leading} of them leading", parts.len()));
         }
-        if self.tokens == 0 || self.cols == 0 || parts.iter().any(|part| part.rows == 0) {
-            return refuse(format!(
-                "nothing to do: {} tokens, {} columns, rows {:?}",
-                self.tokens,
-                self.cols,
-                self.part_rows()
-            ));
+        let (tokens, cols, rows) = (self.tokens, self.cols, self.part_rows());
+        if tokens == 0 || cols == 0 || parts.iter().any(|part| part.rows == 0) {
+            return refuse(format!("nothing to do: {tokens} tokens, {cols} columns, rows {rows:?}"));
         }
         if parts.iter().any(|part| part.bias.is_some() != self.has_bias()) {
             return refuse("a bias for some matrices and none for others".to_owned());
         }
         if self.gate.is_some() && (parts.len() != 2 || parts[0].rows != parts[1].rows) {
-            return refuse(format!(
-                "a gate over matrices of {:?} rows, two alike are needed",
-                self.part_rows()
-            ));
+            return refuse(format!("a gate over matrices of {rows:?} rows, two alike are needed"));
         }
         for part in parts {
             weight_type(self.op, part.dtype)?;
-            row_bytes(self.op, part.dtype, self.cols)?;
+            row_bytes(self.op, part.dtype, cols)?;
         }
-        let width: Option<u32> = self.part_rows().iter().try_fold(0u32, |sum, rows| sum.checked_add(*rows));
-        match width.and_then(|width| width.checked_mul(self.tokens)) {
-            Some(_) => Ok(()),
-            None => refuse(format!("{} tokens of {:?} results", self.tokens, self.part_rows())),
+        let width = rows.iter().try_fold(0u32, |sum, rows| sum.checked_add(*rows));
+        if width.and_then(|width| width.checked_mul(tokens)).is_none() {
+            return refuse(format!("{tokens} tokens of {rows:?} results"));
         }
+        Ok(())
     }
 }
 

@@ -424,7 +424,7 @@ fn weights_are_counted_as_often_as_they_are_read() {
     let bytes = |times: usize, rows: usize| Moved::Bytes(times * rows * 576 / 32 * 18);
     let touched = |stages: &Stages, first: usize| -> Vec<Moved> {
         let last = stages.stages.last().unwrap();
-        last.slots()[first..first + 3].iter().map(|(_, moved)| *moved).collect()
+        last.slots()[first..first + 3].iter().map(|bound| bound.moved).collect()
     };
     for (tokens, times) in [(1, 1), (8, 1), (9, 2), (16, 2), (40, 5)] {
         let stages = plan_vectors(&sized(tokens, 576, [70, 33, 0], None), &LIMITS).unwrap();

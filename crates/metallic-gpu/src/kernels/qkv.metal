@@ -14,82 +14,60 @@ struct ByPairs {
     }
 };
 
-struct Places {
-    device const uint* positions;
-    device const float* freqs;
-    device const uint2* rows;
-    device const uint* blocks;
-    device float* out;
-    device uchar* keys;
-    device uchar* values;
-};
-
 template <uint T>
-void qkv(
-    constant MatvecParams& p, Vectors v, Matrices m, Places at, threadgroup float* parts, uint number, uint lane
+kernel void qkv(
+    constant ProjectParams& p [[buffer(0)]], device const float* x [[buffer(1)]], device const float* norm [[buffer(2)]],
+    device const uchar* w0 [[buffer(3)]], device const uchar* w1 [[buffer(4)]], device const uchar* w2 [[buffer(5)]],
+    device const float* bias0 [[buffer(6)]], device const float* bias1 [[buffer(7)]],
+    device const float* bias2 [[buffer(8)]], device const uint* positions [[buffer(9)]],
+    device const float* freqs [[buffer(10)]], device const uint2* rows [[buffer(11)]],
+    device const uint* blocks [[buffer(12)]], device float* out [[buffer(13)]], device uchar* keys [[buffer(14)]],
+    device uchar* values [[buffer(15)]], threadgroup float4* shared [[threadgroup(0)]],
+    uint2 group [[threadgroup_position_in_grid]], uint lane [[thread_index_in_simdgroup]],
+    uint simd [[simdgroup_index_in_threadgroup]], uint simds [[simdgroups_per_threadgroup]]
 ) {
-    const Tile tile = tile_of(p, number, 3);
+    const uint token = group.y * T;
+    const Vectors v = {x + ulong(token) * p.cols, norm, min(uint(T), p.tokens - token), WITH_NORM != 0};
+    const Matrices m = {w0, w1, w2, bias0, bias1, bias2};
+    threadgroup float* parts = (threadgroup float*)shared + simd * parts_of_simd<T>(p);
+    const Tile tile = tile_of(p, group.x * simds + simd, p.blocks * ROWS, 3);
     if (tile.places.y == 0) return;
     const ByPairs order = {p.pairs, rows_of(p, tile.part)};
-    v.squares = WITH_NORM != 0;
     tile_dots<T>(p, v, m, order, tile, lane, parts);
-    device const float* bias = bias_of(m, tile.part);
+    device const float* bias = m.bias_of(tile.part);
     for (uint i = lane; i < tile.places.y / 2 * T; i += SIMD) {
         const uint r = i / T * 2, t = i % T;
         if (t >= v.tokens) continue;
         const uint slot = tile.places.x + r, a = order.row(slot), b = order.row(slot + 1);
         const float scale = norm_scale<T>(p, parts, t);
-        float x = gathered(parts + (r * T + t) * PITCH) * scale;
-        float y = gathered(parts + ((r + 1) * T + t) * PITCH) * scale;
+        float one = gathered(parts + (r * T + t) * PITCH) * scale;
+        float two = gathered(parts + ((r + 1) * T + t) * PITCH) * scale;
         if (WITH_BIAS != 0) {
-            x += bias[a];
-            y += bias[b];
+            one += bias[a];
+            two += bias[b];
         }
         const uint pair = slot % HEAD_DIM / 2;
         if (tile.part < 2 && pair < p.pairs) {
-            const float2 cs = turn(at.positions[t], at.freqs[pair]);
-            const float turned = rotated(x, y, 0, uint2(0, 1), cs, p.magnitude);
-            y = rotated(x, y, 1, uint2(0, 1), cs, p.magnitude);
-            x = turned;
+            const float2 cs = turn(positions[token + t], freqs[pair]);
+            const float turned = rotated(one, two, 0, uint2(0, 1), cs, p.magnitude);
+            two = rotated(one, two, 1, uint2(0, 1), cs, p.magnitude);
+            one = turned;
         }
         if (tile.part == 0) {
-            device float* out = at.out + ulong(t) * p.rows0;
-            out[a] = x;
-            out[b] = y;
+            device float* queries = out + ulong(token + t) * p.rows0;
+            queries[a] = one;
+            queries[b] = two;
         } else {
             const uint kv_heads = p.rows1 / HEAD_DIM;
-            device uchar* cache = tile.part == 1 ? at.keys : at.values;
-            device uchar* row = cache + kv_row(at.rows, at.blocks, t, slot / HEAD_DIM, kv_heads);
-            kv_put(row, a % HEAD_DIM, x);
-            kv_put(row, b % HEAD_DIM, y);
+            device uchar* cache = tile.part == 1 ? keys : values;
+            device uchar* row = cache + kv_row(rows, blocks, token + t, slot / HEAD_DIM, kv_heads);
+            kv_put(row, a % HEAD_DIM, one);
+            kv_put(row, b % HEAD_DIM, two);
         }
     }
 }
 
-#define QKV(T, QKV_NAME)                                                                                        \
-    kernel void QKV_NAME(                                                                                       \
-        constant MatvecParams& p [[buffer(0)]], device const float* x [[buffer(1)]],                            \
-        device const float* norm [[buffer(2)]], device const uchar* w0 [[buffer(3)]],                           \
-        device const uchar* w1 [[buffer(4)]], device const uchar* w2 [[buffer(5)]],                             \
-        device const float* bias0 [[buffer(6)]], device const float* bias1 [[buffer(7)]],                       \
-        device const float* bias2 [[buffer(8)]], device const uint* positions [[buffer(9)]],                    \
-        device const float* freqs [[buffer(10)]], device const uint2* rows [[buffer(11)]],                      \
-        device const uint* blocks [[buffer(12)]], device float* out [[buffer(13)]],                             \
-        device uchar* keys [[buffer(14)]], device uchar* values [[buffer(15)]],                                 \
-        threadgroup float4* parts [[threadgroup(0)]], uint2 group [[threadgroup_position_in_grid]],             \
-        uint lane [[thread_index_in_simdgroup]], uint simd [[simdgroup_index_in_threadgroup]],                  \
-        uint simds [[simdgroups_per_threadgroup]]                                                               \
-    ) {                                                                                                         \
-        const uint token = group.y * T;                                                                         \
-        const Vectors v = {x + ulong(token) * p.cols, norm, min(uint(T), p.tokens - token), false};             \
-        const Matrices m = {w0, w1, w2, bias0, bias1, bias2};                                                   \
-        device float* queries = out + ulong(token) * p.rows0;                                                   \
-        const Places at = {positions + token, freqs, rows + token, blocks, queries, keys, values};              \
-        threadgroup float* own = (threadgroup float*)parts + simd * parts_of_simd<T>(p);                        \
-        qkv<T>(p, v, m, at, own, group.x * simds + simd, lane);                                                 \
-    }
-
-QKV(1, qkv_1)
-QKV(2, qkv_2)
-QKV(4, qkv_4)
-QKV(8, qkv_8)
+KERNEL("qkv_1", qkv<1>)
+KERNEL("qkv_2", qkv<2>)
+KERNEL("qkv_4", qkv<4>)
+KERNEL("qkv_8", qkv<8>)

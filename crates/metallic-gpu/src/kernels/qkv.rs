@@ -2,40 +2,21 @@
 
 use metallic_core::DType;
 
-use super::matvec::{DOTS, MatvecParams, Spread};
-use super::project::{Projection, plan_tiles, plan_vectors};
+use super::matvec::{DOTS, Spread};
+use super::project::{PROJECT, ProjectParams, Projection, plan_tiles, plan_vectors};
 use super::rope::{KV, KV_ALIGN, ROTATE, RopeKv, interleaved, rope_kv_write};
-use super::{
-    Arg, COMMON, Constants, Family, Kernel, QUANT, QUANT_TYPES, Slot, Stage, Stages, StepTable, reads, writes,
-};
+use super::{COMMON, Constants, QUANT, QUANT_TYPES, Slot, Stage, Stages, family};
 use crate::error::GpuError;
 use crate::gpu::Limits;
 
-pub(crate) const FAMILY: Family = Family {
-    name: "qkv",
-    params: &[MatvecParams::MSL],
-    uses: &[COMMON, KV, ROTATE, QUANT_TYPES, QUANT, DOTS],
-    text: include_str!("qkv.metal"),
-    kernels: &[("qkv_1", ARGS), ("qkv_2", ARGS), ("qkv_4", ARGS), ("qkv_8", ARGS)],
-};
-
-const ARGS: &[Arg] = &[
-    reads("x", 4),
-    reads("norm", 4),
-    reads("w0", 2),
-    reads("w1", 2),
-    reads("w2", 2),
-    reads("bias0", 4),
-    reads("bias1", 4),
-    reads("bias2", 4),
-    reads("positions", 4),
-    reads("freqs", 4),
-    reads("rows", 8),
-    reads("blocks", 4),
-    writes("out", 4),
-    writes("keys", KV_ALIGN),
-    writes("values", KV_ALIGN),
-];
+family! {
+    "qkv" (ProjectParams) uses COMMON, KV, ROTATE, QUANT_TYPES, QUANT, PROJECT, DOTS;
+    "qkv_1", "qkv_2", "qkv_4", "qkv_8" {
+        reads x: 4, norm: 4, w0: 2, w1: 2, w2: 2, bias0: 4, bias1: 4, bias2: 4, positions: 4, freqs: 4,
+        rows: 8, blocks: 4;
+        writes out: 4, keys: KV_ALIGN, values: KV_ALIGN
+    }
+}
 
 /// One launch for any number of tokens where the cache's elements stand alone, else the product and then its way into the
 /// cache. `projection` has the matrices of queries, keys and values.
@@ -83,52 +64,25 @@ fn check(projection: &Projection, way: &RopeKv<'_>) -> Result<(), GpuError> {
         "matrices of {rows:?} rows for {} tokens, the cache takes {needed:?} for {}",
         projection.tokens, way.kv.tokens
     );
-    Err(GpuError::Unsupported { op: projection.op, reason })
+    Err(GpuError::unsupported(projection.op, reason))
 }
 
 fn stage(projection: &Projection, way: &RopeKv<'_>, limits: &Limits) -> Result<Stage, GpuError> {
     let kv_type = way.check(projection.op)?;
     let spread = Spread::of(projection, limits);
-    let function = match spread.slots {
-        1 => "qkv_1",
-        2 => "qkv_2",
-        4 => "qkv_4",
-        _ => "qkv_8",
-    };
-    let types = projection.types()?;
-    let constants = Constants::of([
-        kv_type,
-        way.kv.head_dim as u32,
-        interleaved(way.rope),
-        types[0],
-        types[1],
-        types[2],
-        u32::from(projection.norm.is_some()),
-        u32::from(projection.has_bias()),
-    ]);
+    let [w0, w1, w2, norm, bias, residual, gate, act] = projection.constants()?;
+    let (head_dim, turn) = (way.kv.head_dim as u32, interleaved(way.rope));
+    let constants = Constants::of([kv_type, head_dim, turn, w0, w1, w2, norm, bias, residual, gate, act]);
     let params =
-        MatvecParams { pairs: way.pairs, magnitude: way.rope.magnitude, ..spread.params(projection) };
-    let kernel = Kernel { family: &FAMILY, function, constants, args: ARGS };
-    let launch = spread.launch(kernel, params, limits)?;
+        ProjectParams { pairs: way.pairs, magnitude: way.rope.magnitude, ..spread.params(projection) };
+    let launch = spread.launch(FAMILY.kernel(&format!("qkv_{}", spread.slots), constants), params, limits)?;
     let [w0, w1, w2] = projection.weights();
     let [b0, b1, b2] = projection.biases();
-    let slots = [
-        projection.x,
-        projection.norm.map_or(Slot::Unused, |(_, slot)| slot),
-        w0,
-        w1,
-        w2,
-        b0,
-        b1,
-        b2,
-        way.positions,
-        way.freqs,
-        Slot::Step(StepTable::Rows),
-        Slot::Step(StepTable::Blocks),
-        Slot::Output,
-        Slot::Keys,
-        Slot::Values,
-    ];
+    let (x, norm, out, keys, values) =
+        (projection.x, projection.norm_slot(), Slot::Output, Slot::Keys, Slot::Values);
+    let RopeKv { positions, freqs, .. } = *way;
+    let (rows, blocks) = (Slot::ROWS, Slot::BLOCKS);
+    let slots = [x, norm, w0, w1, w2, b0, b1, b2, positions, freqs, rows, blocks, out, keys, values];
     projection.reading(way.kv.moving(Stage::new(launch, slots), [11, 13, 14]), 2, spread.passes())
 }
 

@@ -1,8 +1,9 @@
 // Weights as they lie in their files, row-major, in blocks along a row. Everything goes by octets: eight neighbouring
 // elements from a column that is a multiple of 8. An element is `level * scale + offset`.
 //
-// A format is a struct with BLOCK (elements of a block), BYTES (bytes of a block), SPLIT (distance of two octets that
-// share bytes), OFFSET (whether offsets are anything but 0) and `octet`. Blocks are aligned to 2 bytes, no more.
+// A format is a struct, `WeightQ4_K`, with BLOCK (elements of a block), BYTES (bytes of a block), SPLIT (distance of two
+// octets that share bytes), OFFSET (whether offsets are anything but 0) and `octet`, which is given the block of a column.
+// Blocks are aligned to 2 bytes, no more.
 
 // The low bits of each byte of a word.
 constant constexpr uint BITS = 0x01010101, CRUMBS = 0x03030303, NIBBLES = 0x0f0f0f0f;
@@ -40,8 +41,7 @@ METAL_FUNC uint bit_per_byte(uint word) {
 
 struct WeightF32 {
     enum : uint { BLOCK = 1, BYTES = 4, SPLIT = 8, OFFSET = 0 };
-    static METAL_FUNC Octet octet(device const uchar* row, uint col) {
-        device const uchar* p = row + 4 * ulong(col);
+    static METAL_FUNC Octet octet(device const uchar* p, uint) {
         const uint4 lo = uint4(bytes8(p), bytes8(p + 8)), hi = uint4(bytes8(p + 16), bytes8(p + 24));
         return {as_type<float4>(lo), as_type<float4>(hi), 1.0f, 0.0f};
     }
@@ -53,8 +53,8 @@ struct WeightF32 {
 
 struct WeightF16 {
     enum : uint { BLOCK = 1, BYTES = 2, SPLIT = 8, OFFSET = 0 };
-    static METAL_FUNC Octet octet(device const uchar* row, uint col) {
-        device const packed_half4* p = (device const packed_half4*)(row + 2 * ulong(col));
+    static METAL_FUNC Octet octet(device const uchar* block, uint) {
+        device const packed_half4* p = (device const packed_half4*)block;
         return {float4(half4(p[0])), float4(half4(p[1])), 1.0f, 0.0f};
     }
     static METAL_FUNC float one(device const uchar* row, uint col) { return float(((device const half*)row)[col]); }
@@ -62,8 +62,8 @@ struct WeightF16 {
 
 struct WeightBF16 {
     enum : uint { BLOCK = 1, BYTES = 2, SPLIT = 8, OFFSET = 0 };
-    static METAL_FUNC Octet octet(device const uchar* row, uint col) {
-        device const packed_ushort4* p = (device const packed_ushort4*)(row + 2 * ulong(col));
+    static METAL_FUNC Octet octet(device const uchar* block, uint) {
+        device const packed_ushort4* p = (device const packed_ushort4*)block;
         return {as_type<float4>(uint4(ushort4(p[0])) << 16), as_type<float4>(uint4(ushort4(p[1])) << 16), 1.0f, 0.0f};
     }
     static METAL_FUNC float one(device const uchar* row, uint col) {
@@ -74,8 +74,7 @@ struct WeightBF16 {
 // [d][q: element i in the low, i + 16 in the high half of byte i]: d * (q - 8)
 struct WeightQ4_0 {
     enum : uint { BLOCK = 32, BYTES = 18, SPLIT = 16, OFFSET = 0 };
-    static METAL_FUNC Octet octet(device const uchar* row, uint col) {
-        device const uchar* block = row + ulong(col / 32) * BYTES;
+    static METAL_FUNC Octet octet(device const uchar* block, uint col) {
         const uint2 q = bytes8(block + 2 + (col & 8));
         const uint shift = (col & 16) >> 2;
         const float4 lo = each_byte(q.x >> shift & NIBBLES), hi = each_byte(q.y >> shift & NIBBLES);
@@ -86,8 +85,7 @@ struct WeightQ4_0 {
 // [d][m][q as in Q4_0]: d * q + m
 struct WeightQ4_1 {
     enum : uint { BLOCK = 32, BYTES = 20, SPLIT = 16, OFFSET = 1 };
-    static METAL_FUNC Octet octet(device const uchar* row, uint col) {
-        device const uchar* block = row + ulong(col / 32) * BYTES;
+    static METAL_FUNC Octet octet(device const uchar* block, uint col) {
         const uint2 q = bytes8(block + 4 + (col & 8));
         const uint shift = (col & 16) >> 2;
         const float4 lo = each_byte(q.x >> shift & NIBBLES), hi = each_byte(q.y >> shift & NIBBLES);
@@ -109,8 +107,7 @@ METAL_FUNC Eight five_bits(device const uchar* high, uint col) {
 // [d][fifth bits][low bits]: d * (q - 16)
 struct WeightQ5_0 {
     enum : uint { BLOCK = 32, BYTES = 22, SPLIT = 16, OFFSET = 0 };
-    static METAL_FUNC Octet octet(device const uchar* row, uint col) {
-        device const uchar* block = row + ulong(col / 32) * BYTES;
+    static METAL_FUNC Octet octet(device const uchar* block, uint col) {
         const Eight q = five_bits(block + 2, col);
         return {q.lo - 16.0f, q.hi - 16.0f, half_at(block), 0.0f};
     }
@@ -119,8 +116,7 @@ struct WeightQ5_0 {
 // [d][m][fifth bits][low bits]: d * q + m
 struct WeightQ5_1 {
     enum : uint { BLOCK = 32, BYTES = 24, SPLIT = 16, OFFSET = 1 };
-    static METAL_FUNC Octet octet(device const uchar* row, uint col) {
-        device const uchar* block = row + ulong(col / 32) * BYTES;
+    static METAL_FUNC Octet octet(device const uchar* block, uint col) {
         const Eight q = five_bits(block + 4, col);
         return {q.lo, q.hi, half_at(block), half_at(block + 2)};
     }
@@ -129,8 +125,7 @@ struct WeightQ5_1 {
 // [d][q: signed bytes]: d * q
 struct WeightQ8_0 {
     enum : uint { BLOCK = 32, BYTES = 34, SPLIT = 8, OFFSET = 0 };
-    static METAL_FUNC Octet octet(device const uchar* row, uint col) {
-        device const uchar* block = row + ulong(col / 32) * BYTES;
+    static METAL_FUNC Octet octet(device const uchar* block, uint col) {
         const uint2 q = bytes8(block + 2 + (col & 24));
         return {each_signed_byte(q.x), each_signed_byte(q.y), half_at(block), 0.0f};
     }
@@ -147,8 +142,7 @@ METAL_FUNC uint crumbs_shift(uint col) {
 // [16 scales of 4 bits, each with a min of 4 bits][q][d][dmin]: d * scale * q - dmin * min
 struct WeightQ2_K {
     enum : uint { BLOCK = 256, BYTES = 84, SPLIT = 32, OFFSET = 1 };
-    static METAL_FUNC Octet octet(device const uchar* row, uint col) {
-        device const uchar* block = row + ulong(col / 256) * BYTES;
+    static METAL_FUNC Octet octet(device const uchar* block, uint col) {
         const uint2 q = bytes8(block + 16 + crumbs_at(col));
         const uint shift = crumbs_shift(col), scale = block[(col & 255) / 16];
         const float4 lo = each_byte(q.x >> shift & CRUMBS), hi = each_byte(q.y >> shift & CRUMBS);
@@ -159,8 +153,7 @@ struct WeightQ2_K {
 // [third bits: bit k of byte i is of element 32k + i][q][16 scales of 6 bits][d]: d * (scale - 32) * (q - 4)
 struct WeightQ3_K {
     enum : uint { BLOCK = 256, BYTES = 110, SPLIT = 32, OFFSET = 0 };
-    static METAL_FUNC Octet octet(device const uchar* row, uint col) {
-        device const uchar* block = row + ulong(col / 256) * BYTES;
+    static METAL_FUNC Octet octet(device const uchar* block, uint col) {
         const uint2 q = bytes8(block + 32 + crumbs_at(col)), top = bytes8(block + (col & 31));
         const uint shift = crumbs_shift(col), bit = (col & 255) / 32, sub = (col & 255) / 16;
         const uint lo = (q.x >> shift & CRUMBS) | (top.x >> bit & BITS) << 2;
@@ -185,8 +178,7 @@ METAL_FUNC float2 scale_min(device const uchar* scales, uint sub) {
 // [d][dmin][8 scales and mins of 6 bits][q: each 64 elements in 32 bytes, the first 32 in the low halves]
 struct WeightQ4_K {
     enum : uint { BLOCK = 256, BYTES = 144, SPLIT = 32, OFFSET = 1 };
-    static METAL_FUNC Octet octet(device const uchar* row, uint col) {
-        device const uchar* block = row + ulong(col / 256) * BYTES;
+    static METAL_FUNC Octet octet(device const uchar* block, uint col) {
         const uint sub = (col & 255) / 32, shift = (sub & 1) * 4;
         const uint2 q = bytes8(block + 16 + sub / 2 * 32 + (col & 31));
         const float2 s = scale_min(block + 4, sub);
@@ -198,8 +190,7 @@ struct WeightQ4_K {
 // [d][dmin][scales][fifth bits: bit k of byte i is of element 32k + i][q], as in Q4_K
 struct WeightQ5_K {
     enum : uint { BLOCK = 256, BYTES = 176, SPLIT = 32, OFFSET = 1 };
-    static METAL_FUNC Octet octet(device const uchar* row, uint col) {
-        device const uchar* block = row + ulong(col / 256) * BYTES;
+    static METAL_FUNC Octet octet(device const uchar* block, uint col) {
         const uint sub = (col & 255) / 32, shift = (sub & 1) * 4;
         const uint2 q = bytes8(block + 48 + sub / 2 * 32 + (col & 31)), top = bytes8(block + 16 + (col & 31));
         const float2 s = scale_min(block + 4, sub);
@@ -213,8 +204,7 @@ struct WeightQ5_K {
 // low bits, its first 64 elements in the low halves, and 32 bytes of high bits laid out as in Q2_K.
 struct WeightQ6_K {
     enum : uint { BLOCK = 256, BYTES = 210, SPLIT = 64, OFFSET = 0 };
-    static METAL_FUNC Octet octet(device const uchar* row, uint col) {
-        device const uchar* block = row + ulong(col / 256) * BYTES;
+    static METAL_FUNC Octet octet(device const uchar* block, uint col) {
         const uint2 q = bytes8(block + (col & 128) / 2 + (col & 63)), top = bytes8(block + 128 + crumbs_at(col));
         const uint shift = (col & 64) / 16, crumb = crumbs_shift(col);
         const uint lo = (q.x >> shift & NIBBLES) | (top.x >> crumb & CRUMBS) << 4;
@@ -236,8 +226,7 @@ METAL_FUNC float4 looked_up(constant const float* levels, uint word) {
 // [d][q as in Q4_0]: d * level(q)
 struct WeightIQ4_NL {
     enum : uint { BLOCK = 32, BYTES = 18, SPLIT = 16, OFFSET = 0 };
-    static METAL_FUNC Octet octet(device const uchar* row, uint col) {
-        device const uchar* block = row + ulong(col / 32) * BYTES;
+    static METAL_FUNC Octet octet(device const uchar* block, uint col) {
         const uint2 q = bytes8(block + 2 + (col & 8)) >> ((col & 16) >> 2);
         return {looked_up(IQ4_LEVELS, q.x), looked_up(IQ4_LEVELS, q.y), half_at(block), 0.0f};
     }
@@ -246,8 +235,7 @@ struct WeightIQ4_NL {
 // [d][high bits of 8 scales: 16 bits][low bits of 8 scales: 32 bits][q of each 32 elements as in Q4_0]
 struct WeightIQ4_XS {
     enum : uint { BLOCK = 256, BYTES = 136, SPLIT = 16, OFFSET = 0 };
-    static METAL_FUNC Octet octet(device const uchar* row, uint col) {
-        device const uchar* block = row + ulong(col / 256) * BYTES;
+    static METAL_FUNC Octet octet(device const uchar* block, uint col) {
         const uint sub = (col & 255) / 32;
         const uint2 q = bytes8(block + 8 + 16 * sub + (col & 8)) >> ((col & 16) >> 2);
         const uint low = uint(block[4 + sub / 2]) >> (4 * (sub & 1)) & 15;
@@ -260,8 +248,7 @@ struct WeightIQ4_XS {
 // [e][q as in Q4_0]: 2^(e - 128) * level(q). Blocks are not aligned at all.
 struct WeightMXFP4 {
     enum : uint { BLOCK = 32, BYTES = 17, SPLIT = 16, OFFSET = 0 };
-    static METAL_FUNC Octet octet(device const uchar* row, uint col) {
-        device const uchar* block = row + ulong(col / 32) * BYTES;
+    static METAL_FUNC Octet octet(device const uchar* block, uint col) {
         device const packed_uchar4* bytes = (device const packed_uchar4*)(block + 1 + (col & 8));
         const uint2 q = uint2(as_type<uint>(uchar4(bytes[0])), as_type<uint>(uchar4(bytes[1]))) >> ((col & 16) >> 2);
         const uint e = block[0];
@@ -270,26 +257,10 @@ struct WeightMXFP4 {
     }
 };
 
-// Runs `DO(W)` with the format of a type number. The switch belongs outside loops: on a GPU the number is a constant.
-#define FOR_WEIGHT_TYPE(type, DO)                    \
-    switch (type) {                                  \
-    case TYPE_F32: DO(WeightF32); break;             \
-    case TYPE_F16: DO(WeightF16); break;             \
-    case TYPE_BF16: DO(WeightBF16); break;           \
-    case TYPE_Q4_0: DO(WeightQ4_0); break;           \
-    case TYPE_Q4_1: DO(WeightQ4_1); break;           \
-    case TYPE_Q5_0: DO(WeightQ5_0); break;           \
-    case TYPE_Q5_1: DO(WeightQ5_1); break;           \
-    case TYPE_Q8_0: DO(WeightQ8_0); break;           \
-    case TYPE_Q2_K: DO(WeightQ2_K); break;           \
-    case TYPE_Q3_K: DO(WeightQ3_K); break;           \
-    case TYPE_Q4_K: DO(WeightQ4_K); break;           \
-    case TYPE_Q5_K: DO(WeightQ5_K); break;           \
-    case TYPE_Q6_K: DO(WeightQ6_K); break;           \
-    case TYPE_IQ4_NL: DO(WeightIQ4_NL); break;       \
-    case TYPE_IQ4_XS: DO(WeightIQ4_XS); break;       \
-    case TYPE_MXFP4: DO(WeightMXFP4); break;         \
-    }
+template <typename W>
+inline Octet octet_at(device const uchar* row, uint col) {
+    return W::octet(row + ulong(col / W::BLOCK) * W::BYTES, col);
+}
 
 // Bytes of a row.
 template <typename W>
@@ -322,7 +293,7 @@ inline float weight_at(device const uchar* row, uint col) {
 template <typename W>
 inline Eight decode8(device const uchar* row, uint col, uint cols) {
     if (col + 8 <= cols) {
-        const Octet o = W::octet(row, col);
+        const Octet o = octet_at<W>(row, col);
         // An offset of 0 would turn -0 into 0.
         if (W::OFFSET == 0) return {o.lo * o.scale, o.hi * o.scale};
         return {o.lo * o.scale + o.offset, o.hi * o.scale + o.offset};

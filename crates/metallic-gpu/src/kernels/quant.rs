@@ -4,16 +4,15 @@ use metallic_core::DType;
 
 use crate::error::GpuError;
 
-/// Declares the numbers of the weight types once, for Rust and for the MSL (`TYPE_Q4_K`).
+/// Declares the numbers of the weight types once, for Rust and for the MSL, where `FOR_WEIGHT_TYPE(type, DO)` runs `DO(W)` with
+/// the format of a number (`WeightQ4_K`). It belongs outside loops: on a GPU the number is a constant.
 macro_rules! weight_types {
     ($($dtype:ident $name:ident $number:literal),+ $(,)?) => {
         /// The number kernels know a weight's type by.
         pub(crate) fn weight_type(op: &'static str, dtype: DType) -> Result<u32, GpuError> {
             match dtype {
                 $(DType::$dtype => Ok($number),)+
-                DType::I32 | DType::U32 | DType::U8 => {
-                    Err(GpuError::Unsupported { op, reason: format!("weights of {dtype}") })
-                }
+                DType::I32 | DType::U32 | DType::U8 => Err(GpuError::unsupported(op, format!("weights of {dtype}"))),
             }
         }
 
@@ -21,7 +20,11 @@ macro_rules! weight_types {
         #[cfg(test)]
         pub(crate) const WEIGHT_TYPES: &[DType] = &[$(DType::$dtype),+];
 
-        const NUMBERS: &str = concat!($("constant constexpr uint TYPE_", stringify!($name), " = ", $number, ";\n"),+);
+        const FORMATS: &str = concat!(
+            "#define FOR_WEIGHT_TYPE(type, DO) switch (type) {",
+            $(" case ", $number, ": DO(Weight", stringify!($name), "); break;",)+
+            " }\n",
+        );
     };
 }
 
@@ -32,17 +35,15 @@ weight_types! {
     IQ4NL IQ4_NL 13, IQ4XS IQ4_XS 14, MXFP4 MXFP4 15,
 }
 
-/// The numbers of the weight types; goes before [`QUANT`].
-pub(crate) const QUANT_TYPES: (&str, &str) = ("quant_types.metal", NUMBERS);
+/// The formats by the numbers of their types; goes before [`QUANT`].
+pub(crate) const QUANT_TYPES: (&str, &str) = ("quant_types.metal", FORMATS);
 /// The decoders of all weight types.
 pub(crate) const QUANT: (&str, &str) = ("quant.metal", include_str!("quant.metal"));
 
 /// Bytes of a row of a weight; an error where `cols` do not fill blocks.
 pub(crate) fn row_bytes(op: &'static str, dtype: DType, cols: u32) -> Result<usize, GpuError> {
-    dtype.bytes_for(cols as usize).ok_or_else(|| GpuError::Unsupported {
-        op,
-        reason: format!("rows of {cols} elements of {dtype}, whose blocks have {}", dtype.block_len()),
-    })
+    let reason = || format!("rows of {cols} elements of {dtype}, whose blocks have {}", dtype.block_len());
+    dtype.bytes_for(cols as usize).ok_or_else(|| GpuError::unsupported(op, reason()))
 }
 
 #[cfg(test)]
@@ -66,8 +67,8 @@ pub(crate) mod tests {
         name: "decode",
         params: &[DecodeParams::MSL],
         uses: &[COMMON, QUANT_TYPES, QUANT],
-        text: include_str!("decode.metal"),
-        kernels: &[("decode_rows", ARGS)],
+        text: include_str!("harness/decode.metal"),
+        kernels: &[&[("decode_rows", ARGS)]],
     };
 
     const ARGS: &[Arg] = &[reads("w", 2), writes("out", 4)];
@@ -84,6 +85,7 @@ pub(crate) mod tests {
             threads: [threads, 1, 1],
             threadgroup_bytes: 0,
             work: 0,
+            bytewise: false,
         })
     }
 

@@ -8,8 +8,9 @@ constant uint HELD [[function_constant(1)]];
 // 1: heads that share a query and a key lie apart.
 constant uint TILED [[function_constant(2)]];
 
-// Row `i` of those a sequence has kept, the oldest first.
-inline float kept_row(device const float* state, uint i, uint cols, bool fresh) {
+// Row `i` of those a sequence has kept, the oldest first, and of its tokens after them.
+inline float row_at(device const float* state, device const float* x, uint i, uint past, uint cols, bool fresh) {
+    if (i >= past) return x[ulong(i - past) * cols];
     return fresh ? 0.0f : state[ulong(i) * cols];
 }
 
@@ -30,19 +31,13 @@ kernel void short_conv(
     state += ulong(sequence.z) * past * p.cols + col;
     for (uint t = 0; t < tokens; t++) {
         float sum = 0.0f;
-        for (uint j = 0; j < p.width; j++) {
-            const uint i = t + j; // among what was kept, then the tokens
-            const float v = i < past ? kept_row(state, i, p.cols, fresh) : x[ulong(i - past) * p.cols];
-            sum = fma(w[j], v, sum);
-        }
+        for (uint j = 0; j < p.width; j++)
+            sum = fma(w[j], row_at(state, x, t + j, past, p.cols, fresh), sum);
         out[ulong(t) * p.cols] = sum;
     }
     // From the oldest on: a row is read before it is written.
-    for (uint j = 0; j < past; j++) {
-        const uint i = tokens + j;
-        const float v = i < past ? kept_row(state, i, p.cols, fresh) : x[ulong(i - past) * p.cols];
-        state[ulong(j) * p.cols] = v;
-    }
+    for (uint j = 0; j < past; j++)
+        state[ulong(j) * p.cols] = row_at(state, x, tokens + j, past, p.cols, fresh);
 }
 
 struct Tokens {

@@ -3,10 +3,7 @@
 use metallic_core::Recurrence;
 
 use super::typed::count;
-use super::{
-    Arg, COMMON, Constants, Family, Kernel, Launch, Slot, Stage, Stages, StepTable, reads, updates, work,
-    writes,
-};
+use super::{COMMON, Constants, Launch, Slot, Stage, Stages, StepTable, family, work};
 use crate::error::GpuError;
 use crate::gpu::Limits;
 use crate::params::kernel_params;
@@ -16,33 +13,15 @@ use crate::threadgroup;
 kernel_params! {
     /// A convolution of `width` rows of `cols` elements.
     ConvParams { sequences: u32, cols: u32, width: u32 }
-}
-
-kernel_params! {
     /// A matrix `[key_dim, value_dim]` for each head of values and sequence.
     RecurrenceParams { heads: u32, key_heads: u32, key_dim: u32, value_dim: u32 }
 }
 
-pub(crate) const FAMILY: Family = Family {
-    name: "recurrent",
-    params: &[ConvParams::MSL, RecurrenceParams::MSL],
-    uses: &[COMMON],
-    text: include_str!("recurrent.metal"),
-    kernels: &[("short_conv", CONV), ("recurrence", RECURRENCE)],
-};
-
-const CONV: &[Arg] =
-    &[reads("x", 4), reads("w", 4), reads("sequences", 16), updates("state", 4), writes("out", 4)];
-const RECURRENCE: &[Arg] = &[
-    reads("q", 4),
-    reads("k", 4),
-    reads("v", 4),
-    reads("decay", 4),
-    reads("beta", 4),
-    reads("sequences", 16),
-    updates("state", 4),
-    writes("out", 4),
-];
+family! {
+    "recurrent" (ConvParams, RecurrenceParams) uses COMMON;
+    "short_conv" { reads x: 4, w: 4, sequences: 16; updates state: 4; writes out: 4 }
+    "recurrence" { reads q: 4, k: 4, v: 4, decay: 4, beta: 4, sequences: 16; updates state: 4; writes out: 4 }
+}
 
 /// `y[t] = Σ_j w[.., j] * x[t - (width - 1) + j]`: `(x: F32 [tokens, cols], w: F32 [cols, width]) -> F32 [tokens, cols]`.
 /// Keeps the last `width - 1` rows of every sequence, the oldest first.
@@ -52,23 +31,15 @@ pub(crate) fn short_conv(
     limits: &Limits,
 ) -> Result<Stages, GpuError> {
     if width == 0 {
-        let reason = "a convolution over no rows".to_owned();
-        return Err(GpuError::Unsupported { op: "short_conv", reason });
+        return Err(GpuError::unsupported("short_conv", "a convolution over no rows"));
     }
     let sequences = count("short_conv", shape.sequences)?;
     let (across, threads) = threadgroup::linear(cols, limits);
+    let params = ConvParams { sequences, cols, width }.params();
+    let kernel = FAMILY.kernel("short_conv", Constants::of([0, 0, 0]));
     let launch = Launch {
-        kernel: Kernel {
-            family: &FAMILY,
-            function: "short_conv",
-            constants: Constants::of([0, 0, 0]),
-            args: CONV,
-        },
-        params: ConvParams { sequences, cols, width }.params(),
-        groups: [across, sequences, 1],
-        threads: [threads, 1, 1],
-        threadgroup_bytes: 0,
         work: work([shape.tokens, cols as usize, width as usize]),
+        ..kernel.launch(params, [across, sequences, 1], [threads, 1, 1])
     };
     let past = (width - 1) as usize;
     let state = if past == 0 { Slot::Unused } else { Slot::Recurrent };
@@ -90,25 +61,17 @@ pub(crate) fn recurrence(r: &Recurrence, shape: &StepShape, limits: &Limits) -> 
     let held = bytes(width) <= limits.threadgroup_memory;
     let constants = Constants::of([u32::from(r.delta), u32::from(held), u32::from(r.tiled)]);
     let passes = if r.delta { 3 } else { 2 };
+    let params = RecurrenceParams { heads, key_heads: count(r.key_heads)?, key_dim, value_dim }.params();
+    let groups = [value_dim.div_ceil(width), heads, count(shape.sequences)?];
     let launch = Launch {
-        kernel: Kernel { family: &FAMILY, function: "recurrence", constants, args: RECURRENCE },
-        params: RecurrenceParams { heads, key_heads: count(r.key_heads)?, key_dim, value_dim }.params(),
-        groups: [value_dim.div_ceil(width), heads, count(shape.sequences)?],
-        threads: [width, 1, 1],
         threadgroup_bytes: bytes(if held { width } else { 0 }),
         work: work([shape.tokens, r.heads, r.key_dim, r.value_dim, passes]),
+        ..FAMILY.kernel("recurrence", constants).launch(params, groups, [width, 1, 1])
     };
     launch.check(limits)?;
-    let slots = [
-        Slot::Input(0),
-        Slot::Input(1),
-        Slot::Input(2),
-        Slot::Input(3),
-        Slot::Input(4),
-        Slot::Step(StepTable::Sequences),
-        Slot::Recurrent,
-        Slot::Output,
-    ];
+    let [q, k, v, decay, beta] = [0, 1, 2, 3, 4].map(Slot::Input);
+    let sequences = Slot::Step(StepTable::Sequences);
+    let slots = [q, k, v, decay, beta, sequences, Slot::Recurrent, Slot::Output];
     let kept = shape.sequences.saturating_mul(r.elements()).saturating_mul(size_of::<f32>());
     Ok(Stage::new(launch, slots).touching(6, kept).into())
 }
@@ -309,7 +272,7 @@ mod tests {
     fn states_are_counted_for_the_sequences_of_the_step_alone() {
         let shape = shape(STEPS[2]);
         let conv = short_conv(&shape, (10, 4), &LIMITS).unwrap();
-        assert_eq!(conv.stages[0].slots()[3].1, Moved::Bytes(2 * 3 * 10 * 4));
+        assert_eq!(conv.stages[0].slots()[3].moved, Moved::Bytes(2 * 3 * 10 * 4));
         let r = Recurrence {
             state: StateId(0),
             heads: 2,
@@ -320,7 +283,7 @@ mod tests {
             delta: true,
         };
         let stages = recurrence(&r, &shape, &LIMITS).unwrap();
-        assert_eq!(stages.stages[0].slots()[6].1, Moved::Bytes(2 * 80 * 4));
+        assert_eq!(stages.stages[0].slots()[6].moved, Moved::Bytes(2 * 80 * 4));
         assert_eq!(stages.stages[0].launch.work, 12 * 80 * 3);
         let huge = Recurrence { key_dim: 1 << 20, ..r };
         let error = recurrence(&huge, &shape, &LIMITS).unwrap_err().to_string();

@@ -4,28 +4,33 @@
 // Normalise the heads of queries and keys before they are rotated.
 constant uint NORM [[function_constant(3)]];
 
-#define ROPE(T, ROPE_NAME)                                                                                        \
-    kernel void ROPE_NAME(                                                                                        \
-        constant RopeParams& p [[buffer(0)]], device const T* x [[buffer(1)]],                                    \
-        device const uint* positions [[buffer(2)]], device const float* freqs [[buffer(3)]],                      \
-        device T* out [[buffer(4)]], uint2 at [[thread_position_in_grid]]                                         \
-    ) {                                                                                                           \
-        if (at.x >= p.cols) return;                                                                               \
-        const uint token = at.y, head = at.x / HEAD_DIM, i = at.x % HEAD_DIM;                                     \
-        x += ulong(token) * p.cols + head * HEAD_DIM;                                                             \
-        out += ulong(token) * p.cols + at.x;                                                                      \
-        if (i >= 2 * p.pairs) {                                                                                   \
-            *out = x[i];                                                                                          \
-            return;                                                                                               \
-        }                                                                                                         \
-        const uint2 pair = pair_of(i, p.pairs);                                                                   \
-        const float2 cs = turn(positions[token], freqs[INTERLEAVED ? i / 2 : pair.x]);                            \
-        *out = T(rotated(float(x[pair.x]), float(x[pair.y]), i, pair, cs, p.magnitude));                          \
+template <typename T>
+kernel void rope(
+    constant RopeParams& p [[buffer(0)]], device const T* x [[buffer(1)]],
+    device const uint* positions [[buffer(2)]], device const float* freqs [[buffer(3)]],
+    device T* out [[buffer(4)]], uint2 at [[thread_position_in_grid]]
+) {
+    if (at.x >= p.cols) return;
+    const uint token = at.y, head = at.x / HEAD_DIM, i = at.x % HEAD_DIM;
+    x += ulong(token) * p.cols + head * HEAD_DIM;
+    out += ulong(token) * p.cols + at.x;
+    if (i >= 2 * p.pairs) {
+        *out = x[i];
+        return;
     }
+    const uint2 pair = pair_of(i, p.pairs);
+    const float2 cs = turn(positions[token], freqs[INTERLEAVED ? i / 2 : pair.x]);
+    *out = T(rotated(float(x[pair.x]), float(x[pair.y]), i, pair, cs, p.magnitude));
+}
 
-ROPE(float, rope_f32)
-ROPE(half, rope_f16)
-ROPE(bfloat, rope_bf16)
+EACH_FLOAT("rope", rope)
+
+inline void store_row(device uchar* row, device const float* x, uint dim, uint lane) {
+    for (uint j = 0; j * 32 < dim; j++) {
+        const uint i = j * 32 + lane;
+        kv_store(row, j, lane, i < dim ? x[i] : 0.0f, dim);
+    }
+}
 
 // Stores keys `[tokens, kv_heads * HEAD_DIM]` and values `[tokens, kv_heads * value_dim]`: a simdgroup per token and head, keys
 // and values apart.
@@ -45,10 +50,7 @@ kernel void kv_write(
     const uint dim = is_key ? HEAD_DIM : p.value_dim;
     device const float* x = (is_key ? k : v) + (ulong(token) * p.kv_heads + kv_head) * dim;
     device uchar* row = (is_key ? keys : values) + kv_row(rows, blocks, token, kv_head, p.kv_heads, dim);
-    for (uint j = 0; j * 32 < dim; j++) {
-        const uint i = j * 32 + lane;
-        kv_store(row, j, lane, i < dim ? x[i] : 0.0f, dim);
-    }
+    store_row(row, x, dim, lane);
 }
 
 // The two factors of 1 / sqrt(mean(x²) + eps) of a head, to be applied one after the other; every lane gets them. The first
@@ -84,10 +86,7 @@ kernel void rope_kv_write(
     const bool is_query = head < p.heads;
     if (head >= p.heads + p.kv_heads) {
         device uchar* row = values + kv_row(rows, blocks, token, head - p.heads - p.kv_heads, p.kv_heads);
-        for (uint j = 0; j * 32 < HEAD_DIM; j++) {
-            const uint i = j * 32 + lane;
-            kv_store(row, j, lane, i < HEAD_DIM ? x[i] : 0.0f);
-        }
+        store_row(row, x, HEAD_DIM, lane);
         return;
     }
     const float2 unit = NORM ? head_norm(x, p.eps, lane) : float2(1.0f);

@@ -20,6 +20,19 @@ inline uint row_of(thread Lanes& at, uint group, uint per_group) {
     return row;
 }
 
+// What kernels that work row by row take after their buffers, and how they find their row.
+#define ROW_THREADS                                                                                              \
+    uint group [[threadgroup_position_in_grid]], uint tid [[thread_index_in_threadgroup]],                       \
+    uint threads [[threads_per_threadgroup]], uint lane [[thread_index_in_simdgroup]],                           \
+    uint simd [[simdgroup_index_in_threadgroup]], uint simds [[simdgroups_per_threadgroup]]
+
+#define FIND_ROW                                                                                                 \
+    threadgroup float scratch[64];                                                                               \
+    Lanes at = {tid, threads, lane, simd, simds};                                                                \
+    const uint row = row_of(at, group, p.per_group);                                                             \
+    if (row >= p.rows) return;                                                                                   \
+    const ulong start = ulong(row) * p.cols
+
 // The sum over the threads of a row; every thread gets it. `scratch` holds two numbers per simdgroup.
 inline float row_sum(float x, threadgroup float* scratch, Lanes at) {
     return group_sum(x, scratch, at.lane, at.simd, at.simds);
@@ -38,8 +51,4 @@ inline float2 row_sums(float2 x, threadgroup float* scratch, Lanes at) {
     x = float2(simd_sum(x.x), simd_sum(x.y));
     threadgroup_barrier(mem_flags::mem_threadgroup);
     return x;
-}
-
-inline float across(float4 v) {
-    return (v.x + v.y) + (v.z + v.w);
 }

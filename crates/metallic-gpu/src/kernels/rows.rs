@@ -31,16 +31,8 @@ impl RowGrid {
         RowGrid { per_group, groups: rows.div_ceil(per_group), threads: threads * per_group }
     }
 
-    /// The launch of a kernel that takes this grid.
     pub(crate) fn launch(self, kernel: Kernel, params: Params) -> Launch {
-        Launch {
-            kernel,
-            params,
-            groups: [self.groups, 1, 1],
-            threads: [self.threads, 1, 1],
-            threadgroup_bytes: 0,
-            work: 0,
-        }
+        kernel.launch(params, [self.groups, 1, 1], [self.threads, 1, 1])
     }
 }
 

@@ -68,8 +68,7 @@ constant constexpr uint EXP_SERIES[7] = {245557u, 2770966u, 20607270u, 119182990
 inline uint weight(float d) {
     const uint depth = uint(min(d * -12102203.0f, 268435440.0f));
     uint p = EXP_SERIES[0];
-    UNROLL
-    for (uint i = 1; i < 7; i++) p = EXP_SERIES[i] - mulhi(p, depth << 9);
+    UNROLL for (uint i = 1; i < 7; i++) p = EXP_SERIES[i] - mulhi(p, depth << 9);
     return p >> (depth >> 23);
 }
 
@@ -210,23 +209,28 @@ uint2 first_of_row(device const T* x, uint n, Bests bests, Lanes at) {
 }
 
 template <typename T>
-void argmax_row(
-    constant ArgmaxParams& p, device const T* x, device uint* out, Bests bests, uint row, Lanes at
+[[kernel, max_total_threads_per_threadgroup(1024)]] void argmax(
+    constant ChooseParams& p [[buffer(0)]], device const T* x [[buffer(1)]], device uint* out [[buffer(2)]], ROW_THREADS
 ) {
-    x += ulong(row) * p.n;
-    const uint2 best = first_of_row<T>(x, p.n, bests, at);
-    if (at.tid == 0) out[row] = best.y;
+    threadgroup uint keys[32], ids[32];
+    const Lanes at = {tid, threads, lane, simd, simds};
+    const uint2 best = first_of_row<T>(x + ulong(group) * p.n, p.n, {keys, ids}, at);
+    if (tid == 0) out[group] = best.y;
 }
 
 // The k best are picked in any order; then each finds its place by counting those before it.
 template <typename T>
-void top_k_row(
-    constant TopKParams& p, device const T* x, device uint* picked, device uint* indices,
-    threadgroup atomic_uint* next, Bins bins, uint row, Lanes at
+[[kernel, max_total_threads_per_threadgroup(1024)]] void top_k(
+    constant TopKParams& p [[buffer(0)]], device const T* x [[buffer(1)]], device uint* picked [[buffer(2)]],
+    device uint* indices [[buffer(3)]], ROW_THREADS
 ) {
-    const Numbers<T> numbers = {x + ulong(row) * p.n};
-    picked += ulong(row) * p.k * 2;
-    indices += ulong(row) * p.k;
+    threadgroup atomic_uint low[256], high[256], next[1];
+    threadgroup uint chosen[4];
+    const Lanes at = {tid, threads, lane, simd, simds};
+    const Bins bins = {low, high, chosen};
+    const Numbers<T> numbers = {x + ulong(group) * p.n};
+    picked += ulong(group) * p.k * 2;
+    indices += ulong(group) * p.k;
     const Enough enough = {p.k, 0u};
     const uint2 pair = p.k < p.n ? cut_row(numbers, p.n, Ones(), enough, uint2(0u), bins, at) : uint2(0u);
     if (at.tid == 0) atomic_store_explicit(next, 0u, memory_order_relaxed);
@@ -273,8 +277,7 @@ inline float exact_ln(float x) {
     const int e = as_type<int>(bits - 0x3f2aaaabu) >> 23;
     const float r = as_type<float>(bits - (uint(e) << 23)) - 1.0f;
     float p = LN_SERIES[7];
-    UNROLL
-    for (uint i = 7; i > 0; i--) p = fma(p, r, LN_SERIES[i - 1]);
+    UNROLL for (uint i = 7; i > 0; i--) p = fma(p, r, LN_SERIES[i - 1]);
     return fma(float(e), 0.6931472f, fma(r * r, fma(r, p, -0.5f), r));
 }
 
@@ -327,16 +330,14 @@ inline uint2 draw_row(
         const float4 v = load_ragged(x, i, n);
         bool fits[4];
         bool any = false;
-        UNROLL
-        for (uint j = 0; j < 4; j++) {
+        UNROLL for (uint j = 0; j < 4; j++) {
             const bool in_reach = fma(number(v[j]) - max, c.inverse_temperature, MOST_NOISE) >= bar;
             fits[j] = i + j < n && in_reach && at_least(key_of(v[j]), i + j, border);
             any = any || fits[j];
         }
         if (!any) continue;
         const uint4 bits = philox(uint4(i / 4, 0u, c.draw_low, c.draw_high), uint2(c.seed_low, c.seed_high));
-        UNROLL
-        for (uint j = 0; j < 4; j++) {
+        UNROLL for (uint j = 0; j < 4; j++) {
             if (!fits[j]) continue;
             const float score = fma(number(v[j]) - max, c.inverse_temperature, gumbel(bits[j]));
             const uint key = key_of(score);
@@ -373,52 +374,19 @@ inline uint choose_row(
     return draw_row(x, n, c, max, border, bests, at).y;
 }
 
-#define WHERE                                                                                                    \
-    uint row [[threadgroup_position_in_grid]], uint tid [[thread_index_in_threadgroup]],                         \
-    uint threads [[threads_per_threadgroup]], uint lane [[thread_index_in_simdgroup]],                           \
-    uint simd [[simdgroup_index_in_threadgroup]], uint simds [[simdgroups_per_threadgroup]]
-
-#define SAMPLE(T, ARGMAX, TOP_K)                                                                                 \
-    [[kernel, max_total_threads_per_threadgroup(1024)]] void ARGMAX(                                             \
-        constant ArgmaxParams& p [[buffer(0)]], device const T* x [[buffer(1)]], device uint* out [[buffer(2)]], \
-        WHERE                                                                                                    \
-    ) {                                                                                                          \
-        threadgroup uint keys[32];                                                                               \
-        threadgroup uint ids[32];                                                                                \
-        const Lanes at = {tid, threads, lane, simd, simds};                                                      \
-        const Bests bests = {keys, ids};                                                                         \
-        argmax_row<T>(p, x, out, bests, row, at);                                                                \
-    }                                                                                                            \
-    [[kernel, max_total_threads_per_threadgroup(1024)]] void TOP_K(                                              \
-        constant TopKParams& p [[buffer(0)]], device const T* x [[buffer(1)]],                                   \
-        device uint* picked [[buffer(2)]], device uint* indices [[buffer(3)]], WHERE                             \
-    ) {                                                                                                          \
-        threadgroup atomic_uint low[256];                                                                        \
-        threadgroup atomic_uint high[256];                                                                       \
-        threadgroup uint chosen[4];                                                                              \
-        threadgroup atomic_uint next[1];                                                                         \
-        const Lanes at = {tid, threads, lane, simd, simds};                                                      \
-        const Bins bins = {low, high, chosen};                                                                   \
-        top_k_row<T>(p, x, picked, indices, next, bins, row, at);                                                \
-    }
-
-SAMPLE(float, argmax_f32, top_k_f32)
-SAMPLE(half, argmax_f16, top_k_f16)
-SAMPLE(bfloat, argmax_bf16, top_k_bf16)
+EACH_FLOAT("argmax", argmax)
+EACH_FLOAT("top_k", top_k)
 
 // Every stage of choosing but the one of typical tokens. The logits of edited tokens are written over.
 [[kernel, max_total_threads_per_threadgroup(1024)]] void choose(
     constant ChooseParams& p [[buffer(0)]], device float* x [[buffer(1)]], device const uint* choices [[buffer(2)]],
-    device uint* out [[buffer(3)]], WHERE
+    device uint* out [[buffer(3)]], ROW_THREADS
 ) {
-    threadgroup uint keys[32];
-    threadgroup uint ids[32];
-    threadgroup atomic_uint low[256];
-    threadgroup atomic_uint high[256];
-    threadgroup uint chosen[4];
+    threadgroup uint keys[32], ids[32], chosen[4];
+    threadgroup atomic_uint low[256], high[256];
     const Lanes at = {tid, threads, lane, simd, simds};
     const Bests bests = {keys, ids};
     const Bins bins = {low, high, chosen};
-    const uint id = choose_row(x, p.n, choices, row, bests, bins, at);
-    if (tid == 0) out[row] = id;
+    const uint id = choose_row(x, p.n, choices, group, bests, bins, at);
+    if (tid == 0) out[group] = id;
 }

@@ -5,9 +5,12 @@
 constant uint CAUSAL [[function_constant(1)]];
 
 template <typename T>
-void sdpa(
-    constant SdpaParams& p, device const T* q, device const T* k, device const T* v, device const float* sinks,
-    device T* out, threadgroup float* shared, uint2 at, uint tid, uint simd, uint simds, uint lane
+[[kernel, max_total_threads_per_threadgroup(256)]] void sdpa(
+    constant SdpaParams& p [[buffer(0)]], device const T* q [[buffer(1)]], device const T* k [[buffer(2)]],
+    device const T* v [[buffer(3)]], device const float* sinks [[buffer(4)]], device T* out [[buffer(5)]],
+    threadgroup float* shared [[threadgroup(0)]], uint2 at [[threadgroup_position_in_grid]],
+    uint tid [[thread_index_in_threadgroup]], uint simd [[simdgroup_index_in_threadgroup]],
+    uint simds [[simdgroups_per_threadgroup]], uint lane [[thread_index_in_simdgroup]]
 ) {
     const uint head = at.x, kv_head = head / p.per_kv, threads = simds * SIMD;
     q += (ulong(head) * p.queries + at.y) * p.dim;
@@ -78,17 +81,4 @@ void sdpa(
     }
 }
 
-#define SDPA(T, SDPA_NAME)                                                                                        \
-    [[kernel, max_total_threads_per_threadgroup(256)]] void SDPA_NAME(                                            \
-        constant SdpaParams& p [[buffer(0)]], device const T* q [[buffer(1)]], device const T* k [[buffer(2)]],   \
-        device const T* v [[buffer(3)]], device const float* sinks [[buffer(4)]], device T* out [[buffer(5)]],    \
-        threadgroup float* shared [[threadgroup(0)]], uint2 at [[threadgroup_position_in_grid]],                  \
-        uint tid [[thread_index_in_threadgroup]], uint simd [[simdgroup_index_in_threadgroup]],                   \
-        uint simds [[simdgroups_per_threadgroup]], uint lane [[thread_index_in_simdgroup]]                        \
-    ) {                                                                                                           \
-        sdpa<T>(p, q, k, v, sinks, out, shared, at, tid, simd, simds, lane);                                      \
-    }
-
-SDPA(float, sdpa_f32)
-SDPA(half, sdpa_f16)
-SDPA(bfloat, sdpa_bf16)
+EACH_FLOAT("sdpa", sdpa)

@@ -1,11 +1,9 @@
 //! Attention over keys and values that are given, not kept.
 
-use metallic_core::{DType, Dim, Mask, Sdpa, TensorType};
+use metallic_core::{Dim, Mask, Sdpa, TensorType};
 
 use super::attention::ATTEND;
-use super::{
-    Arg, COMMON, Constants, Family, Kernel, Launch, Slot, Stage, Stages, reads, typed, work, writes,
-};
+use super::{COMMON, Constants, Launch, Slot, Stage, Stages, family, typed, work};
 use crate::error::GpuError;
 use crate::gpu::Limits;
 use crate::params::kernel_params;
@@ -17,36 +15,21 @@ kernel_params! {
     }
 }
 
-pub(crate) const FAMILY: Family = Family {
-    name: "sdpa",
-    params: &[SdpaParams::MSL],
-    uses: &[COMMON, ATTEND],
-    text: include_str!("sdpa.metal"),
-    kernels: &[("sdpa_f32", ARGS4), ("sdpa_f16", ARGS2), ("sdpa_bf16", ARGS2)],
-};
-
-const ARGS4: &[Arg] = &[reads("q", 4), reads("k", 4), reads("v", 4), reads("sinks", 4), writes("out", 4)];
-const ARGS2: &[Arg] = &[reads("q", 2), reads("k", 2), reads("v", 2), reads("sinks", 4), writes("out", 2)];
-
-fn unsupported(reason: String) -> GpuError {
-    GpuError::Unsupported { op: "sdpa", reason }
+family! {
+    "sdpa" (SdpaParams) uses COMMON, ATTEND;
+    "sdpa" each float of size { reads q: size, k: size, v: size, sinks: 4; writes out: size }
 }
 
 /// `(q [heads, m, d], k, v [kv_heads, n, d], sinks?) -> out [heads, m, d]`, all of fixed shapes with elements.
 pub(crate) fn sdpa(spec: &Sdpa, inputs: &[TensorType], limits: &Limits) -> Result<Stages, GpuError> {
     let (q, k) = (inputs[0], inputs[1]);
-    let (function, args) = match q.dtype {
-        DType::F32 => ("sdpa_f32", ARGS4),
-        DType::F16 => ("sdpa_f16", ARGS2),
-        DType::BF16 => ("sdpa_bf16", ARGS2),
-        other => return Err(unsupported(format!("queries of {other}; F32, F16 or BF16 are needed"))),
-    };
     let (
         &[Dim::Fixed(heads), Dim::Fixed(queries), Dim::Fixed(dim)],
         &[Dim::Fixed(kv_heads), Dim::Fixed(keys), _],
     ) = (q.shape.dims(), k.shape.dims())
     else {
-        return Err(unsupported(format!("{q} over {k}; fixed shapes of rank 3 are needed")));
+        let reason = format!("{q} over {k}; fixed shapes of rank 3 are needed");
+        return Err(GpuError::unsupported("sdpa", reason));
     };
     let count = |n| typed::count("sdpa", n);
     let (heads, queries, keys, dim) = (count(heads)?, count(queries)?, count(keys)?, count(dim)?);
@@ -57,24 +40,23 @@ pub(crate) fn sdpa(spec: &Sdpa, inputs: &[TensorType], limits: &Limits) -> Resul
         Mask::Causal => (1, u32::MAX),
         Mask::Window(window) => (1, u32::try_from(window).unwrap_or(u32::MAX)),
     };
+    let has_sinks = inputs.len() > 3;
+    let options = [causal, u32::from(spec.softcap.is_some()), u32::from(has_sinks)];
+    let kernel = FAMILY.of_float("sdpa", q.dtype, Constants::starting::<1, 3>(options))?;
     let bytes = |simdgroups: u64| 4 * (u64::from(dim) + simdgroups * (u64::from(dim) + 34));
     let most = u64::from(limits.threadgroup_memory);
     let wanted = u64::from(keys.div_ceil(32).clamp(1, 8).min(limits.max_threads / 32));
     let fitting = (1..=wanted.max(1)).rev().find(|s| bytes(*s) <= most);
     let Some(simdgroups) = fitting else {
-        let what = "bytes of threadgroup memory";
-        return Err(GpuError::Launch { kernel: function, what, found: bytes(1), most });
+        let (kernel, what) = (kernel.function, "bytes of threadgroup memory");
+        return Err(GpuError::Launch { kernel, what, found: bytes(1), most });
     };
     let (per_kv, softcap) = (heads / kv_heads.max(1) as u32, spec.softcap.unwrap_or(1.0));
-    let has_sinks = inputs.len() > 3;
-    let options = [causal, u32::from(spec.softcap.is_some()), u32::from(has_sinks)];
+    let params = SdpaParams { per_kv, queries, keys, dim, window, scale: spec.scale, softcap }.params();
     let launch = Launch {
-        kernel: Kernel { family: &FAMILY, function, constants: Constants::starting::<1, 3>(options), args },
-        params: SdpaParams { per_kv, queries, keys, dim, window, scale: spec.scale, softcap }.params(),
-        groups: [heads, queries, 1],
-        threads: [simdgroups as u32 * 32, 1, 1],
         threadgroup_bytes: bytes(simdgroups).next_multiple_of(16) as u32,
         work: work([heads, queries, keys.min(window), dim, 2].map(|n| n as usize)),
+        ..kernel.launch(params, [heads, queries, 1], [simdgroups as u32 * 32, 1, 1])
     };
     let sinks = if has_sinks { Slot::Input(3) } else { Slot::Unused };
     Ok(Stage::new(launch, [Slot::Input(0), Slot::Input(1), Slot::Input(2), sinks, Slot::Output]).into())
@@ -82,7 +64,7 @@ pub(crate) fn sdpa(spec: &Sdpa, inputs: &[TensorType], limits: &Limits) -> Resul
 
 #[cfg(test)]
 mod tests {
-    use metallic_core::Shape;
+    use metallic_core::{DType, Shape};
 
     use super::super::harness::{Data, f32s, run};
     use super::super::typed::tests::{FLOATS, assert_near, data, floats, room, rounded, waves};

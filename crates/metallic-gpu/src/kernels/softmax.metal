@@ -11,9 +11,12 @@ inline float largest(float4 v) {
 }
 
 template <typename T>
-void softmax_row(
-    constant SoftmaxParams& p, device const T* x, device T* out, threadgroup float* scratch, Lanes at
+[[kernel, max_total_threads_per_threadgroup(1024)]] void softmax(
+    constant SoftmaxParams& p [[buffer(0)]], device const T* x [[buffer(1)]], device T* out [[buffer(2)]], ROW_THREADS
 ) {
+    FIND_ROW;
+    x += start;
+    out += start;
     const uint first = at.tid * 4;
     const uint stride = at.threads * 4;
     float4 held = load_ragged(x, first, p.cols, -INFINITY);
@@ -48,21 +51,4 @@ void softmax_row(
     }
 }
 
-#define SOFTMAX(T, SOFTMAX_NAME)                                                                                 \
-    [[kernel, max_total_threads_per_threadgroup(1024)]] void SOFTMAX_NAME(                                       \
-        constant SoftmaxParams& p [[buffer(0)]], device const T* x [[buffer(1)]], device T* out [[buffer(2)]],   \
-        uint group [[threadgroup_position_in_grid]], uint index [[thread_index_in_threadgroup]],                 \
-        uint threads [[threads_per_threadgroup]], uint lane [[thread_index_in_simdgroup]],                       \
-        uint simd [[simdgroup_index_in_threadgroup]], uint simds [[simdgroups_per_threadgroup]]                  \
-    ) {                                                                                                          \
-        threadgroup float scratch[32];                                                                           \
-        Lanes at = {index, threads, lane, simd, simds};                                                          \
-        const uint row = row_of(at, group, p.per_group);                                                         \
-        if (row >= p.rows) return;                                                                               \
-        const ulong start = ulong(row) * p.cols;                                                                 \
-        softmax_row<T>(p, x + start, out + start, scratch, at);                                                  \
-    }
-
-SOFTMAX(float, softmax_f32)
-SOFTMAX(half, softmax_f16)
-SOFTMAX(bfloat, softmax_bf16)
+EACH_FLOAT("softmax", softmax)

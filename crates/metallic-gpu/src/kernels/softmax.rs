@@ -3,8 +3,8 @@
 use metallic_core::DType;
 
 use super::rows::{ROWS, RowGrid};
-use super::typed::{PerFloat, VECTORS};
-use super::{Arg, COMMON, Constants, Family, Launch, reads, writes};
+use super::typed::VECTORS;
+use super::{COMMON, Constants, Launch, family};
 use crate::error::GpuError;
 use crate::gpu::Limits;
 use crate::params::kernel_params;
@@ -14,34 +14,17 @@ kernel_params! {
     SoftmaxParams { rows: u32, cols: u32, per_group: u32 }
 }
 
-pub(crate) const FAMILY: Family = Family {
-    name: "softmax",
-    params: &[SoftmaxParams::MSL],
-    uses: &[COMMON, VECTORS, ROWS],
-    text: include_str!("softmax.metal"),
-    kernels: &[
-        ("softmax_f32", SOFTMAX.args[0]),
-        ("softmax_f16", SOFTMAX.args[1]),
-        ("softmax_bf16", SOFTMAX.args[1]),
-    ],
-};
-
-const fn args(align: usize) -> [Arg; 2] {
-    [reads("x", align), writes("out", align)]
+family! {
+    "softmax" (SoftmaxParams) uses COMMON, VECTORS, ROWS;
+    "softmax" each float of size { reads x: size; writes out: size }
 }
-
-const SOFTMAX: PerFloat = PerFloat {
-    op: "softmax",
-    functions: ["softmax_f32", "softmax_f16", "softmax_bf16"],
-    args: [&args(4), &args(2)],
-};
 
 /// `exp(x - max) / Σ exp(x - max)` of each row: `(x [rows, cols]) -> out [rows, cols]`. A row of nothing but `-inf` gives
 /// zeros.
 pub(crate) fn softmax(dtype: DType, (rows, cols): (u32, u32), limits: &Limits) -> Result<Launch, GpuError> {
     let grid = RowGrid::new((rows, cols), limits);
     let params = SoftmaxParams { rows, cols, per_group: grid.per_group }.params();
-    Ok(grid.launch(SOFTMAX.of(&FAMILY, dtype, Constants::NONE)?, params))
+    Ok(grid.launch(FAMILY.of_float("softmax", dtype, Constants::NONE)?, params))
 }
 
 #[cfg(test)]

@@ -20,10 +20,8 @@ struct Quarter {
 inline void begin(thread Quarter& q, uint simd, uint2 left) {
     q.from = uint2(simd / 2, simd % 2) * 32;
     q.blocks = min(uint2(4), (max(left, q.from) - q.from + 7) / 8);
-#pragma unroll
-    for (uint i = 0; i < 4; i++) {
-#pragma unroll
-        for (uint j = 0; j < 4; j++) q.sum[i][j] = make_filled_simdgroup_matrix<float, 8, 8>(0.0f);
+    UNROLL for (uint i = 0; i < 4; i++) {
+        UNROLL for (uint j = 0; j < 4; j++) q.sum[i][j] = make_filled_simdgroup_matrix<float, 8, 8>(0.0f);
     }
 }
 
@@ -33,17 +31,14 @@ inline void multiply(thread Quarter& q, threadgroup const float* runs) {
     threadgroup const float* b = runs + (TILE + q.from.y) * RUN_PITCH;
     for (uint k = 0; k < DEPTH; k += 8) {
         simdgroup_float8x8 right[4];
-#pragma unroll
-        for (uint j = 0; j < 4; j++) {
+        UNROLL for (uint j = 0; j < 4; j++) {
             if (j < q.blocks.y) simdgroup_load(right[j], b + j * 8 * RUN_PITCH + k, RUN_PITCH, ulong2(0, 0), true);
         }
-#pragma unroll
-        for (uint i = 0; i < 4; i++) {
+        UNROLL for (uint i = 0; i < 4; i++) {
             if (i >= q.blocks.x) continue;
             simdgroup_float8x8 left;
             simdgroup_load(left, a + i * 8 * RUN_PITCH + k, RUN_PITCH);
-#pragma unroll
-            for (uint j = 0; j < 4; j++) {
+            UNROLL for (uint j = 0; j < 4; j++) {
                 if (j < q.blocks.y) simdgroup_multiply_accumulate(q.sum[i][j], left, right[j], q.sum[i][j]);
             }
         }
@@ -52,10 +47,8 @@ inline void multiply(thread Quarter& q, threadgroup const float* runs) {
 
 // Results to threadgroup memory, [TILE, TILE]; a simdgroup may then read its own quarter.
 inline void finish(thread Quarter& q, threadgroup float* results) {
-#pragma unroll
-    for (uint i = 0; i < 4; i++) {
-#pragma unroll
-        for (uint j = 0; j < 4; j++) {
+    UNROLL for (uint i = 0; i < 4; i++) {
+        UNROLL for (uint j = 0; j < 4; j++) {
             if (i < q.blocks.x && j < q.blocks.y) {
                 simdgroup_store(q.sum[i][j], results + (q.from.x + i * 8) * TILE + q.from.y + j * 8, TILE);
             }

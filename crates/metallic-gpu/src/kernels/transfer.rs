@@ -1,12 +1,11 @@
 //! Copies and fills as launches. Metal's own commands for them take multiples of four bytes alone and end the compute
 //! encoder; a kernel does neither.
 
-use super::{Arg, Constants, Family, Kernel, Launch, reads, writes};
+use super::{Constants, Family, Function, Kernel, Launch, reads, writes};
 use crate::command::{Binding, Command, Region};
 use crate::error::GpuError;
 use crate::gpu::Limits;
 use crate::params::kernel_params;
-use crate::threadgroup;
 
 kernel_params! {
     /// `word` is the byte of a fill, four times.
@@ -18,18 +17,21 @@ pub(crate) const FAMILY: Family = Family {
     params: &[TransferParams::MSL],
     uses: &[],
     text: include_str!("transfer.metal"),
-    kernels: &KERNELS,
+    kernels: &[COPIES, FILLS],
 };
 
 /// Copies of 16, 4 and 1 bytes a thread, then fills.
-const KERNELS: [(&str, &[Arg]); 6] = [
+const COPIES: &[Function] = &[
     ("transfer_copy_u32x4", &[reads("from", 16), writes("to", 16)]),
     ("transfer_copy_u32", &[reads("from", 4), writes("to", 4)]),
     ("transfer_copy_u8", &[reads("from", 1), writes("to", 1)]),
+];
+const FILLS: &[Function] = &[
     ("transfer_fill_u32x4", &[writes("to", 16)]),
     ("transfer_fill_u32", &[writes("to", 4)]),
     ("transfer_fill_u8", &[writes("to", 1)]),
 ];
+
 /// Bytes of a unit, in the order of the kernels.
 const UNITS: [usize; 3] = [16, 4, 1];
 
@@ -37,21 +39,10 @@ const UNITS: [usize; 3] = [16, 4, 1];
 const PIECE: usize = 1 << 30;
 
 /// One launch of a copy or a fill.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Transfer {
-    /// The launch.
     pub(crate) launch: Launch,
-    /// Where from, for a copy.
-    pub(crate) from: Option<Region>,
-    /// Where to.
-    pub(crate) to: Region,
-}
-
-impl Transfer {
-    /// What the kernel takes.
-    pub(crate) fn bindings(&self) -> impl Iterator<Item = Binding> {
-        self.from.map(Region::read).into_iter().chain([self.to.write()])
-    }
+    pub(crate) bindings: Vec<Binding>,
 }
 
 /// The launches of a copy or a fill; nothing for a dispatch, which is one already, and for no bytes.
@@ -62,7 +53,7 @@ pub(crate) fn plan(command: &Command, limits: &Limits) -> Result<Vec<Transfer>, 
         Command::Fill { to, value } => (None, *to, *value),
     };
     if let Some(from) = from {
-        let refused = |reason: String| GpuError::Execution { label: "copy".to_owned(), reason };
+        let refused = |reason: String| GpuError::execution("copy", reason);
         if from.len() != to.len() {
             return Err(refused(format!("{} bytes into {}", from.len(), to.len())));
         }
@@ -86,18 +77,13 @@ fn one(from: Option<Region>, to: Region, value: u8, limits: &Limits) -> Transfer
         places.iter().all(|n| n.is_multiple_of(*unit))
     };
     let width = UNITS.iter().position(fits).unwrap_or(UNITS.len() - 1);
-    let (function, args) = KERNELS[if from.is_some() { width } else { UNITS.len() + width }];
+    let (function, args) = if from.is_some() { COPIES[width] } else { FILLS[width] };
     let units = (to.len() / UNITS[width]) as u32;
-    let (groups, threads) = threadgroup::linear(units, limits);
-    let launch = Launch {
-        kernel: Kernel { family: &FAMILY, function, constants: Constants::NONE, args },
-        params: TransferParams { units, word: u32::from_ne_bytes([value; 4]) }.params(),
-        groups: [groups, 1, 1],
-        threads: [threads, 1, 1],
-        threadgroup_bytes: 0,
-        work: 0,
-    };
-    Transfer { launch, from, to }
+    let params = TransferParams { units, word: u32::from_ne_bytes([value; 4]) }.params();
+    let kernel = Kernel { family: &FAMILY, function, constants: Constants::NONE, args };
+    let launch = kernel.line(params, units, limits);
+    let bindings = from.map(Region::read).into_iter().chain([to.write()]).collect();
+    Transfer { launch, bindings }
 }
 
 #[cfg(test)]
@@ -129,7 +115,7 @@ mod tests {
             let plan = plan(&copy, &LIMITS).unwrap();
             assert_eq!(
                 (plan.len(), plan[0].launch.kernel.function),
-                (1, KERNELS[width].0),
+                (1, COPIES[width].0),
                 "{from} {to} {len}"
             );
             let data = bytes(len);
@@ -149,14 +135,17 @@ mod tests {
         let len = 5 * PIECE / 2;
         let copy = Command::Copy { from: region(0, 1, len), to: region(1, 16, len) };
         let plan = plan(&copy, &LIMITS).unwrap();
-        let places: Vec<_> =
-            plan.iter().map(|t| (t.from.unwrap().offset(), t.to.offset(), t.to.len())).collect();
+        let places: Vec<_> = plan
+            .iter()
+            .map(|t| [t.bindings[0].region, t.bindings[1].region])
+            .map(|[from, to]| (from.offset(), to.offset(), to.len()))
+            .collect();
         assert_eq!(
             places,
             [(1, 16, PIECE), (1 + PIECE, 16 + PIECE, PIECE), (1 + 2 * PIECE, 16 + 2 * PIECE, PIECE / 2)]
         );
         for transfer in &plan {
-            assert_eq!(transfer.bindings().count(), transfer.launch.kernel.args.len());
+            assert_eq!(transfer.bindings.len(), transfer.launch.kernel.args.len());
             transfer.launch.check(&LIMITS).unwrap();
         }
     }

@@ -1,17 +1,13 @@
 //! What kernels of several element types have in common.
 
-use metallic_core::{Binary, DType, Unary};
+use metallic_core::{Binary, Unary};
 
-use super::{Arg, Constants, Family, Kernel};
 use crate::error::GpuError;
 
 /// Loads and stores of four elements, see the file.
 pub(crate) const VECTORS: (&str, &str) = ("vectors.metal", include_str!("vectors.metal"));
 /// Functions of one number, see the file. [`FUNCTIONS`] goes before.
 pub(crate) const ACTIVATION: (&str, &str) = ("activation.metal", include_str!("activation.metal"));
-
-/// The function of an element-wise kernel, see the file. [`ACTIVATION`] goes before.
-pub(crate) const APPLY: (&str, &str) = ("apply.metal", include_str!("apply.metal"));
 
 macro_rules! function_codes {
     ($($name:ident = $code:literal),+ $(,)?) => {
@@ -43,7 +39,6 @@ pub(crate) fn unary_code(f: Unary) -> u32 {
     }
 }
 
-/// The code of a function of two numbers.
 pub(crate) fn binary_code(f: Binary) -> u32 {
     match f {
         Binary::Add => ADD,
@@ -55,49 +50,25 @@ pub(crate) fn binary_code(f: Binary) -> u32 {
     }
 }
 
-/// A kernel that exists for each float type.
-pub(crate) struct PerFloat {
-    /// The operation, for messages.
-    pub(crate) op: &'static str,
-    /// Its names for F32, F16 and BF16.
-    pub(crate) functions: [&'static str; 3],
-    /// Its arguments, where elements are of 4 bytes and where they are of 2.
-    pub(crate) args: [&'static [Arg]; 2],
-}
-
-impl PerFloat {
-    /// The kernel for a type.
-    pub(crate) fn of(
-        &self,
-        family: &'static Family,
-        dtype: DType,
-        constants: Constants,
-    ) -> Result<Kernel, GpuError> {
-        let (index, wide) = match dtype {
-            DType::F32 => (0, 0),
-            DType::F16 => (1, 1),
-            DType::BF16 => (2, 1),
-            other => {
-                let reason = format!("elements of {other}, F32, F16 or BF16 are needed");
-                return Err(GpuError::Unsupported { op: self.op, reason });
-            }
-        };
-        Ok(Kernel { family, function: self.functions[index], constants, args: self.args[wide] })
+/// The code of `f(x, value)`, or of `f(value, x)` where it is reversed.
+pub(crate) fn scalar_code(f: Binary, reversed: bool) -> u32 {
+    match (f, reversed) {
+        (Binary::Sub, true) => SUB_FROM,
+        (Binary::Div, true) => DIV_INTO,
+        (f, _) => binary_code(f),
     }
 }
 
-/// A count as kernels take it.
 pub(crate) fn count(op: &'static str, n: usize) -> Result<u32, GpuError> {
-    u32::try_from(n)
-        .map_err(|_| GpuError::Unsupported { op, reason: format!("{n} elements, at most {}", u32::MAX) })
+    u32::try_from(n).map_err(|_| GpuError::unsupported(op, format!("{n} elements, at most {}", u32::MAX)))
 }
 
 #[cfg(test)]
 pub(crate) mod tests {
+    use metallic_core::DType;
     use metallic_core::quant::{dequantize, quantize};
 
     use super::super::harness::Data;
-    use super::*;
 
     pub(crate) const FLOATS: [DType; 3] = [DType::F32, DType::F16, DType::BF16];
     /// One, around a simdgroup, past its reach of 128, and past a threadgroup's.

@@ -24,7 +24,7 @@ const QUIET: Duration = Duration::from_millis(500);
 
 /// An archive that was read from disk.
 pub(super) struct Archive {
-    raw: Retained<ProtocolObject<dyn MTLBinaryArchive>>,
+    pub(super) raw: Retained<ProtocolObject<dyn MTLBinaryArchive>>,
 }
 
 // SAFETY: it is never changed after it was opened; making pipelines, which alone reads it, may happen on any thread.
@@ -32,18 +32,10 @@ unsafe impl Send for Archive {}
 // SAFETY: as above.
 unsafe impl Sync for Archive {}
 
-impl Archive {
-    pub(super) fn raw(&self) -> &ProtocolObject<dyn MTLBinaryArchive> {
-        &self.raw
-    }
-}
-
 /// The archive of a file, where there is a sound one.
 pub(super) fn open(device: &RawDevice, file: &Path) -> Option<Archive> {
-    if !file.is_file() {
-        return None;
-    }
-    Some(Archive { raw: archive(device, Some(file))? })
+    let raw = file.is_file().then(|| archive(device, Some(file)))??;
+    Some(Archive { raw })
 }
 
 fn archive(
@@ -104,7 +96,6 @@ impl Drop for Archivist {
     }
 }
 
-/// An archive that grows.
 struct Growing {
     raw: Retained<ProtocolObject<dyn MTLBinaryArchive>>,
     changed: bool,

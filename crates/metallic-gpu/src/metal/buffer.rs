@@ -36,7 +36,6 @@ impl Memory {
         memory::held(self.device.currentAllocatedSize() as u64, self.held.load(Ordering::Relaxed))
     }
 
-    /// A zeroed buffer.
     pub(super) fn allocate(&self, bytes: usize, storage: Storage) -> Result<Buffer, GpuError> {
         let len = memory::rounded(bytes);
         memory::check("a buffer", len, self.held(), &self.limits)?;
@@ -44,7 +43,10 @@ impl Memory {
             Storage::Shared => MTLResourceOptions::StorageModeShared,
             Storage::Private => MTLResourceOptions::StorageModePrivate,
         };
-        let raw = self.device.newBufferWithLength_options(len, options).ok_or_else(|| self.no_room(len))?;
+        let raw = self
+            .device
+            .newBufferWithLength_options(len, options)
+            .ok_or_else(|| GpuError::no_room("a buffer", len, self.limits.budget))?;
         let facts = BufferFacts { len: bytes, writable: true, host: storage == Storage::Shared };
         Ok(self.own(raw, len, facts))
     }
@@ -88,10 +90,6 @@ impl Memory {
         let set = self.residency.as_ref().map(|residency| residency.add(&raw, bytes));
         Buffer { raw, facts, contents, bytes, set, memory: self.clone() }
     }
-
-    fn no_room(&self, needed: usize) -> GpuError {
-        GpuError::OutOfMemory { what: "a buffer", needed, budget: self.limits.budget }
-    }
 }
 
 /// A buffer, alive as long as anyone refers to it: the driver's table, or work on its way.
@@ -102,7 +100,6 @@ pub(super) struct Buffer {
     /// host's own reads and writes; that the GPU is done with the bytes is for the caller to know.
     contents: Option<RwLock<NonNull<u8>>>,
     bytes: usize,
-    /// Its residency set.
     set: Option<usize>,
     memory: Memory,
 }

@@ -25,8 +25,6 @@ pub struct MetalDevice {
     pub info: DeviceInfo,
     /// What it allows.
     pub limits: Limits,
-    /// Bytes that this process holds on it.
-    pub allocated: u64,
     /// Whether it is the system's choice.
     pub default: bool,
     /// Whether the kernels run on it: on every GPU of Apple Silicon.
@@ -41,7 +39,6 @@ pub fn devices() -> Vec<MetalDevice> {
             index,
             info: info(device),
             limits: limits(device),
-            allocated: device.currentAllocatedSize() as u64,
             default: default == Some(index),
             usable: usable(device),
         };

@@ -19,7 +19,6 @@ use crate::driver::check::{self, PipelineFacts};
 use crate::error::GpuError;
 use crate::kernels::Constants;
 
-/// A compiled source.
 pub(super) struct Library {
     name: String,
     raw: Retained<ProtocolObject<dyn MTLLibrary>>,
@@ -29,7 +28,6 @@ pub(super) struct Library {
     file: Option<PathBuf>,
 }
 
-/// A kernel made ready.
 pub(super) struct Ready {
     pub(super) raw: Retained<ProtocolObject<dyn MTLComputePipelineState>>,
     pub(super) facts: PipelineFacts,
@@ -97,7 +95,7 @@ impl Library {
         descriptor: &MTLComputePipelineDescriptor,
     ) -> Option<Retained<ProtocolObject<dyn MTLComputePipelineState>>> {
         let archive = self.archive.as_ref()?;
-        descriptor.setBinaryArchives(Some(&NSArray::from_slice(&[archive.raw()])));
+        descriptor.setBinaryArchives(Some(&NSArray::from_slice(&[&*archive.raw])));
         let found = device.newComputePipelineStateWithDescriptor_options_reflection_error(
             descriptor,
             MTLPipelineOption::FailOnBinaryArchiveMiss,
@@ -136,5 +134,5 @@ fn options() -> Retained<MTLCompileOptions> {
 
 /// The compiler's text is the description of the error.
 fn failed(kernel: &str, error: &NSError) -> GpuError {
-    GpuError::Compile { kernel: kernel.to_owned(), message: error.localizedDescription().to_string() }
+    GpuError::compile(kernel, error.localizedDescription().to_string())
 }

@@ -23,7 +23,7 @@ use std::collections::HashMap;
 use std::fmt;
 use std::path::PathBuf;
 use std::sync::atomic::AtomicU64;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use metallic_core::{Bytes, DeviceInfo};
 use objc2::rc::{Retained, autoreleasepool};
@@ -40,55 +40,29 @@ use self::submit::{Encoder, Kept};
 use crate::command::CommandList;
 use crate::driver::fault::About;
 use crate::driver::import::{self, Mapping};
-use crate::driver::table::{Pages, Table};
 use crate::driver::{archive as places, batch, check, fault, steps};
 use crate::error::GpuError;
 use crate::gpu::{BufferId, Gpu, Imported, LibraryId, Limits, Pipeline, PipelineId, Storage, Submission};
 use crate::kernels::{Constants, Kernel};
-
-/// Opens a GPU of this machine: by index, by name or by a part of its name; the system's choice where nothing is said.
-pub fn open(which: Option<&str>) -> Result<Metal, GpuError> {
-    Metal::open(which)
-}
+use crate::lock;
+use crate::objects::Objects;
 
 /// A GPU that Metal drives.
 pub struct Metal {
     info: DeviceInfo,
     /// Name and build of the system, which machine code depends on.
     system: String,
-    /// Bytes of a page of memory.
     page: usize,
     memory: Memory,
     queue: Retained<ProtocolObject<dyn MTLCommandQueue>>,
     /// Where machine code of kernels is kept.
     folder: Option<PathBuf>,
     archivist: Archivist,
-    state: Mutex<State>,
+    objects: Mutex<Objects<Buffer, Library, Ready>>,
     /// The kernels of copies and fills, by name, and their library.
     transfers: Mutex<(Option<LibraryId>, HashMap<&'static str, PipelineId>)>,
     /// Whether dispatches are named, for captures.
     named: bool,
-}
-
-#[derive(Default)]
-struct State {
-    next: u32,
-    buffers: Table<Buffer>,
-    libraries: HashMap<LibraryId, Arc<Library>>,
-    pipelines: HashMap<PipelineId, Arc<Ready>>,
-}
-
-impl State {
-    fn id(&mut self) -> u32 {
-        self.next += 1;
-        self.next
-    }
-
-    fn insert(&mut self, buffer: Buffer, pages: Option<Pages>) -> BufferId {
-        let id = BufferId(self.id());
-        self.buffers.insert(id, buffer, pages);
-        id
-    }
 }
 
 impl fmt::Debug for Metal {
@@ -101,57 +75,9 @@ impl fmt::Debug for Metal {
 }
 
 impl Metal {
-    /// Opens a GPU of this machine, see [`open`].
-    pub fn open(which: Option<&str>) -> Result<Metal, GpuError> {
-        autoreleasepool(|_| {
-            let device = device::find(which)?;
-            let info = device::info(&device);
-            let queue = device.newCommandQueueWithMaxCommandBufferCount(batch::QUEUE);
-            let queue =
-                queue.ok_or_else(|| GpuError::Missing(format!("no command queue of `{}`", info.name)))?;
-            queue.setLabel(Some(ns_string!("metallic")));
-            let limits = device::limits(&device);
-            let memory = Memory {
-                limits,
-                residency: Residency::new(&device, &queue, limits.budget).map(Arc::new),
-                held: Arc::new(AtomicU64::new(0)),
-                device: device.clone(),
-            };
-            Ok(Metal {
-                info,
-                system: NSProcessInfo::processInfo().operatingSystemVersionString().to_string(),
-                page: page_size(),
-                memory,
-                queue,
-                folder: places::folder(|name| std::env::var_os(name)),
-                archivist: Archivist::new(device),
-                state: Mutex::default(),
-                transfers: Mutex::default(),
-                named: std::env::var_os("MTL_CAPTURE_ENABLED").is_some(),
-            })
-        })
-    }
-
-    /// Bytes in use on the device.
-    pub fn allocated(&self) -> u64 {
-        self.memory.held()
-    }
-
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn buffer(&self, id: BufferId) -> Result<Arc<Buffer>, GpuError> {
-        let found = self.state().buffers.get(id).cloned();
-        found.ok_or_else(|| GpuError::Execution {
-            label: format!("buffer {}", id.0),
-            reason: "it was given back".to_owned(),
-        })
-    }
-
     /// The pipeline of a copy or a fill, made when it is first needed.
     fn transfer(&self, kernel: &Kernel) -> Result<PipelineId, GpuError> {
-        let mut made = self.transfers.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut made = lock(&self.transfers);
         if let Some(id) = made.1.get(kernel.function) {
             return Ok(*id);
         }
@@ -167,21 +93,51 @@ impl Metal {
 
     /// Checks every step against what it names, and takes hold of that.
     fn keep(&self, runs: &[Vec<steps::Step<'_>>]) -> Result<Kept, GpuError> {
-        let state = self.state();
+        let objects = lock(&self.objects);
         let mut kept = Kept::default();
         for step in runs.iter().flatten() {
             let dispatch = &*step.dispatch;
-            let pipeline = state.pipelines.get(&dispatch.pipeline);
+            let pipeline = objects.pipelines.get(&dispatch.pipeline);
             check::launch(dispatch, pipeline.map(|p| &p.facts), self.limits())?;
             kept.pipelines.extend(pipeline.cloned());
             for (index, binding) in dispatch.bindings() {
-                let buffer = state.buffers.get(binding.region.buffer());
+                let buffer = objects.buffers.get(binding.region.buffer());
                 check::binding(dispatch, index, binding, buffer.map(|b| &b.facts))?;
                 kept.buffers.extend(buffer.cloned());
             }
         }
         Ok(kept)
     }
+}
+
+/// Opens a GPU of this machine: by index, by name or by a part of its name; the system's choice where nothing is said.
+pub fn open(which: Option<&str>) -> Result<Metal, GpuError> {
+    autoreleasepool(|_| {
+        let device = device::find(which)?;
+        let info = device::info(&device);
+        let queue = device.newCommandQueueWithMaxCommandBufferCount(batch::QUEUE);
+        let queue = queue.ok_or_else(|| GpuError::Missing(format!("no command queue of `{}`", info.name)))?;
+        queue.setLabel(Some(ns_string!("metallic")));
+        let limits = device::limits(&device);
+        let memory = Memory {
+            limits,
+            residency: Residency::new(&device, &queue, limits.budget).map(Arc::new),
+            held: Arc::new(AtomicU64::new(0)),
+            device: device.clone(),
+        };
+        Ok(Metal {
+            info,
+            system: NSProcessInfo::processInfo().operatingSystemVersionString().to_string(),
+            page: page_size(),
+            memory,
+            queue,
+            folder: places::folder(|name| std::env::var_os(name)),
+            archivist: Archivist::new(device),
+            objects: Mutex::default(),
+            transfers: Mutex::default(),
+            named: std::env::var_os("MTL_CAPTURE_ENABLED").is_some(),
+        })
+    })
 }
 
 fn page_size() -> usize {
@@ -202,7 +158,7 @@ impl Gpu for Metal {
 
     fn allocate(&self, bytes: usize, storage: Storage) -> Result<BufferId, GpuError> {
         let buffer = autoreleasepool(|_| self.memory.allocate(bytes, storage))?;
-        Ok(self.state().insert(buffer, None))
+        Ok(lock(&self.objects).add_buffer(buffer, None))
     }
 
     fn import(&self, bytes: &Bytes) -> Result<Imported, GpuError> {
@@ -214,18 +170,18 @@ impl Gpu for Metal {
             let Some((all, _)) = &mapping else { return Ok(None) };
             let pages = (all.as_ptr().addr() + start, len);
             // Held to the end: two threads that import one file share one buffer.
-            let mut state = self.state();
-            let known = state.buffers.share(pages);
+            let mut objects = lock(&self.objects);
+            let known = objects.buffers.share(pages);
             let buffer = match known {
                 Some(id) => Some(id),
-                None => self.memory.share(all, start, len)?.map(|made| state.insert(made, Some(pages))),
+                None => self.memory.share(all, start, len)?.map(|made| objects.add_buffer(made, Some(pages))),
             };
             Ok(buffer.map(|buffer| Imported { buffer, offset, copied: 0 }))
         };
         let copy = || {
             let copy = self.memory.allocate(bytes.len(), Storage::Shared)?;
             copy.write(BufferId(0), 0, bytes)?;
-            let buffer = self.state().insert(copy, None);
+            let buffer = lock(&self.objects).add_buffer(copy, None);
             Ok(Imported { buffer, offset: 0, copied: bytes.len() })
         };
         autoreleasepool(|_| import::carry_out(plan, share, copy))
@@ -233,28 +189,25 @@ impl Gpu for Metal {
 
     fn free(&self, buffer: BufferId) {
         autoreleasepool(|_| {
-            let last = self.state().buffers.release(buffer);
+            let last = lock(&self.objects).buffers.release(buffer);
             // Not under the lock.
             drop(last);
         });
     }
 
     fn write(&self, buffer: BufferId, offset: usize, bytes: &[u8]) -> Result<(), GpuError> {
-        self.buffer(buffer)?.write(buffer, offset, bytes)
+        lock(&self.objects).buffer(buffer)?.write(buffer, offset, bytes)
     }
 
     fn read(&self, buffer: BufferId, offset: usize, out: &mut [u8]) -> Result<(), GpuError> {
-        self.buffer(buffer)?.read(buffer, offset, out)
+        lock(&self.objects).buffer(buffer)?.read(buffer, offset, out)
     }
 
     fn library(&self, name: &str, source: &str) -> Result<LibraryId, GpuError> {
         let folder = self.folder.as_deref();
         let file = folder.map(|f| places::file(f, name, source, &self.info.name, &self.system));
         let library = autoreleasepool(|_| Library::compile(&self.memory.device, name, source, file))?;
-        let mut state = self.state();
-        let id = LibraryId(state.id());
-        state.libraries.insert(id, Arc::new(library));
-        Ok(id)
+        Ok(lock(&self.objects).add_library(library))
     }
 
     fn pipeline(
@@ -263,33 +216,26 @@ impl Gpu for Metal {
         function: &str,
         constants: &Constants,
     ) -> Result<Pipeline, GpuError> {
-        let found = self.state().libraries.get(&library).cloned();
-        let library = found.ok_or_else(|| GpuError::Compile {
-            kernel: function.to_owned(),
-            message: "its library was given back".to_owned(),
-        })?;
+        let library = lock(&self.objects).library(library, function)?;
         // Not under the lock: compiling takes its time.
         let (ready, job) = autoreleasepool(|_| library.pipeline(&self.memory.device, function, constants))?;
         if let Some(job) = job {
             self.archivist.add(job);
         }
         let max_threads = ready.facts.max_threads;
-        let mut state = self.state();
-        let id = PipelineId(state.id());
-        state.pipelines.insert(id, Arc::new(ready));
-        Ok(Pipeline { id, max_threads })
+        Ok(Pipeline { id: lock(&self.objects).add_pipeline(ready), max_threads })
     }
 
     fn drop_pipeline(&self, pipeline: PipelineId) {
         autoreleasepool(|_| {
-            let last = self.state().pipelines.remove(&pipeline);
+            let last = lock(&self.objects).pipelines.remove(&pipeline);
             drop(last);
         });
     }
 
     fn drop_library(&self, library: LibraryId) {
         autoreleasepool(|_| {
-            let last = self.state().libraries.remove(&library);
+            let last = lock(&self.objects).drop_library(library);
             drop(last);
         });
     }

@@ -1,6 +1,6 @@
 //! Keeps all buffers in the GPU's reach, so that no submission waits for the system to bring them there.
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::Mutex;
 
 use objc2::available;
 use objc2::rc::Retained;
@@ -10,6 +10,7 @@ use objc2_metal::{MTLBuffer, MTLCommandQueue, MTLDevice as _, MTLResidencySet, M
 
 use super::device::RawDevice;
 use crate::driver::residency::Sets;
+use crate::lock;
 
 /// Residency sets of a queue, where the system has them (macOS 15).
 pub(super) struct Residency {
@@ -46,7 +47,7 @@ impl Residency {
 
     /// Puts a buffer into a set, and says which.
     pub(super) fn add(&self, buffer: &ProtocolObject<dyn MTLBuffer>, bytes: usize) -> usize {
-        let mut state = self.state();
+        let mut state = lock(&self.state);
         let index = state.plan.place(bytes as u64);
         while state.sets.len() <= index {
             state.sets.push(Set { raw: self.make(), changed: false });
@@ -61,7 +62,7 @@ impl Residency {
 
     /// Takes a buffer out of its set: at once, for the set holds the memory until then.
     pub(super) fn remove(&self, buffer: &ProtocolObject<dyn MTLBuffer>, bytes: usize, index: usize) {
-        let mut state = self.state();
+        let mut state = lock(&self.state);
         state.plan.leave(index, bytes as u64);
         if let Some(raw) = state.sets.get(index).and_then(|set| set.raw.as_ref()) {
             raw.removeAllocation(ProtocolObject::from_ref(buffer));
@@ -71,7 +72,7 @@ impl Residency {
 
     /// Makes additions count. Called before work is handed over: loading a model is one change.
     pub(super) fn settle(&self) {
-        for set in self.state().sets.iter_mut().filter(|set| set.changed) {
+        for set in lock(&self.state).sets.iter_mut().filter(|set| set.changed) {
             set.changed = false;
             if let Some(raw) = &set.raw {
                 raw.commit();
@@ -87,15 +88,11 @@ impl Residency {
         self.queue.addResidencySet(&raw);
         Some(raw)
     }
-
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
 }
 
 impl Drop for Residency {
     fn drop(&mut self) {
-        for raw in self.state().sets.iter().filter_map(|set| set.raw.as_ref()) {
+        for raw in lock(&self.state).sets.iter().filter_map(|set| set.raw.as_ref()) {
             raw.endResidency();
         }
     }

@@ -2,6 +2,7 @@
 
 use std::ptr::NonNull;
 use std::sync::Arc;
+use std::time::Instant;
 
 use block2::RcBlock;
 use objc2::rc::{Retained, autoreleasepool};
@@ -16,8 +17,8 @@ use super::buffer::Buffer;
 use super::library::Ready;
 use crate::command::Dispatch;
 use crate::driver::check;
-use crate::driver::fault::About;
-use crate::driver::progress::{Outcome, Progress, Running};
+use crate::driver::fault::{self, About};
+use crate::driver::progress::{Progress, Running};
 use crate::driver::steps::Step;
 use crate::error::GpuError;
 
@@ -30,7 +31,13 @@ pub(super) struct Kept {
     pub(super) buffers: Vec<Arc<Buffer>>,
 }
 
-/// How steps become command buffers.
+/// A submission until the GPU is done.
+struct Work {
+    kept: Kept,
+    about: About,
+    begun: Instant,
+}
+
 pub(super) struct Encoder<'q> {
     pub(super) queue: &'q ProtocolObject<dyn MTLCommandQueue>,
     /// Whether each dispatch is named, for captures.
@@ -46,11 +53,11 @@ impl Encoder<'_> {
         about: About,
     ) -> Result<Running, GpuError> {
         let label = NSString::from_str(&about.label);
-        let kept = Arc::new(kept);
-        let (mut pipelines, mut buffers) = (kept.pipelines.iter(), kept.buffers.iter());
-        Running::start(runs.len(), about, |index, progress| {
+        let work = Arc::new(Work { kept, about, begun: Instant::now() });
+        let (mut pipelines, mut buffers) = (work.kept.pipelines.iter(), work.kept.buffers.iter());
+        Running::start(runs.len(), |index, progress| {
             let command_buffer = self.encode(&runs[index], &label, &mut pipelines, &mut buffers)?;
-            let block = handler(progress.clone(), kept.clone(), index);
+            let block = handler(progress.clone(), work.clone(), index);
             // SAFETY: the pointer is to a living block, which Metal copies; its closure may run on any thread, see
             // `handler`.
             unsafe { command_buffer.addCompletedHandler(RcBlock::as_ptr(&block)) };
@@ -66,10 +73,8 @@ impl Encoder<'_> {
         pipelines: &mut impl Iterator<Item = &'k Arc<Ready>>,
         buffers: &mut impl Iterator<Item = &'k Arc<Buffer>>,
     ) -> Result<Retained<ProtocolObject<dyn MTLCommandBuffer>>, GpuError> {
-        let none = |what: &str| GpuError::Execution {
-            label: label.to_string(),
-            reason: format!("the system has no {what} to give"),
-        };
+        let none =
+            |what: &str| GpuError::execution(label.to_string(), format!("the system has no {what} to give"));
         // Unretained: `Kept` holds everything until the handler has run.
         let made = self.queue.commandBufferWithUnretainedReferences();
         let command_buffer = made.ok_or_else(|| none("command buffer"))?;
@@ -101,7 +106,8 @@ fn dispatch<'k>(
     buffers: &mut impl Iterator<Item = &'k Arc<Buffer>>,
 ) {
     encoder.setComputePipelineState(&pipeline.raw);
-    let params = dispatch.params.as_bytes();
+    let launch = &dispatch.launch;
+    let params = launch.params.as_bytes();
     if !params.is_empty() {
         // SAFETY: the pointer is to that many bytes, which Metal copies; there are at most `MAX_PARAMS`, of 4096
         // that it takes.
@@ -114,12 +120,12 @@ fn dispatch<'k>(
             encoder.setBuffer_offset_atIndex(Some(&buffer.raw), binding.region.offset(), index as usize);
         }
     }
-    if dispatch.threadgroup_bytes > 0 {
-        let bytes = check::threadgroup_memory(dispatch.threadgroup_bytes) as usize;
+    if launch.threadgroup_bytes > 0 {
+        let bytes = check::threadgroup_memory(launch.threadgroup_bytes) as usize;
         // SAFETY: a multiple of 16 that the device has (`check::launch`).
         unsafe { encoder.setThreadgroupMemoryLength_atIndex(bytes, 0) };
     }
-    encoder.dispatchThreadgroups_threadsPerThreadgroup(size(dispatch.groups), size(dispatch.threads));
+    encoder.dispatchThreadgroups_threadsPerThreadgroup(size(launch.groups), size(launch.threads));
 }
 
 fn size([width, height, depth]: [u32; 3]) -> MTLSize {
@@ -129,12 +135,11 @@ fn size([width, height, depth]: [u32; 3]) -> MTLSize {
 type Handler = RcBlock<dyn Fn(NonNull<ProtocolObject<dyn MTLCommandBuffer>>)>;
 
 /// Called by Metal on a thread of its own when a command buffer is done.
-fn handler(progress: Arc<Progress>, kept: Arc<Kept>, index: usize) -> Handler {
+fn handler(progress: Arc<Progress>, work: Arc<Work>, index: usize) -> Handler {
     let done = move |command_buffer: NonNull<ProtocolObject<dyn MTLCommandBuffer>>| {
         // SAFETY: Metal hands over a command buffer that lives for the call.
         let command_buffer = unsafe { command_buffer.as_ref() };
-        let _until_now = &kept;
-        autoreleasepool(|_| progress.finish(index, outcome(command_buffer)));
+        autoreleasepool(|_| progress.finish(index, outcome(command_buffer, &work)));
     };
     RcBlock::new(sendable(done))
 }
@@ -144,12 +149,15 @@ fn sendable<T: Send + Sync>(closure: T) -> T {
     closure
 }
 
-fn outcome(command_buffer: &ProtocolObject<dyn MTLCommandBuffer>) -> Outcome {
+fn outcome(
+    command_buffer: &ProtocolObject<dyn MTLCommandBuffer>,
+    work: &Work,
+) -> Result<(f64, f64), GpuError> {
     let error = command_buffer.error();
     if error.is_none() && command_buffer.status() == MTLCommandBufferStatus::Completed {
         return Ok((command_buffer.GPUStartTime(), command_buffer.GPUEndTime()));
     }
-    let Some(error) = error else { return Err((None, String::new())) };
-    let ours = error.domain().to_string() == "MTLCommandBufferErrorDomain";
-    Err((ours.then(|| error.code()), error.localizedDescription().to_string()))
+    let ours = error.as_ref().filter(|e| e.domain().to_string() == "MTLCommandBufferErrorDomain");
+    let text = error.as_ref().map(|e| e.localizedDescription().to_string()).unwrap_or_default();
+    Err(fault::error(&work.about, ours.map(|e| e.code()), &text, work.begun.elapsed()))
 }

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use metallic_core::Bytes;
 
 use super::*;
-use crate::command::{Command, Dispatch, Region};
+use crate::command::{Access, Command, Dispatch, Region};
 use crate::kernels::{Arg, FAMILIES, Family, Launch, Params, updates};
 
 const WAIT: Duration = Duration::from_secs(30);
@@ -152,7 +152,7 @@ kernel void scale(constant P& p [[buffer(0)]], device uint* x [[buffer(1)]], thr
 ";
 const SCALE_ARGS: &[Arg] = &[updates("x", 4)];
 const SCALE_FAMILY: Family =
-    Family { name: "scale", params: &[], uses: &[], text: SCALE, kernels: &[("scale", SCALE_ARGS)] };
+    Family { name: "scale", params: &[], uses: &[], text: SCALE, kernels: &[&[("scale", SCALE_ARGS)]] };
 
 fn scale(n: u32) -> Launch {
     Launch {
@@ -179,7 +179,7 @@ fn dependent_dispatches_with_constants_run_in_order() {
     gpu.drop_library(library);
     let n = 1000u32;
     let buffer = gpu.allocate(n as usize * 4, Storage::Shared).expect("memory");
-    let binding = Region::whole(buffer, n as usize * 4).read_write();
+    let binding = Region::whole(buffer, n as usize * 4).bind(Access::ReadWrite);
     let dispatch = Dispatch::new("scale", pipeline.id, &scale(n), &[binding]).expect("fits");
     run(&gpu, &[Command::Dispatch(dispatch); 12]);
     // x -> 3x + 1, twelve times from 0.
@@ -246,7 +246,7 @@ fn machine_code_is_found_again_by_the_next_run() {
     for known in [false, true] {
         let gpu = with_folder();
         let id = gpu.library("scale", SCALE).expect("compiles");
-        let library = gpu.state().libraries.get(&id).cloned().expect("it was just made");
+        let library = lock(&gpu.objects).library(id, "scale").expect("it was just made");
         let (_, job) = library.pipeline(&gpu.memory.device, "scale", &Constants::of([3, 1])).expect("exists");
         assert_eq!(job.is_none(), known, "compiled only once");
         gpu.pipeline(id, "scale", &Constants::of([3, 1])).expect("exists");

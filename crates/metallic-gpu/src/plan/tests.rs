@@ -18,17 +18,19 @@ fn planned(op: &Op, inputs: &[TensorType], out: TensorType) -> Stages {
 fn halves_of_a_batch_go_through_scratch_part_by_part() {
     let inputs = [fixed(DType::F16, &[2, 3, 5]), fixed(DType::F16, &[2, 4, 5])];
     let stages = planned(&Op::Linear, &inputs, fixed(DType::F16, &[2, 3, 4]));
-    let slots = |stage: usize| -> Vec<(Slot, Moved)> { stages.stages[stage].slots().to_vec() };
+    let slots = |stage: usize| -> Vec<(Slot, usize, Moved)> {
+        stages.stages[stage].slots().iter().map(|bound| (bound.slot, bound.start, bound.moved)).collect()
+    };
     let (x, out) = (stages.scratch.len() - 2, stages.scratch.len() - 1);
     assert_eq!(stages.scratch[x..], [2 * 3 * 5 * 4, 2 * 3 * 4 * 4]);
-    assert_eq!(slots(0)[..], [(Slot::Input(0), Moved::Once), (Slot::Scratch(x), Moved::Once)]);
+    assert_eq!(slots(0)[..], [(Slot::Input(0), 0, Moved::Once), (Slot::Scratch(x), 0, Moved::Once)]);
     for batch in 0..2 {
         let slots = slots(1 + batch);
-        assert_eq!(slots[0], (Slot::ScratchFrom(x, batch * 60), Moved::Bytes(60)));
-        assert_eq!(slots[2], (Slot::InputFrom(1, batch * 40), Moved::Bytes(40)));
-        assert_eq!(slots[9], (Slot::ScratchFrom(out, batch * 48), Moved::Bytes(48)));
+        assert_eq!(slots[0], (Slot::Scratch(x), batch * 60, Moved::Bytes(60)));
+        assert_eq!(slots[2], (Slot::Input(1), batch * 40, Moved::Bytes(40)));
+        assert_eq!(slots[9], (Slot::Scratch(out), batch * 48, Moved::Bytes(48)));
     }
-    assert_eq!(slots(3)[..], [(Slot::Scratch(out), Moved::Once), (Slot::Output, Moved::Once)]);
+    assert_eq!(slots(3)[..], [(Slot::Scratch(out), 0, Moved::Once), (Slot::Output, 0, Moved::Once)]);
     assert_eq!(stages.stages[1].launch.kernel.function, "matvec_4", "few rows each, many in all");
 }
 

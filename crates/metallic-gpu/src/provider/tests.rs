@@ -16,6 +16,12 @@ fn made(providers: &Providers) -> Vec<(Provider, Why, u64)> {
     providers.selections().into_iter().map(|s| (s.provider, s.why, s.times)).collect()
 }
 
+fn from_variables(vars: impl IntoIterator<Item = (String, String)>) -> Result<Providers, GpuError> {
+    let providers = Providers::new();
+    providers.follow(vars)?;
+    Ok(providers)
+}
+
 #[test]
 fn the_preferred_provider_serves_where_nobody_asks_for_another() {
     let (gpu, providers) = (device(), Providers::new());
@@ -98,7 +104,7 @@ fn the_environment_asks_and_a_caller_goes_before_it() {
         var("HOME", "x"),
         var("METALLIC_FORCE_MATMUL_BACKEND", ""),
     ];
-    let providers = Providers::from_variables(vars).unwrap();
+    let providers = from_variables(vars).unwrap();
     assert_eq!(providers.choose(OpKind::Sdpa, Ok), Ok(Provider::SdpaPlain));
     assert_eq!(providers.choose(OpKind::Matmul, Ok), Ok(Provider::MatmulTiles));
     providers.set_by_flag("sdpa=flash").unwrap();
@@ -131,13 +137,13 @@ fn a_name_nobody_has_is_an_error_that_lists_what_there_is() {
 #[test]
 fn a_variable_that_means_nothing_is_named_with_what_it_can_be() {
     let var = |name: &str, value: &str| [(format!("METALLIC_FORCE_{name}_BACKEND"), value.to_owned())];
-    let error = Providers::from_variables(var("SDPA", "fast")).unwrap_err();
+    let error = from_variables(var("SDPA", "fast")).unwrap_err();
     let choices = "METALLIC_FORCE_SDPA_BACKEND=flash, METALLIC_FORCE_SDPA_BACKEND=plain";
     let message = format!("`METALLIC_FORCE_SDPA_BACKEND=fast` names no provider; there are {choices}");
     assert_eq!(error.to_string(), message);
     let message = format!("soft cannot take `METALLIC_FORCE_SDPA_BACKEND=fast`: there are {choices}");
     assert_eq!(error.on("soft").to_string(), message);
-    let error = Providers::from_variables(var("SPDA", "plain")).unwrap_err().to_string();
+    let error = from_variables(var("SPDA", "plain")).unwrap_err().to_string();
     assert!(error.contains("_SPDA_") && error.contains(choices) && error.contains("=rows"), "{error}");
 }
 

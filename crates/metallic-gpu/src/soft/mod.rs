@@ -1,18 +1,20 @@
 //! The software device: the very kernels that ship, run on the processor by softmetal.
 
-use std::collections::HashMap;
 use std::sync::mpsc::{Receiver, Sender, channel};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use metallic_core::{Bytes, DeviceInfo};
 use softmetal::{Compiler, Device, Flavour, Kind, Library, Source};
 
-use crate::command::{Command, CommandList, Dispatch, Region};
+use crate::command::{Command, CommandList, Dispatch};
+use crate::driver::progress::{Progress, Running};
 use crate::error::GpuError;
 use crate::gpu::{BufferId, Gpu, Imported, LibraryId, Limits, Pipeline, PipelineId, Storage, Submission};
 use crate::kernels::Constants;
+use crate::lock;
+use crate::objects::Objects;
 
 /// How the software device runs kernels.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -43,25 +45,10 @@ pub struct Soft {
     limits: Limits,
     compiler: Compiler,
     options: SoftOptions,
-    state: Mutex<State>,
+    objects: Mutex<Objects<softmetal::Buffer, Library, softmetal::Pipeline>>,
     /// `None` only while dropping.
     jobs: Option<Mutex<Sender<Job>>>,
     worker: Option<JoinHandle<()>>,
-}
-
-#[derive(Debug, Default)]
-struct State {
-    next: u32,
-    buffers: HashMap<BufferId, Arc<softmetal::Buffer>>,
-    libraries: HashMap<LibraryId, Arc<Library>>,
-    pipelines: HashMap<PipelineId, Arc<softmetal::Pipeline>>,
-}
-
-impl State {
-    fn id(&mut self) -> u32 {
-        self.next += 1;
-        self.next
-    }
 }
 
 impl Soft {
@@ -94,7 +81,7 @@ impl Soft {
             },
             compiler,
             options,
-            state: Mutex::default(),
+            objects: Mutex::default(),
             jobs: Some(Mutex::new(jobs)),
             worker: Some(worker),
         })
@@ -106,33 +93,29 @@ impl Soft {
         format!("{} ({})", toolchain.version, toolchain.clang.display())
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     fn buffer(&self, id: BufferId) -> Result<Arc<softmetal::Buffer>, GpuError> {
-        self.state().buffers.get(&id).cloned().ok_or_else(|| GpuError::Execution {
-            label: format!("buffer {}", id.0),
-            reason: "it was given back".to_owned(),
-        })
+        lock(&self.objects).buffer(id)
     }
 
-    /// A command with everything it uses, which stays until it is done.
-    fn resolved(&self, command: &Command) -> Result<Resolved, GpuError> {
-        Ok(match command {
+    /// What runs a command, with everything it uses, which stays until it is done.
+    fn resolved(&self, command: &Command) -> Result<Work, GpuError> {
+        Ok(match *command {
             Command::Dispatch(dispatch) => {
-                let pipeline = self.state().pipelines.get(&dispatch.pipeline).cloned();
-                let gone = || failed(dispatch, "its pipeline was given back".to_owned());
+                let pipeline = lock(&self.objects).pipelines.get(&dispatch.pipeline).cloned();
+                let gone = || GpuError::execution(dispatch.name(), "its pipeline was given back");
                 let bound = dispatch.bindings().map(|(_, b)| self.buffer(b.region.buffer()));
-                let buffers = bound.collect::<Result<_, _>>()?;
-                Resolved::Dispatch { dispatch: *dispatch, pipeline: pipeline.ok_or_else(gone)?, buffers }
+                let buffers = bound.collect::<Result<Vec<_>, _>>()?;
+                let pipeline = pipeline.ok_or_else(gone)?;
+                Box::new(move |runner| runner.dispatch(&dispatch, &pipeline, &buffers))
             }
             Command::Copy { from, to } => {
-                let buffers = [self.buffer(from.buffer())?, self.buffer(to.buffer())?];
-                Resolved::Copy { from: *from, to: *to, buffers }
+                let (source, target) = (self.buffer(from.buffer())?, self.buffer(to.buffer())?);
+                let copy = move || source.copy_to(from.offset(), &target, to.offset(), from.len());
+                Box::new(move |_| copy().map_err(|e| memory(&e)))
             }
             Command::Fill { to, value } => {
-                Resolved::Fill { to: *to, value: *value, buffer: self.buffer(to.buffer())? }
+                let target = self.buffer(to.buffer())?;
+                Box::new(move |_| target.write(to.offset(), &vec![value; to.len()]).map_err(|e| memory(&e)))
             }
         })
     }
@@ -148,43 +131,23 @@ impl Drop for Soft {
     }
 }
 
-/// A command and what it uses.
-#[allow(clippy::large_enum_variant)] // Nearly all are dispatches.
-enum Resolved {
-    Dispatch { dispatch: Dispatch, pipeline: Arc<softmetal::Pipeline>, buffers: Vec<Arc<softmetal::Buffer>> },
-    Copy { from: Region, to: Region, buffers: [Arc<softmetal::Buffer>; 2] },
-    Fill { to: Region, value: u8, buffer: Arc<softmetal::Buffer> },
-}
+type Work = Box<dyn FnOnce(&Runner) -> Result<(), GpuError> + Send>;
 
 /// The commands of a submission, in the order they run; the first that could not be resolved is the last.
 struct Job {
-    commands: Vec<Result<Resolved, GpuError>>,
+    commands: Vec<Result<Work, GpuError>>,
     progress: Arc<Progress>,
-}
-
-/// How a submission went, once it is done.
-#[derive(Default)]
-struct Progress {
-    result: Mutex<Option<Result<Option<Duration>, GpuError>>>,
-    done: Condvar,
-}
-
-impl Progress {
-    fn result(&self) -> MutexGuard<'_, Option<Result<Option<Duration>, GpuError>>> {
-        self.result.lock().unwrap_or_else(PoisonError::into_inner)
-    }
+    /// When it began and ended, in seconds, once it has run.
+    result: Option<Result<(f64, f64), GpuError>>,
 }
 
 impl Drop for Job {
     fn drop(&mut self) {
-        let broken =
-            || GpuError::Execution { label: "soft".to_owned(), reason: "its thread broke off".to_owned() };
-        self.progress.result().get_or_insert_with(|| Err(broken()));
-        self.progress.done.notify_all();
+        let broken = || Err(GpuError::execution("soft", "its thread broke off"));
+        self.progress.finish(0, self.result.take().unwrap_or_else(broken));
     }
 }
 
-/// What runs the kernels.
 struct Runner {
     device: Device,
     options: SoftOptions,
@@ -194,20 +157,9 @@ impl Runner {
     fn serve(&self, inbox: &Receiver<Job>) {
         for mut job in inbox {
             let start = Instant::now();
-            let result = job.commands.drain(..).try_for_each(|command| self.execute(&command?));
-            *job.progress.result() = Some(result.map(|()| Some(start.elapsed())));
-        }
-    }
-
-    fn execute(&self, command: &Resolved) -> Result<(), GpuError> {
-        match command {
-            Resolved::Dispatch { dispatch, pipeline, buffers } => self.dispatch(dispatch, pipeline, buffers),
-            Resolved::Copy { from, to, buffers: [source, target] } => {
-                source.copy_to(from.offset(), target, to.offset(), from.len()).map_err(|e| memory(&e))
-            }
-            Resolved::Fill { to, value, buffer } => {
-                buffer.write(to.offset(), &vec![*value; to.len()]).map_err(|e| memory(&e))
-            }
+            let result = job.commands.drain(..).try_for_each(|command| command?(self));
+            // From any moment on that is not 0, which would mean that none is known.
+            job.result = Some(result.map(|()| (1.0, 1.0 + start.elapsed().as_secs_f64())));
         }
     }
 
@@ -217,12 +169,13 @@ impl Runner {
         pipeline: &softmetal::Pipeline,
         buffers: &[Arc<softmetal::Buffer>],
     ) -> Result<(), GpuError> {
+        let launch = &dispatch.launch;
         let run = || -> softmetal::Result<softmetal::Outcome> {
             let mut call = self
                 .device
                 .dispatch_of(pipeline)
-                .value(0, dispatch.params.as_bytes())
-                .threadgroups(dispatch.groups, dispatch.threads)
+                .value(0, launch.params.as_bytes())
+                .threadgroups(launch.groups, launch.threads)
                 .seed(self.options.seed);
             for ((index, binding), buffer) in dispatch.bindings().zip(buffers) {
                 let region = binding.region;
@@ -231,24 +184,20 @@ impl Runner {
             if let Some(limit) = self.options.time_limit {
                 call = call.time_limit(limit);
             }
-            if dispatch.threadgroup_bytes > 0 {
-                call = call.threadgroup_memory(0, dispatch.threadgroup_bytes);
+            if launch.threadgroup_bytes > 0 {
+                call = call.threadgroup_memory(0, launch.threadgroup_bytes);
             }
             call.run()
         };
-        let outcome = run().map_err(|e| failed(dispatch, e.to_string()))?;
+        let outcome = run().map_err(|e| GpuError::execution(dispatch.name(), e.to_string()))?;
         match outcome.reports.first() {
             Some(report) if report.kind == Kind::TimeLimit => {
                 Err(GpuError::Timeout { after: outcome.elapsed })
             }
-            Some(report) => Err(failed(dispatch, report.to_string())),
+            Some(report) => Err(GpuError::execution(dispatch.name(), report.to_string())),
             None => Ok(()),
         }
     }
-}
-
-fn failed(dispatch: &Dispatch, reason: String) -> GpuError {
-    GpuError::Execution { label: format!("{} ({})", dispatch.label, dispatch.function), reason }
 }
 
 /// An order for the commands of a group: as they stand for seed 0, else shuffled, by the seed and the group's number.
@@ -269,7 +218,7 @@ fn order(len: usize, seed: u64, group: u64) -> Vec<usize> {
 }
 
 fn memory(error: &softmetal::Error) -> GpuError {
-    GpuError::Execution { label: "memory".to_owned(), reason: error.to_string() }
+    GpuError::execution("memory", error.to_string())
 }
 
 impl Gpu for Soft {
@@ -282,26 +231,18 @@ impl Gpu for Soft {
     }
 
     fn allocate(&self, bytes: usize, _: Storage) -> Result<BufferId, GpuError> {
-        let buffer = softmetal::Buffer::new(bytes).map_err(|_| GpuError::OutOfMemory {
-            what: "a buffer",
-            needed: bytes,
-            budget: None,
-        })?;
-        let mut state = self.state();
-        let id = BufferId(state.id());
-        state.buffers.insert(id, Arc::new(buffer));
-        Ok(id)
+        let buffer = softmetal::Buffer::new(bytes);
+        let buffer = buffer.map_err(|_| GpuError::no_room("a buffer", bytes, None))?;
+        Ok(lock(&self.objects).add_buffer(buffer, None))
     }
 
     fn import(&self, bytes: &Bytes) -> Result<Imported, GpuError> {
-        let mut state = self.state();
-        let id = BufferId(state.id());
-        state.buffers.insert(id, Arc::new(softmetal::Buffer::from_owner(Arc::new(Owner(bytes.clone())))));
-        Ok(Imported { buffer: id, offset: 0, copied: 0 })
+        let shared = softmetal::Buffer::from_owner(Arc::new(Owner(bytes.clone())));
+        Ok(Imported { buffer: lock(&self.objects).add_buffer(shared, None), offset: 0, copied: 0 })
     }
 
     fn free(&self, buffer: BufferId) {
-        self.state().buffers.remove(&buffer);
+        lock(&self.objects).buffers.release(buffer);
     }
 
     fn write(&self, buffer: BufferId, offset: usize, bytes: &[u8]) -> Result<(), GpuError> {
@@ -313,14 +254,9 @@ impl Gpu for Soft {
     }
 
     fn library(&self, name: &str, source: &str) -> Result<LibraryId, GpuError> {
-        let library = self
-            .compiler
-            .compile(&Source::new(name, source))
-            .map_err(|e| GpuError::Compile { kernel: name.to_owned(), message: e.to_string() })?;
-        let mut state = self.state();
-        let id = LibraryId(state.id());
-        state.libraries.insert(id, Arc::new(library));
-        Ok(id)
+        let library = self.compiler.compile(&Source::new(name, source));
+        let library = library.map_err(|e| GpuError::compile(name, e.to_string()))?;
+        Ok(lock(&self.objects).add_library(library))
     }
 
     fn pipeline(
@@ -329,66 +265,41 @@ impl Gpu for Soft {
         function: &str,
         constants: &Constants,
     ) -> Result<Pipeline, GpuError> {
-        let fails = |message: String| GpuError::Compile { kernel: function.to_owned(), message };
-        let mut state = self.state();
-        let library = state
-            .libraries
-            .get(&library)
-            .cloned()
-            .ok_or_else(|| fails("its library was given back".to_owned()))?;
-        let mut ready = softmetal::Pipeline::new(&library, function).map_err(|e| fails(e.to_string()))?;
+        let fails = |e: softmetal::Error| GpuError::compile(function, e.to_string());
+        let library = lock(&self.objects).library(library, function)?;
+        let mut ready = softmetal::Pipeline::new(&library, function).map_err(fails)?;
         for (index, value) in constants.values() {
-            ready = ready.constant(index as u32, value).map_err(|e| fails(e.to_string()))?;
+            ready = ready.constant(index as u32, value).map_err(fails)?;
         }
         let max_threads = ready.kernel().max_threads.unwrap_or(softmetal::device::MAX_THREADS);
-        let id = PipelineId(state.id());
-        state.pipelines.insert(id, Arc::new(ready));
-        Ok(Pipeline { id, max_threads })
+        Ok(Pipeline { id: lock(&self.objects).add_pipeline(ready), max_threads })
     }
 
     fn drop_pipeline(&self, pipeline: PipelineId) {
-        self.state().pipelines.remove(&pipeline);
+        lock(&self.objects).pipelines.remove(&pipeline);
     }
 
     fn drop_library(&self, library: LibraryId) {
-        self.state().libraries.remove(&library);
+        lock(&self.objects).drop_library(library);
     }
 
     fn submit(&self, commands: &CommandList) -> Result<Box<dyn Submission>, GpuError> {
-        let ordered = commands.groups().zip(1..).flat_map(|(group, number)| {
-            order(group.len(), self.options.seed, number).into_iter().map(|index| &group[index])
-        });
-        let progress = Arc::new(Progress::default());
-        let commands = ordered.map(|command| self.resolved(command)).collect();
-        let job = Job { commands, progress: progress.clone() };
-        if let Some(jobs) = &self.jobs {
-            // A job that nobody takes says so when it is dropped.
-            let _ = jobs.lock().unwrap_or_else(PoisonError::into_inner).send(job);
-        }
-        Ok(Box::new(UnderWay(progress)))
+        let running = Running::start(1, |_, progress| {
+            let ordered = commands.groups().zip(1..).flat_map(|(group, number)| {
+                order(group.len(), self.options.seed, number).into_iter().map(|index| &group[index])
+            });
+            let commands = ordered.map(|command| self.resolved(command)).collect();
+            let job = Job { commands, progress: progress.clone(), result: None };
+            if let Some(jobs) = &self.jobs {
+                // A job that nobody takes says so when it is dropped.
+                let _ = lock(jobs).send(job);
+            }
+            Ok(())
+        })?;
+        Ok(Box::new(running))
     }
 }
 
-/// A submission that runs, or has run.
-struct UnderWay(Arc<Progress>);
-
-impl Submission for UnderWay {
-    fn command_buffers(&self) -> u64 {
-        1
-    }
-
-    fn poll(&mut self) -> bool {
-        self.0.result().is_some()
-    }
-
-    fn wait(&mut self, bound: Duration) -> Result<Option<Duration>, GpuError> {
-        let waited = self.0.done.wait_timeout_while(self.0.result(), bound, |result| result.is_none());
-        let (result, _) = waited.unwrap_or_else(PoisonError::into_inner);
-        result.clone().unwrap_or(Err(GpuError::Timeout { after: bound }))
-    }
-}
-
-/// Keeps imported bytes alive.
 struct Owner(Bytes);
 
 impl AsRef<[u8]> for Owner {

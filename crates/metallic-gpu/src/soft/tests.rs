@@ -1,6 +1,7 @@
 use std::collections::HashSet;
 
 use super::*;
+use crate::command::{Access, Region};
 use crate::kernels::{Arg, Family, Kernel, Launch, Params, updates};
 
 /// `None`, said aloud, where there is no clang.
@@ -111,7 +112,7 @@ fn a_kernel_that_does_not_end_is_a_timeout() {
 }";
     const ARGS: &[Arg] = &[updates("x", 4)];
     const FAMILY: Family =
-        Family { name: "spins", params: &[], uses: &[], text: TEXT, kernels: &[("spins", ARGS)] };
+        Family { name: "spins", params: &[], uses: &[], text: TEXT, kernels: &[&[("spins", ARGS)]] };
     let limit = Duration::from_millis(50);
     let options = SoftOptions { time_limit: Some(limit), ..SoftOptions::default() };
     let Some(soft) = soft(options) else { return };
@@ -125,9 +126,10 @@ fn a_kernel_that_does_not_end_is_a_timeout() {
         threads: [1; 3],
         threadgroup_bytes: 0,
         work: 0,
+        bytewise: false,
     };
     let run = |n: u32| {
-        let dispatch = Dispatch::new("spins", pipeline.id, &launch(n), &[x.read_write()]).unwrap();
+        let dispatch = Dispatch::new("spins", pipeline.id, &launch(n), &[x.bind(Access::ReadWrite)]).unwrap();
         soft.submit(&list(&[Command::Dispatch(dispatch)])).unwrap().wait(Duration::from_secs(60))
     };
     match run(0) {

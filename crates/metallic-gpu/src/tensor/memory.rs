@@ -1,7 +1,7 @@
 //! Memory of tensors, and the work on it that the device was not given yet.
 
 use std::mem;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use metallic_core::BackendError;
 use metallic_core::tensor::TensorMemory;
@@ -11,8 +11,9 @@ use crate::backend::Shared;
 use crate::command::{CommandList, Region};
 use crate::error::GpuError;
 use crate::gpu::{Storage, Submission};
+use crate::lock;
 use crate::pipelines::ReadyPipeline;
-use crate::pool::PooledBuffer;
+use crate::pool::Allocation;
 
 /// Operations that wait for a submission at most.
 const MOST_WAITING: usize = 64;
@@ -22,7 +23,7 @@ const MOST_SCRATCH: usize = 64 << 20;
 /// A buffer that tensors lie in. Work that waits keeps it.
 #[derive(Debug)]
 pub(super) struct Held {
-    buffer: PooledBuffer,
+    buffer: Allocation,
     /// Why what stands in it is not what was to be computed.
     failed: Mutex<Option<GpuError>>,
 }
@@ -32,18 +33,14 @@ impl Held {
         self.buffer.region()
     }
 
-    fn failure(&self) -> MutexGuard<'_, Option<GpuError>> {
-        self.failed.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// An error where what was to be computed here never came.
     pub(super) fn check(&self) -> Result<(), GpuError> {
-        self.failure().clone().map_or(Ok(()), Err)
+        lock(&self.failed).clone().map_or(Ok(()), Err)
     }
 
     /// Everything in it is about to be written anew.
     pub(super) fn renew(&self) {
-        *self.failure() = None;
+        *lock(&self.failed) = None;
     }
 }
 
@@ -53,7 +50,7 @@ struct Waiting {
     commands: CommandList,
     written: Vec<Arc<Held>>,
     read: Vec<Arc<Held>>,
-    scratch: Vec<PooledBuffer>,
+    scratch: Vec<Allocation>,
     pipelines: Vec<Arc<ReadyPipeline>>,
 }
 
@@ -70,22 +67,21 @@ impl Queue {
         Queue { shared, waiting: Mutex::default(), stuck: Mutex::default() }
     }
 
-    /// Memory of this queue's device.
     pub(super) fn allocate(self: &Arc<Queue>, bytes: usize) -> Result<GpuMemory, GpuError> {
         let buffer = self.shared.pool.transient("a tensor", bytes, Storage::Shared)?;
         Ok(GpuMemory { queue: self.clone(), held: Arc::new(Held { buffer, failed: Mutex::default() }) })
     }
 
     /// Takes over the commands of an operation. Returns how often work was handed over on the way.
-    pub(super) fn push(&self, work: Work, read: Vec<Arc<Held>>, written: Vec<Arc<Held>>) -> u64 {
-        let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
+    pub(super) fn push(&self, work: Work, read: Vec<Arc<Held>>, written: Arc<Held>) -> u64 {
+        let mut waiting = lock(&self.waiting);
         for command in work.commands {
             waiting.commands.push(command);
         }
-        waiting.scratch.extend(work.scratch);
-        waiting.pipelines.extend(work.kernels.into_pipelines());
+        waiting.scratch.push(work.scratch);
+        waiting.pipelines.extend(work.kernels.pipelines);
         waiting.read.extend(read);
-        waiting.written.extend(written);
+        waiting.written.push(written);
         let scratch: usize = waiting.scratch.iter().map(|buffer| buffer.region().len()).sum();
         if waiting.commands.len() < MOST_WAITING && scratch < MOST_SCRATCH {
             return 0;
@@ -95,7 +91,7 @@ impl Queue {
 
     /// Waits until everything that was asked for is done. A failure stays with the memory it was to write.
     fn finish(&self) {
-        self.submit(&mut self.waiting.lock().unwrap_or_else(PoisonError::into_inner));
+        self.submit(&mut lock(&self.waiting));
     }
 
     fn submit(&self, waiting: &mut Waiting) -> u64 {
@@ -103,11 +99,11 @@ impl Queue {
         if batch.commands.is_empty() {
             return 0;
         }
-        let mut stuck = self.stuck.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut stuck = lock(&self.stuck);
         stuck.retain_mut(|(submission, _)| !submission.poll());
         let fail = |batch: &Waiting, error: GpuError| {
             for held in &batch.written {
-                held.failure().get_or_insert_with(|| error.clone());
+                lock(&held.failed).get_or_insert_with(|| error.clone());
             }
         };
         let mut submission = match self.shared.gpu.submit(&batch.commands) {
@@ -129,21 +125,12 @@ impl Queue {
     }
 }
 
-/// Memory of a GPU that tensors lie in.
 pub(super) struct GpuMemory {
-    queue: Arc<Queue>,
-    held: Arc<Held>,
+    pub(super) queue: Arc<Queue>,
+    pub(super) held: Arc<Held>,
 }
 
 impl GpuMemory {
-    pub(super) fn is_of(&self, queue: &Arc<Queue>) -> bool {
-        Arc::ptr_eq(&self.queue, queue)
-    }
-
-    pub(super) fn held(&self) -> &Arc<Held> {
-        &self.held
-    }
-
     /// Where bytes lie in the buffer, once all work on them is done.
     fn settled(&self, offset: usize, len: usize) -> Result<Region, BackendError> {
         let all = self.held.region();

@@ -21,13 +21,13 @@ use crate::kernels::axes::Axes;
 use crate::kernels::gather::{Gathered, decode};
 use crate::kernels::{Slot, Stage, Stages, copy};
 use crate::pipelines::HeldKernels;
-use crate::plan::Site;
-use crate::pool::PooledBuffer;
-use crate::prepare::{ALIGN, Ready, made, ready};
+use crate::plan::{Site, choice, plan};
+use crate::pool::Allocation;
+use crate::prepare::{ALIGN, made};
+use crate::provider::{OpKind, Provider};
 use crate::step::StepShape;
 use memory::{GpuMemory, Held, Queue};
 
-/// Bytes of a word.
 const WORD: usize = 4;
 
 /// The tensors of a GPU. Operations gather and go to the device together, at the latest when a result is read.
@@ -36,10 +36,9 @@ pub(crate) struct GpuTensors {
 }
 
 /// The commands of one operation, and what has to stay until they are done.
-#[derive(Default)]
 struct Work {
     commands: Vec<Command>,
-    scratch: Vec<PooledBuffer>,
+    scratch: Allocation,
     kernels: HeldKernels,
 }
 
@@ -57,61 +56,48 @@ impl GpuTensors {
         error.on(self.shared().kind())
     }
 
-    /// The memory, if it is of this device.
     fn mine<'a>(&self, memory: &'a dyn TensorMemory) -> Option<&'a GpuMemory> {
         let any: &dyn Any = memory;
-        any.downcast_ref::<GpuMemory>().filter(|memory| memory.is_of(&self.queue))
+        any.downcast_ref::<GpuMemory>().filter(|memory| Arc::ptr_eq(&memory.queue, &self.queue))
     }
 
     /// The memory of an operand, if it is of this device, and the bytes from its first element to its last.
     fn held(&self, operand: &Operand<'_>, name: &str) -> Result<(Arc<Held>, Region), BackendError> {
         let foreign =
             || BackendError::ForeignMemory { device: self.shared().kind(), operand: name.to_owned() };
-        let held = self.mine(operand.memory.as_ref()).ok_or_else(foreign)?.held().clone();
+        let held = self.mine(operand.memory.as_ref()).ok_or_else(foreign)?.held.clone();
         let range = operand.view.byte_range();
         let region = held.region().slice(range.start, range.len()).map_err(|e| self.fails(e))?;
         Ok((held, region))
     }
 
-    /// The commands of launches whose arguments lie in these regions.
+    /// The commands of a plan whose arguments lie in these regions.
     fn work(
         &self,
         op: &'static str,
-        ready: &Ready,
-        regions: &[Region],
-        output: Region,
+        choice: Option<OpKind>,
+        plan: impl Fn(Option<Provider>, &Limits) -> Result<Stages, GpuError>,
+        (inputs, output): (&[Region], Region),
     ) -> Result<Work, GpuError> {
         let shared = self.shared();
-        let mut work = Work::default();
+        let mut kernels = HeldKernels::default();
+        let ready = made(shared, &mut kernels, choice, plan)?;
         // A stand-in for arguments that are not used, then the scratch.
         let bytes = ALIGN + ready.scratch_bytes();
-        let buffer = shared.pool.transient("scratch of a tensor operation", bytes, Storage::Private)?;
-        let (stand_in, scratch) =
-            (buffer.region().slice(0, ALIGN)?, buffer.region().slice(ALIGN, bytes - ALIGN)?);
-        work.scratch.push(buffer);
-        let tail = |region: Region, start: usize| region.slice(start, region.len().saturating_sub(start));
-        let region = |slot: Slot| -> Result<Region, GpuError> {
-            let missing = || GpuError::Unsupported { op, reason: format!("{slot:?} outside a program") };
-            let input = |index: usize| regions.get(index).copied().ok_or_else(missing);
-            match slot {
-                Slot::Input(index) => input(index),
-                Slot::InputFrom(index, start) => tail(input(index)?, start),
-                Slot::Output => Ok(output),
-                Slot::OutputFrom(start) => tail(output, start),
-                Slot::Unused => Ok(stand_in),
-                Slot::Scratch(_)
-                | Slot::ScratchFrom(..)
-                | Slot::Step(_)
-                | Slot::Fed
-                | Slot::Keys
-                | Slot::Values
-                | Slot::Recurrent => Err(missing()),
-            }
+        let scratch = shared.pool.transient("scratch of a tensor operation", bytes, Storage::Private)?;
+        let (stand_in, own) =
+            (scratch.region().slice(0, ALIGN)?, scratch.region().slice(ALIGN, bytes - ALIGN)?);
+        let region = |slot: Slot| match slot {
+            Slot::Input(index) if index < inputs.len() => Ok(inputs[index]),
+            Slot::Output => Ok(output),
+            Slot::Unused => Ok(stand_in),
+            slot => Err(GpuError::unsupported(op, format!("{slot:?} outside a program"))),
         };
-        ready.encode(op, shared.gpu.limits(), scratch, region, |dispatch, _| {
-            work.commands.push(Command::Dispatch(dispatch));
+        let mut commands = Vec::new();
+        ready.encode(op, shared.gpu.limits(), own, region, |dispatch, _| {
+            commands.push(Command::Dispatch(dispatch));
         })?;
-        Ok(work)
+        Ok(Work { commands, scratch, kernels })
     }
 
     /// A copy of a tensor that begins at a whole word: kernels bind vectors there, whatever their type.
@@ -129,7 +115,7 @@ impl GpuTensors {
             dispatches: work.commands.len() as u64,
             cache_hits: work.kernels.hits,
             cache_misses: work.kernels.misses,
-            arena_bytes: work.scratch.iter().map(|buffer| buffer.region().len() as u64).sum(),
+            arena_bytes: work.scratch.region().len() as u64,
             ..RunStats::default()
         };
         for command in &work.commands {
@@ -137,7 +123,7 @@ impl GpuTensors {
             stats.bytes_read += bytes_read;
             stats.bytes_written += bytes_written;
         }
-        stats.submissions = self.queue.push(work, read, vec![written]);
+        stats.submissions = self.queue.push(work, read, written);
         stats.time = start.elapsed();
         stats
     }
@@ -161,11 +147,8 @@ impl TensorDevice for GpuTensors {
         }
         // What reads a result that never came has no result either.
         read.check().map_err(|e| self.fails(e))?;
-        let mut kernels = HeldKernels::default();
         let plan = |_, limits: &Limits| copies(from.view, to.view, limits);
-        let made = made(self.shared(), &mut kernels, None, plan)
-            .and_then(|ready| self.work("copy", &ready, &[source], target));
-        let work = Work { kernels, ..made.map_err(|e| self.fails(e))? };
+        let work = self.work("copy", None, plan, (&[source], target)).map_err(|e| self.fails(e))?;
         if to.view.is_contiguous() && to.view.byte_range().len() == written.region().len() {
             written.renew();
         }
@@ -195,14 +178,11 @@ impl TensorDevice for GpuTensors {
         let types: Vec<TensorType> = inputs.iter().map(|input| input.view.ty()).collect();
         let shape = StepShape { edits: true, ..StepShape::default() };
         let site = Site { op, inputs: &types, out: ty, shape: &shape, states: None };
-        let output = memory.held().region().slice(0, bytes).map_err(|e| self.fails(e))?;
-        let made = || -> Result<Work, GpuError> {
-            let mut kernels = HeldKernels::default();
-            let ready = ready(self.shared(), &site, &mut kernels)?;
-            Ok(Work { kernels, ..self.work(op.name(), &ready, &regions, output)? })
-        };
-        let work = made().map_err(|e| self.fails(e))?;
-        let mut stats = self.push(work, held, memory.held().clone(), start);
+        let output = memory.held.region().slice(0, bytes).map_err(|e| self.fails(e))?;
+        let plan = |provider, limits: &Limits| plan(&site, provider, limits);
+        let work =
+            self.work(op.name(), choice(&site), plan, (&regions, output)).map_err(|e| self.fails(e))?;
+        let mut stats = self.push(work, held, memory.held.clone(), start);
         stats.allocations = self.shared().pool.allocations() - allocated;
         Ok(Evaluated { memory: Arc::new(memory), ty, stats })
     }
@@ -217,7 +197,7 @@ fn copies(from: &View, to: &View, limits: &Limits) -> Result<Stages, GpuError> {
     if !from.dtype().is_quantized() {
         return Ok(Stage::new(strided(from, to)?, [Slot::Input(0), Slot::Output]).into());
     }
-    let unsupported = |reason: String| GpuError::Unsupported { op: "copy", reason };
+    let unsupported = |reason: String| GpuError::unsupported("copy", reason);
     let wrong = |error: metallic_core::tensor::TensorError| unsupported(error.to_string());
     let (rank, block) = (from.rank(), from.dtype().block_len());
     let is_rows = |axis: &usize| from.strides()[*axis] == 1 && from.shape()[*axis].is_multiple_of(block);
@@ -227,15 +207,9 @@ fn copies(from: &View, to: &View, limits: &Limits) -> Result<Stages, GpuError> {
     let order: Vec<usize> = (0..rank).filter(|axis| *axis != along).chain([along]).collect();
     let (from, to) = (from.permute(&order).map_err(wrong)?, to.permute(&order).map_err(wrong)?);
     let dense = View::contiguous(to.dtype(), to.shape()).map_err(wrong)?;
-    let mut stages = decoded_rows(&from, to.dtype(), limits)?;
+    let mut stages = decoded_rows(&from, to.dtype(), limits)?.bytewise(from.dtype().block_bytes() % 2 == 1);
     if !to.is_contiguous() {
-        let rows = stages.add_scratch(dense.byte_range().len());
-        for stage in &mut stages.stages {
-            stage.redirect(|slot| match slot {
-                Slot::OutputFrom(start) => Slot::ScratchFrom(0, start),
-                other => other,
-            });
-        }
+        let rows = stages.keep_output(dense.byte_range().len());
         stages.stages.push(Stage::new(strided(&dense, &to)?, [rows, Slot::Output]));
     }
     Ok(stages)
@@ -257,9 +231,9 @@ fn decoded_rows(x: &View, out: DType, limits: &Limits) -> Result<Stages, GpuErro
     let mut stages = Stages::default();
     for (index, row) in (0..x.rows()).step_by(run.max(1)).enumerate() {
         let start = bytes(x.row_offset(row) - x.offset());
-        let slots = [Slot::Unused, Slot::InputFrom(0, start), Slot::Unused, Slot::OutputFrom(index * each)];
-        let moved = bytes(run * cols);
-        stages.stages.push(Stage::new(launch, slots).touching(1, moved).touching(3, each));
+        let slots = [Slot::Unused, Slot::Input(0), Slot::Unused, Slot::Output];
+        let stage = Stage::new(launch, slots).touching(1, bytes(run * cols)).touching(3, each);
+        stages.stages.push(stage.starting(1, start).starting(3, index * each));
     }
     Ok(stages)
 }

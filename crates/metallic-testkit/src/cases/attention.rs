@@ -2,12 +2,12 @@
 
 use metallic_core::{Attention, DType, Mask, Op, Rope, RopePairs, Sdpa, StateId, Var};
 
-use super::{Case, Maker};
+use super::{Case, Maker, Table};
 
 const STATE: StateId = StateId(0);
 
-/// One query head for one key/value head, all of `head_dim`.
-fn plain(heads: usize, kv_heads: usize, head_dim: usize) -> Attention {
+/// So many query heads on so many key/value heads, all of `head_dim`.
+pub(super) fn plain(heads: usize, kv_heads: usize, head_dim: usize) -> Attention {
     Attention {
         state: STATE,
         heads,
@@ -29,63 +29,61 @@ fn attend<'g>(m: &Maker<'g>, a: Attention) -> Var<'g> {
     rotated(a.heads).attention(stored, a, a.sinks.then(|| m.vector(a.heads)))
 }
 
-fn kept_as(name: &str, kv: DType, a: Attention) -> Case {
+fn kept_as<'t>(t: &'t mut Table, name: &str, kv: DType, a: Attention) -> &'t mut Case {
     // The last bit of a stored key may differ, whatever the arithmetic.
     let tolerance = match kv {
         DType::F32 => 2e-5,
         DType::F16 | DType::BF16 => 2e-4,
         _ => 2e-3,
     };
-    Case::new(format!("attention {name} {kv}"), tolerance, move |m| attend(m, a)).kv(kv).exact(tolerance)
+    t.case(format!("attention {name} {kv}"), tolerance, move |m| attend(m, a)).kv(kv).exact(tolerance)
 }
 
 /// Keys and values are kept.
-pub(super) fn kept() -> Vec<Case> {
-    let mut cases = Vec::new();
+pub(super) fn kept(t: &mut Table) {
     for kv in [DType::F32, DType::F16, DType::BF16, DType::Q8_0] {
-        cases.push(kept_as("grouped", kv, plain(6, 2, 64)));
-        cases.push(kept_as("with other values", kv, Attention { value_dim: 32, ..plain(4, 2, 64) }));
+        kept_as(t, "grouped", kv, plain(6, 2, 64));
+        kept_as(t, "with other values", kv, Attention { value_dim: 32, ..plain(4, 2, 64) });
     }
-    cases.push(kept_as("with long values", DType::F32, Attention { value_dim: 48, ..plain(3, 1, 24) }));
-    cases.push(kept_as("odd heads", DType::F32, plain(3, 3, 26)));
-    cases.push(kept_as("one kv head", DType::F16, plain(5, 1, 80)));
-    cases.push(kept_as("large heads", DType::F16, plain(2, 1, 256)));
+    kept_as(t, "with long values", DType::F32, Attention { value_dim: 48, ..plain(3, 1, 24) });
+    kept_as(t, "odd heads", DType::F32, plain(3, 3, 26));
+    kept_as(t, "one kv head", DType::F16, plain(5, 1, 80));
+    kept_as(t, "large heads", DType::F16, plain(2, 1, 256));
     for window in [1, 5, 32, 33] {
         let a = Attention { window: Some(window), ..plain(4, 2, 32) };
-        cases.push(kept_as(&format!("window of {window}"), DType::F32, a));
+        kept_as(t, &format!("window of {window}"), DType::F32, a);
     }
-    cases.push(kept_as("capped", DType::F32, Attention { softcap: Some(3.0), ..plain(2, 2, 48) }));
+    kept_as(t, "capped", DType::F32, Attention { softcap: Some(3.0), ..plain(2, 2, 48) });
     let sinks = Attention { sinks: true, ..plain(4, 2, 32) };
-    cases.push(kept_as("sinks", DType::F32, sinks));
-    cases.push(kept_as("sinks, window of 5", DType::F16, Attention { window: Some(5), ..sinks }));
-    cases.push(kept_as(
+    kept_as(t, "sinks", DType::F32, sinks);
+    kept_as(t, "sinks, window of 5", DType::F16, Attention { window: Some(5), ..sinks });
+    kept_as(
+        t,
         "sinks, window, capped",
         DType::F32,
         Attention { window: Some(9), softcap: Some(2.0), ..sinks },
-    ));
-    cases.push(Case::new("attention twice over one cache", 4e-5, |m| {
+    );
+    t.case("attention twice over one cache", 4e-5, |m| {
         let a = plain(4, 2, 32);
         let stored = m.rows(64).kv_write(m.rows(64), STATE, 2);
         let near = m.rows(128).attention(stored, Attention { window: Some(7), ..a }, None);
         near + m.rows(128).attention(stored, a, None)
-    }));
-    cases.push(Case::new("attention in two layers", 4e-5, |m| {
+    });
+    t.case("attention in two layers", 4e-5, |m| {
         let a = plain(4, 2, 32);
         let first = attend(m, a);
         first + attend(m, Attention { state: StateId(2), ..a })
-    }));
-    cases
+    });
 }
 
-pub(super) fn long() -> Vec<Case> {
-    let cases = [
-        kept_as("long, odd heads", DType::F32, plain(3, 1, 26)),
-        kept_as("long, one kv head", DType::F16, Attention { softcap: Some(2.0), ..plain(2, 1, 64) }),
-        kept_as("long, window", DType::Q8_0, Attention { window: Some(1060), ..plain(2, 1, 32) }),
-        kept_as("long, sinks", DType::F32, Attention { sinks: true, ..plain(2, 1, 32) }),
-    ];
+pub(super) fn long(t: &mut Table) {
+    kept_as(t, "long, odd heads", DType::F32, plain(3, 1, 26));
     // Averages of a thousand values are small, and so is what they are off by.
-    cases.into_iter().map(|case| Case { exact: case.exact.min(1e-4), ..case }).collect()
+    let capped = Attention { softcap: Some(2.0), ..plain(2, 1, 64) };
+    kept_as(t, "long, one kv head", DType::F16, capped).exact(1e-4);
+    let window = Attention { window: Some(1060), ..plain(2, 1, 32) };
+    kept_as(t, "long, window", DType::Q8_0, window).exact(1e-4);
+    kept_as(t, "long, sinks", DType::F32, Attention { sinks: true, ..plain(2, 1, 32) });
 }
 
 /// How the way into attention differs from case to case.
@@ -110,7 +108,7 @@ const WAY: Way = Way {
     head_norms: false,
 };
 
-fn qkv_as(name: &str, kv: DType, way: Way) -> Case {
+fn qkv_as(t: &mut Table, name: &str, kv: DType, way: Way) {
     let Way { heads, kv_heads, head_dim, pairs, types, norm, head_norms } = way;
     let quantized = types.iter().any(|t| t.is_quantized());
     // A score moves by what all elements of a query and a key are off by.
@@ -120,7 +118,7 @@ fn qkv_as(name: &str, kv: DType, way: Way) -> Case {
         _ => 2e-2,
     };
     let tolerance = if quantized { 0.2 } else { exact };
-    Case::new(format!("qkv {name} {kv}"), tolerance, move |m| {
+    t.case(format!("qkv {name} {kv}"), tolerance, move |m| {
         let cols = if quantized { 256 } else { 75 };
         let rope = Rope { head_dim, pairs, magnitude: 1.1 };
         let freqs = m.freqs(head_dim / 2, 0.9);
@@ -141,50 +139,47 @@ fn qkv_as(name: &str, kv: DType, way: Way) -> Case {
         )
     })
     .kv(kv)
-    .exact(exact)
+    .exact(exact);
 }
 
 /// A layer's attention with everything before it, as models write it.
-pub(super) fn qkv() -> Vec<Case> {
+pub(super) fn qkv(t: &mut Table) {
     let interleaved = Way { heads: 3, kv_heads: 1, head_dim: 64, pairs: RopePairs::Interleaved, ..WAY };
-    let mut cases = Vec::new();
     for kv in [DType::F32, DType::F16, DType::BF16, DType::Q8_0] {
-        cases.push(qkv_as("halves", kv, WAY));
-        cases.push(qkv_as("interleaved", kv, interleaved));
+        qkv_as(t, "halves", kv, WAY);
+        qkv_as(t, "interleaved", kv, interleaved);
     }
     let mixed = [DType::Q4K, DType::Q8_0, DType::Q6K];
-    cases.push(qkv_as("quantised", DType::F16, Way { types: mixed, ..WAY }));
+    qkv_as(t, "quantised", DType::F16, Way { types: mixed, ..WAY });
     let ragged = Way { head_dim: 26, ..interleaved };
-    cases.push(qkv_as("ragged pairs", DType::F32, ragged));
-    cases.push(qkv_as("ragged heads", DType::F32, Way { pairs: RopePairs::Halves, ..ragged }));
-    cases.push(qkv_as("without norm", DType::F32, Way { norm: false, ..WAY }));
-    cases.push(qkv_as("head norms", DType::F32, Way { head_norms: true, ..WAY }));
-    cases.push(qkv_as("head norms, interleaved", DType::F16, Way { head_norms: true, ..interleaved }));
-    cases.push(qkv_as("head norms alone", DType::F32, Way { head_norms: true, norm: false, ..WAY }));
-    cases
+    qkv_as(t, "ragged pairs", DType::F32, ragged);
+    qkv_as(t, "ragged heads", DType::F32, Way { pairs: RopePairs::Halves, ..ragged });
+    qkv_as(t, "without norm", DType::F32, Way { norm: false, ..WAY });
+    qkv_as(t, "head norms", DType::F32, Way { head_norms: true, ..WAY });
+    qkv_as(t, "head norms, interleaved", DType::F16, Way { head_norms: true, ..interleaved });
+    qkv_as(t, "head norms alone", DType::F32, Way { head_norms: true, norm: false, ..WAY });
 }
 
 /// Heads, key/value heads, queries, keys, elements of a head.
 type Heads = (usize, usize, usize, usize, usize);
 
-fn given_as((h, kv, m, n, d): Heads, sdpa: Sdpa, sinks: bool) -> Case {
+fn given_as(t: &mut Table, (h, kv, m, n, d): Heads, sdpa: Sdpa, sinks: bool) -> &mut Case {
     let mut name = format!("sdpa {h}/{kv} heads of {d}, {m} on {n} {:?}", sdpa.mask);
     name += if sdpa.softcap.is_some() { ", capped" } else { "" };
     name += if sdpa.scale > 1.0 { ", sharp" } else { "" };
     name += if sinks { ", sinks" } else { "" };
-    Case::new(name, 5e-5, move |make| {
+    t.case(name, 5e-5, move |make| {
         let [q, k, v] =
             [(h, m), (kv, n), (kv, n)].map(|(heads, len)| make.tensor(DType::F32, &[heads, len, d], 1.5));
         let more = sinks.then(|| make.values(&[h], |i| i as f32 * 0.5 - 1.0));
-        q.then(Op::Sdpa(sdpa), &[Some(k), Some(v), more].into_iter().flatten().collect::<Vec<_>>())
+        q.then(Op::Sdpa(sdpa), [k, v].into_iter().chain(more))
     })
     .alone()
 }
 
 /// Keys and values are given.
-pub(super) fn given() -> Vec<Case> {
+pub(super) fn given(t: &mut Table) {
     let plain = |d: usize, mask| Sdpa { scale: 1.0 / (d as f32).sqrt(), mask, softcap: None };
-    let mut cases = Vec::new();
     for (heads, mask) in [
         ((1, 1, 1, 1, 32), Mask::Full),
         ((6, 2, 1, 33, 64), Mask::Causal),
@@ -200,18 +195,17 @@ pub(super) fn given() -> Vec<Case> {
         ((2, 1, 40, 17, 32), Mask::Causal),
         ((2, 1, 40, 17, 32), Mask::Window(3)),
     ] {
-        cases.push(given_as(heads, plain(heads.4, mask), false));
+        given_as(t, heads, plain(heads.4, mask), false);
     }
     let capped = Sdpa { softcap: Some(3.0), ..plain(48, Mask::Causal) };
-    cases.push(given_as((2, 2, 9, 35, 48), capped, false));
-    cases.push(given_as((4, 2, 9, 35, 64), plain(64, Mask::Causal), true));
-    cases.push(given_as((4, 1, 20, 9, 32), plain(32, Mask::Window(4)), true));
+    given_as(t, (2, 2, 9, 35, 48), capped, false);
+    given_as(t, (4, 2, 9, 35, 64), plain(64, Mask::Causal), true);
+    given_as(t, (4, 1, 20, 9, 32), plain(32, Mask::Window(4)), true);
     // Scores so large that one key takes all: one of 1000 in f32 is off by 6e-5 for each of the sum's roundings.
     let sharp = Sdpa { scale: 30.0, ..plain(32, Mask::Causal) };
-    cases.push(given_as((2, 1, 5, 33, 32), sharp, false).exact(2e-3));
+    given_as(t, (2, 1, 5, 33, 32), sharp, false).exact(2e-3);
     for (heads, mask) in [((2, 1, 3, 0, 32), Mask::Full), ((2, 1, 0, 5, 32), Mask::Causal)] {
-        cases.push(given_as(heads, plain(32, mask), false).zeros());
+        given_as(t, heads, plain(32, mask), false).zeros();
     }
-    cases.push(given_as((2, 1, 3, 0, 32), plain(32, Mask::Causal), true).zeros());
-    cases
+    given_as(t, (2, 1, 3, 0, 32), plain(32, Mask::Causal), true).zeros();
 }

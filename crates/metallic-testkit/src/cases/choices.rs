@@ -2,7 +2,7 @@
 
 use metallic_core::sample::{Choice, Choices, Edit};
 
-use super::Case;
+use super::Table;
 
 /// How tokens are chosen from so many rows, each differently, packed for [`metallic_core::Op::Sample`].
 pub fn packed(rows: usize, turn: usize) -> Vec<u32> {
@@ -34,29 +34,22 @@ fn odd(i: usize) -> f32 {
     }
 }
 
-pub(super) fn all() -> Vec<Case> {
-    let mut cases = Vec::new();
+pub(super) fn all(t: &mut Table) {
     for cols in [1, 31, 257, 1025, 8003] {
-        cases.push(Case::new(format!("argmax of {cols}"), 0.0, move |m| m.rows(cols).argmax()));
+        t.case(format!("argmax of {cols}"), 0.0, move |m| m.rows(cols).argmax());
         for k in [1, 5, 33, 64].into_iter().filter(|k| *k <= cols) {
-            cases.push(Case::new(format!("top {k} of {cols}"), 0.0, move |m| m.rows(cols).top_k(k)));
+            t.case(format!("top {k} of {cols}"), 0.0, move |m| m.rows(cols).top_k(k));
         }
-        cases.push(Case::new(format!("sample of {cols}"), 0.0, move |m| {
+        t.case(format!("sample of {cols}"), 0.0, move |m| {
             m.rows(cols).scale(4.0).select_rows(m.g.output_rows()).sample()
-        }));
+        });
     }
-    cases.push(Case::new("argmax of equals and no numbers", 0.0, |m| m.table(40, odd).argmax()));
+    t.case("argmax of equals and no numbers", 0.0, |m| m.table(40, odd).argmax());
     for k in [9, 40] {
-        cases.push(Case::new(format!("top {k} of equals and no numbers"), 0.0, move |m| {
-            m.table(40, odd).top_k(k)
-        }));
+        t.case(format!("top {k} of equals and no numbers"), 0.0, move |m| m.table(40, odd).top_k(k));
     }
-    cases.push(Case::new("sample of equals and no numbers", 0.0, |m| {
+    t.case("sample of equals and no numbers", 0.0, |m| {
         m.table(40, odd).select_rows(m.g.output_rows()).sample()
-    }));
-    cases.push(
-        Case::new("argmax of three axes", 0.0, |m| m.values(&[2, 3, 33], |i| (i * 7 % 31) as f32).argmax())
-            .alone(),
-    );
-    cases
+    });
+    t.case("argmax of three axes", 0.0, |m| m.values(&[2, 3, 33], |i| (i * 7 % 31) as f32).argmax()).alone();
 }

@@ -30,7 +30,7 @@ impl<'g> Maker<'g> {
 
     /// Random numbers of `-scale .. scale`, or random blocks.
     pub(super) fn tensor(&self, dtype: DType, shape: &[usize], scale: f32) -> Var<'g> {
-        let data = scaled_weights(dtype, shape.iter().product(), scale, &mut self.random.borrow_mut());
+        let data = weights(dtype, shape.iter().product(), scale, &mut self.random.borrow_mut());
         self.weight(dtype, shape, data)
     }
 
@@ -77,12 +77,8 @@ impl<'g> Maker<'g> {
     }
 }
 
-/// Random weights of any type, around 0.3.
-pub(crate) fn weights(dtype: DType, len: usize, random: &mut Random) -> Vec<u8> {
-    scaled_weights(dtype, len, 0.3, random)
-}
-
-fn scaled_weights(dtype: DType, len: usize, scale: f32, random: &mut Random) -> Vec<u8> {
+/// Random weights of any type, around `scale`, or around 0.3 in a K type.
+pub(crate) fn weights(dtype: DType, len: usize, scale: f32, random: &mut Random) -> Vec<u8> {
     match dtype {
         DType::Q2K
         | DType::Q3K
@@ -112,7 +108,7 @@ fn blocks(dtype: DType, len: usize, random: &mut Random) -> Vec<u8> {
         DType::Q3K => (&[108], 6),
         DType::Q4K => (&[0, 2], 3),
         DType::Q5K => (&[0, 2], 2),
-        DType::IQ4NL => (&[0], 7),
+        DType::IQ4NL => (&[0], 6),
         DType::IQ4XS => (&[0], 2),
         DType::MXFP4 => (&[], 0),
         _ => (&[208], 1),

@@ -81,8 +81,7 @@ pub struct Case {
 
 impl Case {
     /// A case of these results, for a backend that rounds activations off by at most `tolerance` at values around 1.
-    fn new(name: impl Into<String>, tolerance: f32, build: impl for<'g> Fn(&Maker<'g>) -> Var<'g>) -> Case {
-        let name = name.into();
+    fn new(name: String, tolerance: f32, build: impl for<'g> Fn(&Maker<'g>) -> Var<'g>) -> Case {
         let made = |widen: bool| {
             let g = GraphBuilder::new();
             let out = build(&Maker::new(&g, &name));
@@ -104,31 +103,37 @@ impl Case {
         }
     }
 
-    fn kv(self, kv: DType) -> Case {
-        Case { kv, ..self }
+    fn kv(&mut self, kv: DType) -> &mut Case {
+        self.kv = kv;
+        self
     }
 
     /// What an exact backend may be off by, where that is more than sums are.
-    fn exact(self, exact: f32) -> Case {
-        Case { exact, ..self }
+    fn exact(&mut self, exact: f32) -> &mut Case {
+        self.exact = exact;
+        self
     }
 
     /// Off by this share of a large result as well.
-    fn relative(self, relative: f32) -> Case {
-        Case { relative, ..self }
+    fn relative(&mut self, relative: f32) -> &mut Case {
+        self.relative = relative;
+        self
     }
 
     /// Numbers that other types of activations cannot hold.
-    fn only(self, activations: &'static [DType]) -> Case {
-        Case { activations, ..self }
+    fn only(&mut self, activations: &'static [DType]) -> &mut Case {
+        self.activations = activations;
+        self
     }
 
-    fn alone(self) -> Case {
-        Case { place: RunsAs::Alone, ..self }
+    fn alone(&mut self) -> &mut Case {
+        self.place = RunsAs::Alone;
+        self
     }
 
-    fn zeros(self) -> Case {
-        Case { outcome: Outcome::Zeros, ..self }
+    fn zeros(&mut self) -> &mut Case {
+        self.outcome = Outcome::Zeros;
+        self
     }
 
     /// How far results may be off.
@@ -146,27 +151,47 @@ impl Case {
     }
 }
 
+/// Cases, as they are written down.
+#[derive(Default)]
+struct Table(Vec<Case>);
+
+impl Table {
+    /// Adds a case, see [`Case::new`].
+    fn case(
+        &mut self,
+        name: impl Into<String>,
+        tolerance: f32,
+        build: impl for<'g> Fn(&Maker<'g>) -> Var<'g>,
+    ) -> &mut Case {
+        self.0.push(Case::new(name.into(), tolerance, build));
+        self.0.last_mut().expect("it was just added")
+    }
+}
+
 /// Every operation in its forms.
 pub fn all() -> Vec<Case> {
-    [
-        rows::elements(),
-        rows::picked(),
-        rows::normed(),
-        rows::rotated(),
-        products::linear(),
-        products::experts(),
-        attention::kept(),
-        attention::qkv(),
-        attention::given(),
-        states::all(),
-        choices::all(),
-    ]
-    .into_iter()
-    .flatten()
-    .collect()
+    let mut table = Table::default();
+    for part in [
+        rows::elements,
+        rows::picked,
+        rows::normed,
+        rows::rotated,
+        products::linear,
+        products::experts,
+        attention::kept,
+        attention::qkv,
+        attention::given,
+        states::all,
+        choices::all,
+    ] {
+        part(&mut table);
+    }
+    table.0
 }
 
 /// Attention over contexts that a device may split, for [`crate::graphs::check_long`].
 pub fn long() -> Vec<Case> {
-    attention::long()
+    let mut table = Table::default();
+    attention::long(&mut table);
+    table.0
 }

@@ -53,7 +53,7 @@ fn read(meta: &Meta<'_>) -> Result<Box<dyn Decoder>, ModelError> {
     let config = Config::with_heads(meta, rotated + plain)?;
     let mut base = Transformer::with_config(meta, NormKind::Rms, gated(meta)?, config)?;
     let rope = RopeConfig { pairs: RopePairs::Interleaved, ..RopeConfig::read(meta, rotated)? };
-    let moe = MoeConfig::read(meta, ExpertNames::QWEN)?;
+    let moe = MoeConfig::read(meta, &ExpertNames::QWEN)?;
     let sigmoid = meta.opt::<&str>(SCORES)?.map_or(meta.get_or(GATING, 1_usize)? == 2, |s| s == "sigmoid")
         || meta.architecture() == "deepseek_v3";
     let moe = if sigmoid { moe.sigmoid(meta)? } else { moe.softmax(meta, false)? };

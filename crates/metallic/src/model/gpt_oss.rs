@@ -72,7 +72,7 @@ fn read(meta: &Meta<'_>) -> Result<Box<dyn Decoder>, ModelError> {
         base.out_bias = Some(true);
     }
     let clamped = Clamped { alpha: meta.get_or(ALPHA, 1.702)?, limit: meta.get_or(LIMIT, 7.0)? };
-    Ok(Box::new(GptOss { base, moe: MoeConfig::read(meta, ExpertNames::QWEN)?, clamped }))
+    Ok(Box::new(GptOss { base, moe: MoeConfig::read(meta, &ExpertNames::QWEN)?, clamped }))
 }
 
 impl GptOss {

@@ -27,7 +27,7 @@ fn read(meta: &Meta<'_>) -> Result<Transformer, ModelError> {
     let mut decoder = Transformer::read(meta, NormKind::Rms)?;
     decoder.set_pairs(llama::permuted(meta));
     if MoeConfig::is_there(meta)? {
-        decoder.set_ffn(&FfnConfig::Moe(MoeConfig::read(meta, EXPERTS)?));
+        decoder.set_ffn(&FfnConfig::Moe(MoeConfig::read(meta, &EXPERTS)?));
     }
     scaled(meta, decoder)
 }

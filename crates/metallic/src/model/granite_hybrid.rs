@@ -39,7 +39,7 @@ struct GraniteHybrid {
 fn read(meta: &Meta<'_>) -> Result<Box<dyn Decoder>, ModelError> {
     let ffn = if MoeConfig::is_there(meta)? {
         let shared = meta.opt_count(SHARED, MAX_WIDTH)?;
-        FfnConfig::Moe(MoeConfig { shared, ..MoeConfig::read(meta, EXPERTS)? })
+        FfnConfig::Moe(MoeConfig { shared, ..MoeConfig::read(meta, &EXPERTS)? })
     } else {
         FfnConfig::Gated(meta.count(FFN, MAX_WIDTH)?)
     };
@@ -70,9 +70,11 @@ impl Decoder for GraniteHybrid {
     }
 
     fn forward<'g>(&self, w: &WeightSource<'_, 'g>) -> Results<'g> {
-        self.base.forward_with(w, |layer, i, x| match self.attends[i] {
-            true => self.base.attention(w, layer, i).forward(x),
-            false => self.mamba.forward(layer, &self.base.config, i, x),
+        self.base.forward_with(w, |layer, i, x| {
+            if self.attends[i] {
+                return self.base.attention(w, layer, i).forward(x);
+            }
+            self.mamba.forward(layer, &self.base.config, i, x)
         })
     }
 }

@@ -60,7 +60,7 @@ fn read(meta: &Meta<'_>) -> Result<Box<dyn Decoder>, ModelError> {
     let layers = base.config.layers;
     let mut base = base;
     if MoeConfig::is_there(meta)? {
-        let moe = MoeConfig::read(meta, EXPERTS)?.sigmoid(meta)?;
+        let moe = MoeConfig::read(meta, &EXPERTS)?.sigmoid(meta)?;
         let sparse = base.layers.iter_mut().skip(meta.get_or(DENSE, 0)?);
         sparse.for_each(|layer| layer.ffn = FfnConfig::Moe(moe.clone()));
     }
@@ -69,13 +69,16 @@ fn read(meta: &Meta<'_>) -> Result<Box<dyn Decoder>, ModelError> {
             let heads = meta.per_layer::<usize>(KV_HEADS, layers)?.unwrap_or_else(|| vec![1; layers]);
             heads.iter().map(|heads| *heads > 0).collect()
         }
-        Naming::HuggingFace => match meta.opt::<Vec<usize>>(ATTENTION_LAYERS)? {
-            Some(listed) => (0..layers).map(|i| listed.contains(&i)).collect(),
-            None => {
-                let types = meta.per_layer::<&str>(TYPES, layers)?;
-                types.map_or_else(|| vec![true; layers], |types| types.iter().map(|t| *t != "conv").collect())
-            }
-        },
+        Naming::HuggingFace => {
+            let listed = meta.opt::<Vec<usize>>(ATTENTION_LAYERS)?;
+            let types = meta.per_layer::<&str>(TYPES, layers)?;
+            let attends = |i: usize| match (&listed, &types) {
+                (Some(listed), _) => listed.contains(&i),
+                (None, Some(types)) => types[i] != "conv",
+                (None, None) => true,
+            };
+            (0..layers).map(attends).collect()
+        }
     };
     Ok(Box::new(Lfm2 { base, attends, width: meta.count(WIDTH, 1024)? }))
 }
@@ -108,9 +111,11 @@ impl Decoder for Lfm2 {
     }
 
     fn forward<'g>(&self, w: &WeightSource<'_, 'g>) -> Results<'g> {
-        self.base.forward_with(w, |layer, i, x| match self.attends[i] {
-            true => self.base.attention(w, layer, i).forward(x),
-            false => self.conv(layer, i, x),
+        self.base.forward_with(w, |layer, i, x| {
+            if self.attends[i] {
+                return self.base.attention(w, layer, i).forward(x);
+            }
+            self.conv(layer, i, x)
         })
     }
 }

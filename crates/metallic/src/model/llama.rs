@@ -29,7 +29,7 @@ pub(super) fn read(meta: &Meta<'_>) -> Result<Transformer, ModelError> {
     let mut decoder = Transformer::read(meta, NormKind::Rms)?;
     decoder.set_pairs(permuted(meta));
     if MoeConfig::is_there(meta)? {
-        decoder.set_ffn(&FfnConfig::Moe(MoeConfig::read(meta, EXPERTS)?));
+        decoder.set_ffn(&FfnConfig::Moe(MoeConfig::read(meta, &EXPERTS)?));
     }
     Ok(decoder)
 }

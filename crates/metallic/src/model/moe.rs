@@ -63,7 +63,7 @@ impl ExpertNames {
 /// Experts in numbers.
 #[derive(Clone)]
 pub(super) struct MoeConfig {
-    pub(super) names: ExpertNames,
+    pub(super) names: &'static ExpertNames,
     pub(super) count: usize,
     pub(super) top: usize,
     pub(super) inner: usize,
@@ -80,7 +80,7 @@ impl MoeConfig {
     }
 
     /// The numbers under their usual keys.
-    pub(super) fn read(meta: &Meta<'_>, names: ExpertNames) -> Result<MoeConfig, ModelError> {
+    pub(super) fn read(meta: &Meta<'_>, names: &'static ExpertNames) -> Result<MoeConfig, ModelError> {
         let count = meta.count(COUNT, MAX_WIDTH)?;
         let groups = meta.get_or(GROUPS, 1)?;
         if groups > 1 {

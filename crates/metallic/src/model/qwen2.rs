@@ -52,7 +52,7 @@ pub(super) fn set_experts(
     if !MoeConfig::is_there(meta)? {
         return Ok(());
     }
-    let moe = more(MoeConfig::read(meta, ExpertNames::QWEN)?.softmax(meta, normalised)?);
+    let moe = more(MoeConfig::read(meta, &ExpertNames::QWEN)?.softmax(meta, normalised)?);
     let (dense, step) = (meta.get_or::<Vec<usize>>(DENSE, Vec::new())?, meta.get_or(SPARSE_STEP, 1_usize)?);
     let sparse = |i: usize| !dense.contains(&i) && (i + 1).is_multiple_of(step.max(1));
     for (_, layer) in decoder.layers.iter_mut().enumerate().filter(|(i, _)| sparse(*i)) {

@@ -147,9 +147,11 @@ impl Decoder for Qwen3Next {
     }
 
     fn forward<'g>(&self, w: &WeightSource<'_, 'g>) -> Results<'g> {
-        self.base.forward_with(w, |layer, i, x| match self.attends[i] {
-            true => self.base.attention(w, layer, i).forward(x),
-            false => self.delta_rule(layer, i, x),
+        self.base.forward_with(w, |layer, i, x| {
+            if self.attends[i] {
+                return self.base.attention(w, layer, i).forward(x);
+            }
+            self.delta_rule(layer, i, x)
         })
     }
 }

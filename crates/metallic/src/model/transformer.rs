@@ -382,6 +382,7 @@ impl Decoder for Transformer {
 }
 
 /// A matrix, or a part of a fused one that begins with row `start`.
+#[derive(Clone, Copy)]
 struct Part {
     name: Key,
     fused: Option<Key>,

@@ -17,10 +17,9 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
 use crate::{
-    compiler::Built,
     diagnostic::Diagnostic,
     error::{Error, Result},
-    shim::thread_number,
+    shim::aside,
 };
 
 /// A folder of compiled kernels.
@@ -50,18 +49,20 @@ impl Key {
         Self::new().add(text).hex()
     }
 
-    fn hex(&self) -> String {
+    pub(crate) fn hex(&self) -> String {
         hex(self.0.clone())
     }
 }
 
+/// A compiled object, and what the rewriter had to say.
 #[derive(Debug, Serialize, Deserialize)]
-struct Note {
-    object: PathBuf,
-    /// Each included file and the hash of what it held.
-    dependencies: Vec<(String, String)>,
-    warnings: Vec<Diagnostic>,
+pub(crate) struct Built {
+    pub(crate) object: PathBuf,
+    pub(crate) warnings: Vec<Diagnostic>,
 }
+
+/// What was built, and each included file with the hash of what it held.
+type Note<B = Built> = (B, Vec<(String, String)>);
 
 impl Cache {
     /// Bytes that a cache may take unless it is told otherwise: some ten thousand kernels.
@@ -70,9 +71,9 @@ impl Cache {
     /// A cache in a folder of the caller's choice.
     pub fn at(folder: impl Into<PathBuf>) -> Result<Self> {
         let folder = folder.into();
-        fs::create_dir_all(&folder).map_err(|source| io_error("create", &folder, source))?;
+        fs::create_dir_all(&folder).map_err(Error::io("create", &folder))?;
         // The compiler runs in the same folder as we do, but notes outlive that.
-        let folder = fs::canonicalize(&folder).map_err(|source| io_error("find", &folder, source))?;
+        let folder = fs::canonicalize(&folder).map_err(Error::io("find", &folder))?;
         Ok(Self { folder, limit: Self::LIMIT })
     }
 
@@ -103,9 +104,9 @@ impl Cache {
 
     pub(crate) fn find(&self, key: &Key) -> Option<Built> {
         let text = fs::read(self.note(key)).ok()?;
-        let note: Note = serde_json::from_slice(&text).ok()?;
-        let fresh = note.dependencies.iter().all(|(file, hash)| hash_of_file(file).as_ref() == Some(hash));
-        (fresh && note.object.is_file()).then_some(Built { object: note.object, warnings: note.warnings })
+        let (built, dependencies): Note = serde_json::from_slice(&text).ok()?;
+        let fresh = dependencies.iter().all(|(file, hash)| hash_of_file(file).as_ref() == Some(hash));
+        (fresh && built.object.is_file()).then_some(built)
     }
 
     /// The object for a rewritten text; `make` builds it in a folder of its own if it is not there.
@@ -121,11 +122,10 @@ impl Cache {
         if object.is_file() {
             return Ok(object);
         }
-        let aside = self.folder.join(format!("build-{}-{}", std::process::id(), thread_number()));
-        fs::create_dir_all(&aside).map_err(|source| io_error("create", &aside, source))?;
-        let made = make(&aside).and_then(|made| {
-            fs::rename(&made, &object).map_err(|source| io_error("move into the cache", &made, source))
-        });
+        let aside = aside(&self.folder, "build");
+        fs::create_dir_all(&aside).map_err(Error::io("create", &aside))?;
+        let made = make(&aside)
+            .and_then(|made| fs::rename(&made, &object).map_err(Error::io("move into the cache", &made)));
         let _ = fs::remove_dir_all(&aside);
         made?;
         self.prune(&object);
@@ -133,17 +133,11 @@ impl Cache {
     }
 
     /// Writes the note that lets the next call skip everything. A cache that cannot be written is no error.
-    pub(crate) fn remember(
-        &self,
-        key: &Key,
-        object: &Path,
-        dependencies: &[String],
-        warnings: &[Diagnostic],
-    ) {
+    pub(crate) fn remember(&self, key: &Key, built: &Built, dependencies: &[String]) {
         let hashed = dependencies.iter().map(|file| Some((file.clone(), hash_of_file(file)?)));
         let Some(dependencies) = hashed.collect::<Option<Vec<_>>>() else { return };
-        let note = Note { object: object.to_owned(), dependencies, warnings: warnings.to_vec() };
-        let aside = self.folder.join(format!("note-{}-{}", std::process::id(), thread_number()));
+        let note: Note<&Built> = (built, dependencies);
+        let aside = aside(&self.folder, "note");
         let written =
             serde_json::to_vec(&note).map_err(io::Error::from).and_then(|text| fs::write(&aside, text));
         if written.and_then(|()| fs::rename(&aside, self.note(key))).is_err() {
@@ -162,8 +156,4 @@ fn hash_of_file(path: &str) -> Option<String> {
 
 fn hex(hash: Sha256) -> String {
     hash.finalize().iter().take(16).map(|byte| format!("{byte:02x}")).collect::<Vec<_>>().concat()
-}
-
-fn io_error(action: &'static str, path: &Path, source: io::Error) -> Error {
-    Error::Io { action, path: path.to_owned(), source }
 }

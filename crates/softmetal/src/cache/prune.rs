@@ -101,7 +101,7 @@ impl Cache {
         }
         for note in notes {
             let object = fs::read(&note).ok().and_then(|text| serde_json::from_slice::<Note>(&text).ok());
-            if !object.is_some_and(|note| note.object.is_file()) {
+            if !object.is_some_and(|(built, _)| built.object.is_file()) {
                 remove(&note);
             }
         }
@@ -110,8 +110,7 @@ impl Cache {
 
 fn remove_leftover(path: &Path) {
     let changed = fs::metadata(path).and_then(|data| data.modified());
-    let age = changed.ok().and_then(|changed| SystemTime::now().duration_since(changed).ok());
-    if age.is_some_and(|age| age > LEFTOVER) {
+    if changed.is_ok_and(|changed| changed.elapsed().is_ok_and(|age| age > LEFTOVER)) {
         remove(path);
     }
 }

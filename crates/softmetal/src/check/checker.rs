@@ -3,13 +3,13 @@
 use std::{collections::HashSet, ops::Range};
 
 use super::{
-    CheckOptions, FaultKind, Finding, Kind, Verdict, Who,
+    CheckOptions, Finding, Kind, Verdict, Who,
     order::{Clock, Gap, Memory},
     shadow::{Mark, Scope, Shadow},
 };
 use crate::{
     diagnostic::Severity,
-    runtime::abi::{ACCESS_ATOMIC, ACCESS_WRITE, MEM_DEVICE},
+    runtime::abi::{self, ACCESS_ATOMIC, ACCESS_WRITE, MEM_DEVICE},
 };
 
 /// Memory that kernels may be given.
@@ -42,7 +42,7 @@ const SCOPE_DEVICE: i32 = 3;
 const NEAR: usize = 16 << 20;
 
 /// The state of a checked dispatch.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Checker {
     options: CheckOptions,
     base: usize,
@@ -51,13 +51,12 @@ pub(crate) struct Checker {
     shadows: Vec<Shadow>,
     buffers: usize,
     last: usize,
-    stack: Range<usize>,
+    /// That of the fiber that runs.
+    pub(crate) stack: Range<usize>,
     /// Code, constants, globals and thread-locals of the library.
     library: Vec<Range<usize>>,
-    clock: Clock,
-    group: [u32; 3],
-    size: [u32; 3],
-    /// Size of full threadgroups, by which thread indices of others are read.
+    pub(crate) clock: Clock,
+    /// Threadgroups of the grid.
     groups: [u32; 3],
     findings: Vec<Finding>,
     seen: HashSet<(Kind, usize, usize)>,
@@ -71,22 +70,7 @@ impl Checker {
         library: Vec<Range<usize>>,
         groups: [u32; 3],
     ) -> Self {
-        Self {
-            options,
-            base,
-            regions: Vec::new(),
-            shadows: Vec::new(),
-            buffers: 0,
-            last: 0,
-            stack: 0..0,
-            library,
-            clock: Clock::default(),
-            group: [0; 3],
-            size: [1; 3],
-            groups,
-            findings: Vec::new(),
-            seen: HashSet::new(),
-        }
+        Self { options, base, library, groups, ..Self::default() }
     }
 
     /// Adds a buffer; all come before the first threadgroup.
@@ -102,13 +86,11 @@ impl Checker {
         self.library.push(bytes);
     }
 
-    pub(crate) fn begin_group(&mut self, n: u64, group: [u32; 3], size: [u32; 3]) {
-        self.group = group;
-        self.size = size;
+    pub(crate) fn begin_group(&mut self, n: u64, threads: usize) {
         self.regions.truncate(self.buffers);
         self.last = 0;
         // Marks of zero are those of no threadgroup.
-        self.clock.begin_group(n as u32 + 1, size.iter().product::<u32>() as usize);
+        self.clock.begin_group(n as u32 + 1, threads);
     }
 
     pub(crate) fn threadgroup_memory(&mut self, bytes: Range<usize>, index: Option<u32>, zeroed: bool) {
@@ -120,21 +102,7 @@ impl Checker {
         self.regions.push(Region { bytes, index, access: Access::Threadgroup { zeroed } });
     }
 
-    /// The stack of the fiber that runs next.
-    #[inline]
-    pub(crate) fn stack(&mut self, stack: Range<usize>) {
-        self.stack = stack;
-    }
-
-    pub(crate) fn barrier(&mut self, flags: i32) {
-        self.clock.barrier(flags);
-    }
-
-    pub(crate) fn simdgroup_barrier(&mut self, simdgroup: usize, flags: i32) {
-        self.clock.simdgroup_barrier(simdgroup, flags);
-    }
-
-    pub(crate) fn fence(&mut self, _who: Who, flags: i32, scope: i32) {
+    pub(crate) fn fence(&mut self, flags: i32, scope: i32) {
         if scope >= SCOPE_DEVICE && flags & MEM_DEVICE != 0 {
             self.clock.device_fence();
         }
@@ -238,10 +206,9 @@ impl Checker {
             false
         });
         if unwritten {
-            let explanation = format!(
-                "thread {} reads {n} bytes that no thread of this threadgroup has written",
-                who.thread
-            );
+            let reader = who.thread;
+            let explanation =
+                format!("thread {reader} reads {n} bytes that no thread of this threadgroup has written");
             self.add(Kind::UninitialisedThreadgroupMemory, Severity::Error, who, (pc, None), explanation);
         }
         if let Some((gap, other, other_wrote)) = conflict {
@@ -300,13 +267,8 @@ impl Checker {
     fn unbound(&mut self, who: Who, write: bool, pc: usize) -> Verdict {
         let index = self.regions[self.last].index.unwrap_or(0);
         let what = if write { "written" } else { "read" };
-        self.add(
-            Kind::UnboundBuffer,
-            Severity::Error,
-            who,
-            (pc, None),
-            format!("buffer {index} is {what}, but nothing is bound to it"),
-        );
+        let explanation = format!("buffer {index} is {what}, but nothing is bound to it");
+        self.add(Kind::UnboundBuffer, Severity::Error, who, (pc, None), explanation);
         Verdict::Stop
     }
 
@@ -349,55 +311,30 @@ impl Checker {
         };
         let kind = if nearest.is_none() && address < 1 << 16 { Kind::NullPointer } else { Kind::OutOfBounds };
         let buffer = nearest.and_then(|i| self.regions[i].index);
-        self.push(Finding {
-            kind,
-            severity: Severity::Error,
-            pc: Some(pc),
-            other_pc: None,
-            who,
-            buffer,
-            explanation,
-        });
+        self.push(Finding { buffer, ..Finding::error(kind, who, Some(pc), explanation) });
         Verdict::Stop
     }
 
     /// What the undefined-behaviour instrumentation says about the running thread.
-    pub(crate) fn fault(&mut self, who: Who, fault: FaultKind, type_text: &str, pc: usize) -> Verdict {
-        let (kind, verdict, explanation) = match fault {
-            FaultKind::Null => (
-                Kind::NullPointer,
-                Verdict::Stop,
-                format!("null pointer to {type_text}; the thread was stopped"),
-            ),
-            FaultKind::Misaligned { address, alignment } => {
-                let off = address % alignment;
-                (
-                    Kind::MisalignedAccess,
-                    Verdict::Go,
-                    format!("{type_text} needs {alignment}-byte alignment, the address is {off} bytes off"),
-                )
+    pub(crate) fn fault(&mut self, who: Who, fault: &abi::Fault, type_text: &str, pc: usize) -> Verdict {
+        use Verdict::{Go, Stop};
+        let abi::Fault { a, b, .. } = *fault;
+        let (kind, verdict, explanation) = match fault.kind {
+            abi::FAULT_NULL => {
+                (Kind::NullPointer, Stop, format!("null pointer to {type_text}; the thread was stopped"))
             }
-            FaultKind::Index(i) => {
-                (Kind::ArrayIndex, Verdict::Go, format!("index {i} is outside {type_text}"))
+            abi::FAULT_MISALIGNED => {
+                let text =
+                    format!("{type_text} needs {b}-byte alignment, the address is {} bytes off", a % b);
+                (Kind::MisalignedAccess, Go, text)
             }
-            FaultKind::Shift(n) => {
-                (Kind::ShiftRange, Verdict::Go, format!("{type_text} shifted by {n} bits"))
-            }
-            FaultKind::Division => (Kind::DivisionByZero, Verdict::Stop, "the thread was stopped".to_owned()),
-            FaultKind::InvalidValue(v) => {
-                (Kind::InvalidValue, Verdict::Go, format!("{v} is no value of {type_text}"))
-            }
-            FaultKind::Unreachable => (Kind::Unreachable, Verdict::Stop, "the thread was stopped".to_owned()),
+            abi::FAULT_INDEX => (Kind::ArrayIndex, Go, format!("index {} is outside {type_text}", a as i64)),
+            abi::FAULT_SHIFT => (Kind::ShiftRange, Go, format!("{type_text} shifted by {} bits", a as i64)),
+            abi::FAULT_DIVISION => (Kind::DivisionByZero, Stop, "the thread was stopped".to_owned()),
+            abi::FAULT_VALUE => (Kind::InvalidValue, Go, format!("{a} is no value of {type_text}")),
+            _ => (Kind::Unreachable, Stop, "the thread was stopped".to_owned()),
         };
-        self.push(Finding {
-            kind,
-            severity: Severity::Error,
-            pc: Some(pc),
-            other_pc: None,
-            who,
-            buffer: None,
-            explanation,
-        });
+        self.push(Finding::error(kind, who, Some(pc), explanation));
         verdict
     }
 
@@ -410,8 +347,9 @@ impl Checker {
         pcs: (usize, Option<usize>),
         explanation: String,
     ) {
+        let found = Finding::error(kind, who, Some(pcs.0), explanation);
         let buffer = self.regions[self.last].index;
-        self.push(Finding { kind, severity, pc: Some(pcs.0), other_pc: pcs.1, who, buffer, explanation });
+        self.push(Finding { severity, other_pc: pcs.1, buffer, ..found });
     }
 
     /// Keeps one finding per kind and pair of places.

@@ -10,8 +10,9 @@ mod symbols;
 pub(crate) use checker::{Access, Checker, Region};
 pub use report::{Kind, Report};
 pub(crate) use resolve::{Resolver, binding};
+pub(crate) use symbols::Symbols;
 
-use crate::{diagnostic::Severity, runtime::trap::Cause};
+use crate::{diagnostic::Severity, runtime::trap::Trap};
 
 /// What the checker looks for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -47,18 +48,6 @@ pub(crate) enum Verdict {
     Stop,
 }
 
-/// What the undefined-behaviour instrumentation found.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum FaultKind {
-    Null,
-    Misaligned { address: u64, alignment: u64 },
-    Index(i64),
-    Shift(i64),
-    Division,
-    InvalidValue(u64),
-    Unreachable,
-}
-
 /// A barrier: the compiler may merge two calls into one, so the place comes from the call's arguments, the column from `pc`.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) struct Site {
@@ -73,7 +62,7 @@ pub(crate) enum Event {
     Divergence { site: Site, waiting: usize, total: usize, elsewhere: Option<Site> },
     SimdDivergence { site: Site, waiting: u32, live: u32, elsewhere: Option<Site> },
     ThreadgroupMemory { size: usize, used: usize },
-    Trap { cause: Cause, pc: usize },
+    Trap(Trap),
     TimeLimit,
     NoMemory,
 }
@@ -89,4 +78,11 @@ pub(crate) struct Finding {
     pub(crate) who: Who,
     pub(crate) buffer: Option<u32>,
     pub(crate) explanation: String,
+}
+
+impl Finding {
+    /// A mistake at one place, of no particular buffer.
+    pub(crate) fn error(kind: Kind, who: Who, pc: Option<usize>, explanation: String) -> Self {
+        Self { kind, severity: Severity::Error, pc, other_pc: None, who, buffer: None, explanation }
+    }
 }

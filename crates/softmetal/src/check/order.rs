@@ -13,13 +13,6 @@ pub(crate) enum Memory {
 }
 
 impl Memory {
-    fn flag(self) -> i32 {
-        match self {
-            Self::Device => abi::MEM_DEVICE,
-            Self::Threadgroup => abi::MEM_THREADGROUP,
-        }
-    }
-
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Device => "device memory",
@@ -66,7 +59,11 @@ impl Epochs {
     }
 
     fn ordered(&self, epoch: u32, memory: Memory) -> bool {
-        epoch < if memory.flag() == abi::MEM_DEVICE { self.device } else { self.threadgroup }
+        epoch
+            < match memory {
+                Memory::Device => self.device,
+                Memory::Threadgroup => self.threadgroup,
+            }
     }
 
     fn gap(&self, epoch: u32) -> Option<Gap> {

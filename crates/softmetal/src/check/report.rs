@@ -6,94 +6,72 @@ use serde::Serialize;
 
 use crate::diagnostic::{Location, Severity};
 
-/// The kinds of mistakes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
-#[serde(rename_all = "snake_case")]
-#[non_exhaustive]
-pub enum Kind {
-    /// An access outside every buffer.
-    OutOfBounds,
-    /// An access through an argument that nothing is bound to.
-    UnboundBuffer,
-    /// A buffer shorter than the value it must hold.
-    BufferTooSmall,
-    /// A read of threadgroup memory that no thread of the threadgroup wrote.
-    UninitialisedThreadgroupMemory,
-    /// Two threads of a threadgroup use the same memory, one writes, and no barrier orders them.
-    DataRace,
-    /// Only barriers with `mem_none` lie between the two.
-    MemNoneOrdering,
-    /// The barrier between the two orders other memory.
-    WrongMemFlags,
-    /// Threads of different threadgroups use the same memory, and one writes.
-    ThreadgroupRace,
-    /// Not all threads of the threadgroup reach the same barrier.
-    BarrierDivergence,
-    /// Not all lanes of the simdgroup reach the same barrier.
-    SimdgroupDivergence,
-    /// An address that is no multiple of the type's alignment.
-    MisalignedAccess,
-    /// An index outside the declared array.
-    ArrayIndex,
-    /// A write to `constant` memory or through a pointer to const, or to a buffer that was bound for reading.
-    WriteToConstant,
-    /// A result that is infinite or not a number.
-    NonFinite,
-    /// More threadgroup memory than a GPU has.
-    ThreadgroupMemory,
-    /// A null pointer was used.
-    NullPointer,
-    /// A shift by more bits than the type has.
-    ShiftRange,
-    /// An integer division by zero.
-    DivisionByZero,
-    /// A bool that is neither true nor false.
-    InvalidValue,
-    /// Control reached a place that cannot be reached.
-    Unreachable,
-    /// The kernel crashed.
-    Crash,
-    /// The kernel used up its stack.
-    StackOverflow,
-    /// The kernel did not end in time.
-    TimeLimit,
-}
-
-impl Kind {
-    /// In words.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::OutOfBounds => "out-of-bounds access",
-            Self::UnboundBuffer => "unbound buffer",
-            Self::BufferTooSmall => "buffer too small",
-            Self::UninitialisedThreadgroupMemory => "uninitialised threadgroup memory",
-            Self::DataRace => "data race",
-            Self::MemNoneOrdering => "data race across mem_none",
-            Self::WrongMemFlags => "data race across a barrier with other mem_flags",
-            Self::ThreadgroupRace => "data race between threadgroups",
-            Self::BarrierDivergence => "threadgroup barrier in divergent control flow",
-            Self::SimdgroupDivergence => "simdgroup barrier in divergent control flow",
-            Self::MisalignedAccess => "misaligned access",
-            Self::ArrayIndex => "array index out of bounds",
-            Self::WriteToConstant => "write to constant memory",
-            Self::NonFinite => "non-finite result",
-            Self::ThreadgroupMemory => "too much threadgroup memory",
-            Self::NullPointer => "null pointer",
-            Self::ShiftRange => "shift out of range",
-            Self::DivisionByZero => "integer division by zero",
-            Self::InvalidValue => "invalid value",
-            Self::Unreachable => "unreachable code reached",
-            Self::Crash => "crash",
-            Self::StackOverflow => "stack overflow",
-            Self::TimeLimit => "time limit",
+macro_rules! kinds {
+    ($($(#[$doc:meta])+ $kind:ident = $name:literal,)+) => {
+        /// The kinds of mistakes.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
+        #[serde(rename_all = "snake_case")]
+        #[non_exhaustive]
+        pub enum Kind {
+            $($(#[$doc])+ $kind,)+
         }
-    }
-}
 
-impl fmt::Display for Kind {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
-    }
+        impl fmt::Display for Kind {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str(match self {
+                    $(Self::$kind => $name,)+
+                })
+            }
+        }
+    };
+}
+kinds! {
+    /// An access outside every buffer.
+    OutOfBounds = "out-of-bounds access",
+    /// An access through an argument that nothing is bound to.
+    UnboundBuffer = "unbound buffer",
+    /// A buffer shorter than the value it must hold.
+    BufferTooSmall = "buffer too small",
+    /// A read of threadgroup memory that no thread of the threadgroup wrote.
+    UninitialisedThreadgroupMemory = "uninitialised threadgroup memory",
+    /// Two threads of a threadgroup use the same memory, one writes, and no barrier orders them.
+    DataRace = "data race",
+    /// Only barriers with `mem_none` lie between the two.
+    MemNoneOrdering = "data race across mem_none",
+    /// The barrier between the two orders other memory.
+    WrongMemFlags = "data race across a barrier with other mem_flags",
+    /// Threads of different threadgroups use the same memory, and one writes.
+    ThreadgroupRace = "data race between threadgroups",
+    /// Not all threads of the threadgroup reach the same barrier.
+    BarrierDivergence = "threadgroup barrier in divergent control flow",
+    /// Not all lanes of the simdgroup reach the same barrier.
+    SimdgroupDivergence = "simdgroup barrier in divergent control flow",
+    /// An address that is no multiple of the type's alignment.
+    MisalignedAccess = "misaligned access",
+    /// An index outside the declared array.
+    ArrayIndex = "array index out of bounds",
+    /// A write to `constant` memory or through a pointer to const, or to a buffer that was bound for reading.
+    WriteToConstant = "write to constant memory",
+    /// A result that is infinite or not a number.
+    NonFinite = "non-finite result",
+    /// More threadgroup memory than a GPU has.
+    ThreadgroupMemory = "too much threadgroup memory",
+    /// A null pointer was used.
+    NullPointer = "null pointer",
+    /// A shift by more bits than the type has.
+    ShiftRange = "shift out of range",
+    /// An integer division by zero.
+    DivisionByZero = "integer division by zero",
+    /// A bool that is neither true nor false.
+    InvalidValue = "invalid value",
+    /// Control reached a place that cannot be reached.
+    Unreachable = "unreachable code reached",
+    /// The kernel crashed.
+    Crash = "crash",
+    /// The kernel used up its stack.
+    StackOverflow = "stack overflow",
+    /// The kernel did not end in time.
+    TimeLimit = "time limit",
 }
 
 /// One mistake of a kernel, seen in a run.

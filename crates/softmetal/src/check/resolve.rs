@@ -3,51 +3,27 @@
 use super::{Event, Finding, Kind, Report, Site, Who, symbols::Symbols};
 use crate::{
     diagnostic::{Location, Severity},
-    runtime::trap::Cause,
+    runtime::trap::{Cause, Trap},
 };
 
 /// Turns findings and events of one kernel into reports.
-pub(crate) struct Resolver {
-    symbols: Symbols,
-    base: usize,
-    kernel: String,
-    threadgroup: [u32; 3],
-    threads: [u32; 3],
+pub(crate) struct Resolver<'a> {
+    pub(crate) symbols: Symbols,
+    /// Where the library was loaded.
+    pub(crate) base: usize,
+    pub(crate) kernel: &'a str,
+    pub(crate) threadgroup: [u32; 3],
+    pub(crate) threads: [u32; 3],
 }
 
-impl Resolver {
-    pub(crate) fn new(
-        symbols: (&std::path::Path, &str),
-        base: usize,
-        kernel: &str,
-        threadgroup: [u32; 3],
-        threads: [u32; 3],
-    ) -> Self {
-        Self {
-            symbols: Symbols::new(symbols.0, symbols.1),
-            base,
-            kernel: kernel.to_owned(),
-            threadgroup,
-            threads,
-        }
-    }
-
+impl Resolver<'_> {
     pub(crate) fn finding(&mut self, finding: Finding) -> Report {
-        let (at, line) = match finding.pc {
-            Some(pc) => self.symbols.locate(pc),
-            None => self.symbols.locate(0),
-        };
-        let (other, other_line) = match finding.other_pc {
-            Some(pc) => {
-                let (at, line) = self.symbols.locate(pc);
-                (Some(at), line)
-            }
-            None => (None, None),
-        };
+        let (at, line) = self.symbols.locate(finding.pc.unwrap_or(0));
+        let (other, other_line) = finding.other_pc.map(|pc| self.symbols.locate(pc)).unzip();
         Report {
             kind: finding.kind,
             severity: finding.severity,
-            kernel: self.kernel.clone(),
+            kernel: self.kernel.to_owned(),
             at,
             other,
             thread: self.position(finding.who),
@@ -55,7 +31,7 @@ impl Resolver {
             buffer: finding.buffer,
             explanation: finding.explanation,
             line,
-            other_line,
+            other_line: other_line.flatten(),
         }
     }
 
@@ -69,14 +45,7 @@ impl Resolver {
     }
 
     pub(crate) fn event(&mut self, event: Event, who: Who) -> Report {
-        let error = Severity::Error;
-        let plain = |kind, pc, explanation| {
-            (
-                Finding { kind, severity: error, pc, other_pc: None, who, buffer: None, explanation },
-                None,
-                None,
-            )
-        };
+        let plain = |kind, pc, explanation| (Finding::error(kind, who, pc, explanation), None, None);
         let (mut finding, site, elsewhere) = match event {
             Event::Divergence { site, waiting, total, elsewhere } => {
                 let text = if elsewhere.is_some() {
@@ -84,16 +53,17 @@ impl Resolver {
                 } else {
                     format!("{waiting} of {total} threads wait at this barrier, the others have returned")
                 };
-                let (mut f, ..) = plain(Kind::BarrierDivergence, Some(site.pc), text);
+                let mut found = Finding::error(Kind::BarrierDivergence, who, Some(site.pc), text);
                 // Threads that have returned are not waited for by GPUs of today, though the specification wants them.
-                f.severity = if elsewhere.is_some() { error } else { Severity::Warning };
-                (f, Some(site), elsewhere)
+                if elsewhere.is_none() {
+                    found.severity = Severity::Warning;
+                }
+                (found, Some(site), elsewhere)
             }
             Event::SimdDivergence { site, waiting, live, elsewhere } => {
                 let text = format!("{waiting} of {live} live lanes wait at this simdgroup barrier");
-                let (mut f, ..) = plain(Kind::SimdgroupDivergence, Some(site.pc), text);
-                f.severity = Severity::Warning;
-                (f, Some(site), elsewhere)
+                let found = Finding::error(Kind::SimdgroupDivergence, who, Some(site.pc), text);
+                (Finding { severity: Severity::Warning, ..found }, Some(site), elsewhere)
             }
             Event::ThreadgroupMemory { size, used } => {
                 let limit = crate::runtime::THREADGROUP_MEMORY;
@@ -102,7 +72,7 @@ impl Resolver {
                 );
                 plain(Kind::ThreadgroupMemory, None, text)
             }
-            Event::Trap { cause, pc } => {
+            Event::Trap(Trap { cause, pc }) => {
                 let (kind, text) = trap(cause);
                 // The instruction itself, not the one after a call.
                 plain(kind, Some(pc + 1), text)
@@ -129,25 +99,20 @@ impl Resolver {
 }
 
 fn trap(cause: Cause) -> (Kind, String) {
-    match cause {
-        Cause::Memory(address) if address < 1 << 16 => {
-            (Kind::Crash, "access through a null pointer".to_owned())
-        }
+    let (kind, text) = match cause {
+        Cause::Memory(address) if address < 1 << 16 => (Kind::Crash, "access through a null pointer"),
         Cause::Memory(address) => {
-            (Kind::Crash, format!("access to address {address:#x}, which is not mapped"))
+            return (Kind::Crash, format!("access to address {address:#x}, which is not mapped"));
         }
         Cause::StackOverflow => (
             Kind::StackOverflow,
-            "the thread's stack is used up: endless recursion or a very large local array".to_owned(),
+            "the thread's stack is used up: endless recursion or a very large local array",
         ),
-        Cause::Arithmetic => (Kind::Crash, "integer division by zero, or overflow of a division".to_owned()),
-        Cause::Instruction => {
-            (Kind::Crash, "a trap instruction: code the compiler found to be unreachable".to_owned())
-        }
-        Cause::Timeout => {
-            (Kind::TimeLimit, "the kernel was still running here when its time was over".to_owned())
-        }
-    }
+        Cause::Arithmetic => (Kind::Crash, "integer division by zero, or overflow of a division"),
+        Cause::Instruction => (Kind::Crash, "a trap instruction: code the compiler found to be unreachable"),
+        Cause::Timeout => (Kind::TimeLimit, "the kernel was still running here when its time was over"),
+    };
+    (kind, text.to_owned())
 }
 
 /// For reports without a run: nothing is bound where something must be.

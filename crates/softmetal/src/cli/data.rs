@@ -5,6 +5,8 @@
 
 use std::{fs, path::Path};
 
+use half::{bf16, f16};
+
 use super::Failure;
 
 /// The element types.
@@ -59,9 +61,8 @@ impl Type {
     fn encode(self, number: f64, out: &mut Vec<u8>) {
         match self {
             Self::F32 => out.extend((number as f32).to_le_bytes()),
-            Self::F16 => out.extend(half_bits(number as f32).to_le_bytes()),
-            Self::Bf16 => out.extend(bfloat_bits(number as f32).to_le_bytes()),
-            Self::I64 => out.extend((number as i64).to_le_bytes()),
+            Self::F16 => out.extend(f16::from_f32(number as f32).to_le_bytes()),
+            Self::Bf16 => out.extend(bf16::from_f32(number as f32).to_le_bytes()),
             Self::U64 => out.extend((number as u64).to_le_bytes()),
             _ => out.extend_from_slice(&(number as i64).to_le_bytes()[..self.size()]),
         }
@@ -102,8 +103,8 @@ impl Type {
             let bits = u64::from_le_bytes(wide);
             match self {
                 Self::F32 => f32::from_bits(bits as u32) as f64,
-                Self::F16 => half_value(bits as u16),
-                Self::Bf16 => f32::from_bits((bits as u32) << 16) as f64,
+                Self::F16 => f16::from_bits(bits as u16).to_f64(),
+                Self::Bf16 => bf16::from_bits(bits as u16).to_f64(),
                 Self::I8 => bits as i8 as f64,
                 Self::I16 => bits as i16 as f64,
                 Self::I32 => bits as i32 as f64,
@@ -162,6 +163,11 @@ pub(super) fn length(text: &str) -> Result<(u32, u32), Failure> {
     let (index, bytes) = indexed(text)?;
     let bytes = bytes.parse().map_err(|_| Failure::Argument(format!("`{text}`: need INDEX=BYTES")))?;
     Ok((index, bytes))
+}
+
+/// `NAME=VALUE` in two.
+pub(super) fn named(text: &str) -> Result<(&str, &str), Failure> {
+    text.split_once('=').ok_or_else(|| Failure::Argument(format!("--set {text}: need NAME=VALUE")))
 }
 
 fn indexed(text: &str) -> Result<(u32, &str), Failure> {
@@ -237,55 +243,21 @@ fn range(text: &str) -> Result<(f64, f64), Failure> {
     parsed.ok_or_else(|| Failure::Argument(format!("`{text}` is no range (like 0..10)")))
 }
 
-/// Nearest half, ties to even.
-fn half_bits(value: f32) -> u16 {
-    let bits = value.to_bits();
-    let sign = ((bits >> 16) & 0x8000) as u16;
-    let magnitude = value.abs();
-    if value.is_nan() {
-        return sign | 0x7E00;
-    }
-    if magnitude >= 65520.0 {
-        return sign | 0x7C00;
-    }
-    if magnitude < 2_f32.powi(-14) {
-        // Subnormal: multiples of 2^-24; the product is exact.
-        return sign | (magnitude * 2_f32.powi(24)).round_ties_even() as u16;
-    }
-    let rounded = (bits & 0x7FFF_FFFF) + 0xFFF + ((bits >> 13) & 1);
-    sign | ((rounded - (112 << 23)) >> 13) as u16
-}
-
-fn half_value(bits: u16) -> f64 {
-    let sign = if bits & 0x8000 == 0 { 1.0 } else { -1.0 };
-    let (exponent, fraction) = (i32::from(bits >> 10 & 0x1F), f64::from(bits & 0x3FF));
-    sign * match exponent {
-        0 => fraction * 2_f64.powi(-24),
-        31 if fraction == 0.0 => f64::INFINITY,
-        31 => f64::NAN,
-        _ => (1.0 + fraction / 1024.0) * 2_f64.powi(exponent - 15),
-    }
-}
-
-/// Nearest bfloat, ties to even.
-fn bfloat_bits(value: f32) -> u16 {
-    let bits = value.to_bits();
-    if value.is_nan() {
-        return (bits >> 16) as u16 | 0x40;
-    }
-    ((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16) as u16
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
     fn every_half_survives_the_way_there_and_back() {
+        let half_bits = |value: f64| {
+            let mut bytes = Vec::new();
+            Type::F16.encode(value, &mut bytes);
+            u16::from_le_bytes([bytes[0], bytes[1]])
+        };
         for bits in 0..=u16::MAX {
-            let value = half_value(bits);
+            let value = Type::F16.decode(&bits.to_le_bytes())[0];
             if !value.is_nan() {
-                assert_eq!(half_bits(value as f32), bits, "{bits:#x} is {value}");
+                assert_eq!(half_bits(value), bits, "{bits:#x} is {value}");
             }
         }
         assert_eq!(half_bits(1.0 + 1.0 / 2048.0), 0x3C00); // a tie goes to even

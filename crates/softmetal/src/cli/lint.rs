@@ -3,7 +3,7 @@
 use std::{path::PathBuf, process::ExitCode};
 
 use serde_json::json;
-use softmetal::{Severity, lint::lint as check};
+use softmetal::{Severity, Source, lint::lint as check};
 
 use super::{Failure, Printer, SourceOptions, style};
 
@@ -20,7 +20,7 @@ pub(super) fn lint(arguments: &Arguments, printer: Printer) -> Result<ExitCode, 
     let compiler = arguments.source.compiler()?;
     let mut found = Vec::new();
     for file in &arguments.files {
-        found.extend(check(&compiler, &SourceOptions::source(file)?)?);
+        found.extend(check(&compiler, &Source::from_file(file)?)?);
     }
     let errors = found.iter().filter(|diagnostic| diagnostic.severity == Severity::Error).count();
     if printer.json {
@@ -30,12 +30,8 @@ pub(super) fn lint(arguments: &Arguments, printer: Printer) -> Result<ExitCode, 
             style::print(&printer.style.diagnostic(diagnostic));
         }
         if found.is_empty() {
-            let count = arguments.files.len();
-            style::print(
-                &printer
-                    .style
-                    .green(&format!("{count} file{}: nothing found", if count == 1 { "" } else { "s" })),
-            );
+            let files = style::count(arguments.files.len(), "file");
+            style::print(&printer.style.green(&format!("{files}: nothing found")));
         }
     }
     Ok(if errors == 0 { ExitCode::SUCCESS } else { ExitCode::from(1) })

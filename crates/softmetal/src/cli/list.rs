@@ -2,7 +2,7 @@
 
 use std::{path::PathBuf, process::ExitCode};
 
-use softmetal::{Argument, ArgumentKind, Interface};
+use softmetal::{Argument, ArgumentKind, Interface, Source};
 
 use super::{Failure, Printer, SourceOptions, style};
 
@@ -18,7 +18,7 @@ pub(super) struct Arguments {
 }
 
 pub(super) fn list(arguments: &Arguments, printer: Printer) -> Result<ExitCode, Failure> {
-    let source = SourceOptions::source(&arguments.file)?;
+    let source = Source::from_file(&arguments.file)?;
     let mut interface = arguments.source.compiler()?.reflect(&source)?;
     if let Some(filter) = &arguments.filter {
         interface.kernels.retain(|kernel| kernel.name.contains(filter));
@@ -56,8 +56,7 @@ fn show(interface: &Interface, printer: Printer) {
     for warning in &interface.warnings {
         eprintln!("{}", style::Style::of_stderr().diagnostic(warning));
     }
-    let count = interface.kernels.len();
-    style::print(&paint.dim(&format!("{count} kernel{}", if count == 1 { "" } else { "s" })));
+    style::print(&paint.dim(&style::count(interface.kernels.len(), "kernel")));
 }
 
 fn describe(argument: &Argument) -> (String, String) {

@@ -7,15 +7,12 @@ mod ptx;
 mod run;
 mod style;
 
-use std::{
-    path::{Path, PathBuf},
-    process::ExitCode,
-};
+use std::{path::PathBuf, process::ExitCode};
 
 use clap::{Args, Parser, Subcommand};
 use serde::Serialize;
 use serde_json::json;
-use softmetal::{Compiler, Error, Result, Source};
+use softmetal::{Compiler, Error, Result};
 use style::Style;
 
 /// Run and check Metal compute kernels on any machine.
@@ -57,10 +54,6 @@ impl SourceOptions {
         let compiler = self.include.iter().fold(Compiler::new()?, Compiler::include);
         Ok(self.define.iter().fold(compiler, Compiler::define))
     }
-
-    fn source(path: &Path) -> Result<Source> {
-        Source::from_file(path)
-    }
 }
 
 /// What went wrong in a command.
@@ -71,15 +64,6 @@ enum Failure {
     /// An argument that clap could not judge.
     #[error("{0}")]
     Argument(String),
-}
-
-impl From<Failure> for ExitCode {
-    fn from(failure: Failure) -> Self {
-        match failure {
-            Failure::Softmetal(_) => Self::from(1),
-            Failure::Argument(_) => Self::from(2),
-        }
-    }
 }
 
 /// Where results go.
@@ -129,6 +113,6 @@ pub(crate) fn run(arguments: Arguments) -> ExitCode {
     };
     done.unwrap_or_else(|failure| {
         printer.failure(&failure);
-        failure.into()
+        ExitCode::from(if matches!(failure, Failure::Argument(_)) { 2 } else { 1 })
     })
 }

@@ -2,9 +2,12 @@
 
 use std::{collections::BTreeMap, path::PathBuf, process::ExitCode};
 
-use softmetal::ptx::{PtxOptions, ptx as translate};
+use softmetal::{
+    Source,
+    ptx::{PtxOptions, ptx as translate},
+};
 
-use super::{Failure, Printer, SourceOptions, style};
+use super::{Failure, Printer, SourceOptions, data::named, style};
 
 #[derive(Debug, clap::Args)]
 pub(super) struct Arguments {
@@ -35,16 +38,14 @@ pub(super) struct Arguments {
 pub(super) fn ptx(arguments: &Arguments, printer: Printer) -> Result<ExitCode, Failure> {
     let mut constants = BTreeMap::new();
     for text in &arguments.constants {
-        let (name, value) = text
-            .split_once('=')
-            .ok_or_else(|| Failure::Argument(format!("--set {text}: need NAME=VALUE")))?;
+        let (name, value) = named(text)?;
         constants.insert(name.to_owned(), value.to_owned());
     }
     let mut compiler = arguments.source.compiler()?;
     if !arguments.kernels.is_empty() {
         compiler = compiler.only(&arguments.kernels);
     }
-    let source = SourceOptions::source(&arguments.file)?;
+    let source = Source::from_file(&arguments.file)?;
     let options = PtxOptions {
         constants,
         sm: arguments.sm,
@@ -53,11 +54,7 @@ pub(super) fn ptx(arguments: &Arguments, printer: Printer) -> Result<ExitCode, F
     };
     let module = translate(&compiler, &source, &options)?;
     if let Some(path) = &arguments.output {
-        std::fs::write(path, &module.text).map_err(|source| softmetal::Error::Io {
-            action: "write",
-            path: path.clone(),
-            source,
-        })?;
+        std::fs::write(path, &module.text).map_err(softmetal::Error::io("write", path))?;
     }
     if printer.json {
         Printer::json(&module);
@@ -69,8 +66,7 @@ pub(super) fn ptx(arguments: &Arguments, printer: Printer) -> Result<ExitCode, F
     match &arguments.output {
         None => style::print(module.text.trim_end()),
         Some(path) => {
-            let count = module.kernels.len();
-            style::print(&format!("{}: {count} kernel{}", path.display(), if count == 1 { "" } else { "s" }));
+            style::print(&format!("{}: {}", path.display(), style::count(module.kernels.len(), "kernel")));
         }
     }
     Ok(ExitCode::SUCCESS)

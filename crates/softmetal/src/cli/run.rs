@@ -4,8 +4,8 @@ use std::{collections::BTreeMap, path::PathBuf, process::ExitCode, time::Duratio
 
 use serde_json::{Value, json};
 use softmetal::{
-    ArgumentKind, CheckOptions, Device, Flavour, FunctionConstant, Kernel, Library, Outcome, Report,
-    Severity, Stats, device::ConstantId,
+    ArgumentKind, CheckOptions, Device, Flavour, FunctionConstant, Outcome, Pipeline, Report, Severity,
+    Source, Stats,
 };
 
 use super::{
@@ -78,17 +78,18 @@ struct Summary {
 
 pub(super) fn run(arguments: &Arguments, printer: Printer) -> Result<ExitCode, Failure> {
     let (buffers, shown) = buffers(arguments)?;
-    let source = SourceOptions::source(&arguments.file)?;
+    let source = Source::from_file(&arguments.file)?;
     let flavour = if arguments.check { Flavour::Checked } else { Flavour::Plain };
     let compiler = arguments.source.compiler()?.flavour(flavour).only([&arguments.kernel]);
     let library = compiler.compile(&source)?;
-    let kernel = library.kernel(&arguments.kernel)?;
-    let constants = constants(arguments, library.constants())?;
-    let task = Task { arguments, library: &library, kernel, constants: &constants };
+    let mut pipeline = Pipeline::new(&library, &arguments.kernel)?;
+    for (index, bytes) in constants(arguments, library.constants())? {
+        pipeline = pipeline.constant(index, bytes)?;
+    }
     let (mut summary, mut results) = (Summary::default(), buffers.clone());
     for seed in 0..arguments.seeds {
         let mut memory = buffers.clone();
-        summary.add(task.run(seed, &mut memory)?);
+        summary.add(run_once(arguments, &pipeline, seed, &mut memory)?);
         if seed == 0 {
             results = memory;
         } else if let Some(index) = shown.iter().find(|index| memory[*index].bytes != results[*index].bytes) {
@@ -134,23 +135,16 @@ fn buffers(arguments: &Arguments) -> Result<(Buffers, Vec<u32>), Failure> {
     }
 }
 
-fn constants(
-    arguments: &Arguments,
-    known: &[FunctionConstant],
-) -> Result<Vec<(ConstantId, Vec<u8>)>, Failure> {
+fn constants(arguments: &Arguments, known: &[FunctionConstant]) -> Result<Vec<(u32, Vec<u8>)>, Failure> {
     let mut found = Vec::new();
     for text in &arguments.constants {
-        let (name, value) = text
-            .split_once('=')
-            .ok_or_else(|| Failure::Argument(format!("--set {text}: need NAME=VALUE")))?;
-        let constant =
-            known.iter().find(|c| c.name == name || name.parse() == Ok(c.index)).ok_or_else(|| {
-                let names: Vec<_> = known.iter().map(|constant| constant.name.as_str()).collect();
-                Failure::Argument(format!(
-                    "no function constant `{name}`; the source has {}",
-                    names.join(", ")
-                ))
-            })?;
+        let (name, value) = data::named(text)?;
+        let constant = known.iter().find(|c| c.name == name || name.parse() == Ok(c.index));
+        let constant = constant.ok_or_else(|| {
+            let names: Vec<_> = known.iter().map(|constant| constant.name.as_str()).collect();
+            let names = names.join(", ");
+            Failure::Argument(format!("no function constant `{name}`; the source has {names}"))
+        })?;
         // A vector type is its element's name and a digit.
         let element = constant.type_text.trim_start_matches("metal::").trim_end_matches(['2', '3', '4']);
         let kind = Type::named(element).or_else(|| Type::named(&constant.type_text)).ok_or_else(|| {
@@ -162,58 +156,46 @@ fn constants(
         if kind.size() * 3 == bytes.len() && constant.size as usize == kind.size() * 4 {
             bytes.resize(constant.size as usize, 0);
         }
-        found.push((ConstantId::Index(constant.index), bytes));
+        found.push((constant.index, bytes));
     }
     Ok(found)
 }
 
-/// What is the same in every run of a command.
-struct Task<'a> {
-    arguments: &'a Arguments,
-    library: &'a Library,
-    kernel: &'a Kernel,
-    constants: &'a [(ConstantId, Vec<u8>)],
-}
-
-impl Task<'_> {
-    fn run(&self, seed: u64, memory: &mut Buffers) -> Result<Outcome, Failure> {
-        let device = Device::new();
-        let mut dispatch = device.dispatch(self.library, &self.kernel.name)?.seed(seed);
-        for (index, data) in memory.iter_mut() {
-            let arguments =
-                || self.kernel.arguments.iter().filter(|a| a.kind == ArgumentKind::Buffer(*index));
-            let read_only = arguments().next().is_some() && arguments().all(|argument| argument.read_only);
-            dispatch = if read_only {
-                dispatch.buffer(*index, &data.bytes)
-            } else {
-                dispatch.buffer_mut(*index, &mut data.bytes)
-            };
-        }
-        for text in &self.arguments.threadgroup_memory {
-            let (index, bytes) = data::length(text)?;
-            dispatch = dispatch.threadgroup_memory(index, bytes);
-        }
-        for (id, bytes) in self.constants {
-            dispatch = dispatch.constant(id.clone(), bytes.as_slice());
-        }
-        let dispatch = match (self.arguments.threads, self.arguments.groups) {
-            (Some(threads), _) => dispatch.threads(threads, self.arguments.threadgroup),
-            (None, groups) => dispatch.threadgroups(groups.unwrap_or([1; 3]), self.arguments.threadgroup),
+fn run_once(
+    arguments: &Arguments,
+    pipeline: &Pipeline,
+    seed: u64,
+    memory: &mut Buffers,
+) -> Result<Outcome, Failure> {
+    let device = Device::new();
+    let mut dispatch = device.dispatch_of(pipeline).seed(seed);
+    for (index, data) in memory.iter_mut() {
+        let all = &pipeline.kernel().arguments;
+        let mut bound = all.iter().filter(|a| a.kind == ArgumentKind::Buffer(*index)).peekable();
+        let read_only = bound.peek().is_some() && bound.all(|argument| argument.read_only);
+        dispatch = if read_only {
+            dispatch.buffer(*index, &data.bytes)
+        } else {
+            dispatch.buffer_mut(*index, &mut data.bytes)
         };
-        let limit = Duration::from_secs(self.arguments.time_limit);
-        Ok(dispatch.checks(self.options()).time_limit(limit).run()?)
     }
-
-    fn options(&self) -> CheckOptions {
-        let mut options = CheckOptions::default();
-        options.non_finite = self.arguments.non_finite;
-        options.mem_none = match self.arguments.mem_none.as_str() {
-            "error" => Some(Severity::Error),
-            "warning" => Some(Severity::Warning),
-            _ => None,
-        };
-        options
+    for text in &arguments.threadgroup_memory {
+        let (index, bytes) = data::length(text)?;
+        dispatch = dispatch.threadgroup_memory(index, bytes);
     }
+    let dispatch = match (arguments.threads, arguments.groups) {
+        (Some(threads), _) => dispatch.threads(threads, arguments.threadgroup),
+        (None, groups) => dispatch.threadgroups(groups.unwrap_or([1; 3]), arguments.threadgroup),
+    };
+    let mut options = CheckOptions::default();
+    options.non_finite = arguments.non_finite;
+    options.mem_none = match arguments.mem_none.as_str() {
+        "error" => Some(Severity::Error),
+        "warning" => Some(Severity::Warning),
+        _ => None,
+    };
+    let limit = Duration::from_secs(arguments.time_limit);
+    Ok(dispatch.checks(options).time_limit(limit).run()?)
 }
 
 impl Summary {
@@ -273,10 +255,9 @@ fn show(arguments: &Arguments, printer: Printer, summary: &Summary, shown: &[u32
     for index in shown {
         let data = &results[index];
         let values = data.kind.decode(&data.bytes);
-        let first: Vec<String> =
-            values.iter().take(arguments.show).map(|value| format!("{value:.6}")).collect();
-        let first: Vec<&str> =
-            first.iter().map(|text| text.trim_end_matches('0').trim_end_matches('.')).collect();
+        let short =
+            |value: &f64| format!("{value:.6}").trim_end_matches('0').trim_end_matches('.').to_owned();
+        let first: Vec<String> = values.iter().take(arguments.show).map(short).collect();
         let more = if values.len() > arguments.show { " …" } else { "" };
         let odd = values.iter().filter(|value| !value.is_finite()).count();
         let finite = || values.iter().copied().filter(|value| value.is_finite());
@@ -305,21 +286,12 @@ fn show(arguments: &Arguments, printer: Printer, summary: &Summary, shown: &[u32
     let verdict = match (errors, others, arguments.check) {
         (0, 0, true) => paint.green("no report"),
         (0, 0, false) => "not checked".to_owned(),
-        _ => format!("{errors} error{}, {others} warning{}", plural(errors), plural(others)),
+        _ => format!("{}, {}", style::count(errors, "error"), style::count(others, "warning")),
     };
     let runs = if arguments.seeds == 1 { String::new() } else { format!(", {} schedules", arguments.seeds) };
     let milliseconds = summary.elapsed.as_secs_f64() * 1e3;
-    let groups = summary.stats.threadgroups;
-    let line = format!(
-        "{}: {groups} threadgroup{}{runs}, {milliseconds:.3} ms, {verdict}",
-        arguments.kernel,
-        plural(groups as usize)
-    );
-    style::print(&line);
-}
-
-fn plural(count: usize) -> &'static str {
-    if count == 1 { "" } else { "s" }
+    let groups = style::count(summary.stats.threadgroups as usize, "threadgroup");
+    style::print(&format!("{}: {groups}{runs}, {milliseconds:.3} ms, {verdict}", arguments.kernel));
 }
 
 /// `64`, `64,2` or `64,2,1`.

@@ -13,6 +13,17 @@ pub(super) struct Style {
     colours: bool,
 }
 
+macro_rules! colours {
+    ($($name:ident $code:literal),+) => {
+        impl Style {
+            $(pub(super) fn $name(self, text: &str) -> String {
+                self.paint($code, text)
+            })+
+        }
+    };
+}
+colours!(bold "1", dim "2", red "1;31", green "32", cyan "36");
+
 impl Style {
     pub(super) fn of_stdout() -> Self {
         Self { colours: wanted(io::stdout().is_terminal()) }
@@ -24,26 +35,6 @@ impl Style {
 
     fn paint(self, code: &str, text: &str) -> String {
         if self.colours { format!("\x1b[{code}m{text}\x1b[0m") } else { text.to_owned() }
-    }
-
-    pub(super) fn bold(self, text: &str) -> String {
-        self.paint("1", text)
-    }
-
-    pub(super) fn dim(self, text: &str) -> String {
-        self.paint("2", text)
-    }
-
-    pub(super) fn red(self, text: &str) -> String {
-        self.paint("1;31", text)
-    }
-
-    pub(super) fn green(self, text: &str) -> String {
-        self.paint("32", text)
-    }
-
-    pub(super) fn cyan(self, text: &str) -> String {
-        self.paint("36", text)
     }
 
     fn severity(self, severity: Severity) -> String {
@@ -80,6 +71,11 @@ impl Style {
 fn wanted(terminal: bool) -> bool {
     let set = |name: &str| env::var_os(name).is_some_and(|value| !value.is_empty() && value != "0");
     set("CLICOLOR_FORCE") || (terminal && !set("NO_COLOR"))
+}
+
+/// `1 kernel`, `2 kernels`.
+pub(super) fn count(count: usize, what: &str) -> String {
+    format!("{count} {what}{}", if count == 1 { "" } else { "s" })
 }
 
 /// Prints a line; a reader that has gone away is no error.

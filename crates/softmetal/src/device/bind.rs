@@ -1,6 +1,6 @@
 //! Buffers of a dispatch as the host bound them.
 
-use std::ops::Range;
+use std::{collections::BTreeMap, ops::Range};
 
 use super::{Problem, writes};
 use crate::{
@@ -74,42 +74,23 @@ impl Source<'_> {
 /// What the host bound, each index once.
 #[derive(Debug, Default)]
 pub(super) struct Bindings<'a> {
-    pub(super) buffers: Vec<(u32, Source<'a>)>,
-    threadgroup: Vec<(u32, u32)>,
+    pub(super) buffers: BTreeMap<u32, Source<'a>>,
+    pub(super) threadgroup: BTreeMap<u32, u32>,
 }
 
 impl<'a> Bindings<'a> {
-    pub(super) fn bind(&mut self, index: u32, source: Source<'a>) {
-        match self.buffers.iter_mut().find(|(i, _)| *i == index) {
-            Some((_, old)) => *old = source,
-            None => self.buffers.push((index, source)),
-        }
-    }
-
-    pub(super) fn threadgroup(&mut self, index: u32, bytes: u32) {
-        match self.threadgroup.iter_mut().find(|(i, _)| *i == index) {
-            Some((_, old)) => *old = bytes,
-            None => self.threadgroup.push((index, bytes)),
-        }
-    }
-
     pub(super) fn threadgroup_lengths(&self) -> [u32; MAX_THREADGROUP_ARGS] {
         let mut lengths = [0; MAX_THREADGROUP_ARGS];
-        for &(index, len) in &self.threadgroup {
+        for (&index, &len) in &self.threadgroup {
             lengths[index as usize] = len;
         }
         lengths
     }
 
-    fn get(&self, index: u32) -> Option<&Source<'a>> {
-        self.buffers.iter().find(|(i, _)| *i == index).map(|(_, source)| source)
-    }
-
     /// Bytes that a kernel sees at `index`.
     fn visible(&self, index: u32) -> Option<usize> {
-        let source = self.get(index)?;
-        let (len, offset) = match source {
-            Source::Alias { of, offset } => (self.get(*of)?.extent()?.0, *offset),
+        let (len, offset) = match self.buffers.get(&index)? {
+            Source::Alias { of, offset } => (self.buffers.get(of)?.extent()?.0, *offset),
             own => own.extent()?,
         };
         len.checked_sub(offset)
@@ -117,17 +98,16 @@ impl<'a> Bindings<'a> {
 
     /// Refuses what cannot be bound; reports arguments that are missing or too small.
     pub(super) fn verify(&self, kernel: &Kernel, source: &str) -> Result<Vec<Report>, Problem> {
-        for &(index, ref bound) in &self.buffers {
+        for (&index, bound) in &self.buffers {
             if index as usize >= MAX_BUFFERS {
                 return Err(Problem::NoSlot { index });
             }
             self.verify_source(index, bound, kernel)?;
         }
-        if let Some(&(index, _)) = self.threadgroup.iter().find(|(i, _)| *i as usize >= MAX_THREADGROUP_ARGS)
-        {
+        if let Some(&index) = self.threadgroup.keys().find(|index| **index as usize >= MAX_THREADGROUP_ARGS) {
             return Err(Problem::NoSlot { index });
         }
-        let bytes = self.threadgroup.iter().map(|&(_, b)| u64::from(b)).sum();
+        let bytes = self.threadgroup.values().map(|&bytes| u64::from(bytes)).sum();
         if bytes > THREADGROUP_MEMORY as u64 {
             return Err(Problem::ThreadgroupMemory { bytes });
         }
@@ -135,7 +115,7 @@ impl<'a> Bindings<'a> {
         for argument in &kernel.arguments {
             match argument.kind {
                 ArgumentKind::Threadgroup(index)
-                    if !self.threadgroup.iter().any(|&(i, len)| i == index && len > 0) =>
+                    if self.threadgroup.get(&index).is_none_or(|len| *len == 0) =>
                 {
                     return Err(Problem::NoThreadgroupMemory { index });
                 }
@@ -163,7 +143,7 @@ impl<'a> Bindings<'a> {
     fn verify_source(&self, index: u32, source: &Source<'_>, kernel: &Kernel) -> Result<(), Problem> {
         match source {
             Source::Alias { of, offset } => {
-                let aliased = self.get(*of).filter(|s| s.can_be_aliased()).and_then(Source::extent);
+                let aliased = self.buffers.get(of).filter(|s| s.can_be_aliased()).and_then(Source::extent);
                 let Some((len, _)) = aliased else {
                     return Err(Problem::Alias { index, of: *of });
                 };
@@ -176,18 +156,14 @@ impl<'a> Bindings<'a> {
                     return Err(Problem::Range { index, range: range.clone(), len: buffer.len() });
                 }
                 for argument in kernel.arguments.iter().filter(|a| a.kind == ArgumentKind::Buffer(index)) {
+                    let name = || argument.name.clone();
                     if buffer.read_only() && argument.writes() {
-                        return Err(Problem::ReadOnly { index, argument: argument.name.clone() });
+                        return Err(Problem::ReadOnly { index, argument: name() });
                     }
                     let needed = (argument.alignment as usize).max(1);
                     let off = (buffer.address() + range.start) % needed;
                     if off != 0 {
-                        return Err(Problem::Alignment {
-                            index,
-                            argument: argument.name.clone(),
-                            off,
-                            needed,
-                        });
+                        return Err(Problem::Alignment { index, argument: name(), off, needed });
                     }
                 }
             }

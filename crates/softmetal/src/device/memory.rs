@@ -5,11 +5,11 @@ use std::{ffi::c_void, ops::Range, ptr};
 use super::{
     Problem,
     bind::{Bindings, Source},
-    non_finite::{Float, finding},
+    non_finite::Float,
     writes,
 };
 use crate::{
-    check::{Access, Checker, Finding, Region},
+    check::{Access, Checker, Finding, Kind, Region},
     library::{ArgumentKind, Kernel},
     runtime::{
         Buffer, Hold,
@@ -29,8 +29,8 @@ impl Storage {
     fn range(&self) -> Range<usize> {
         match self {
             Self::Host(range) => range.clone(),
-            Self::Aligned(a) => a.address()..a.address() + a.bytes().len(),
-            Self::Guarded(g) => g.address()..g.address() + g.bytes().len(),
+            Self::Aligned(a) => addresses(a.bytes()),
+            Self::Guarded(g) => addresses(g.bytes()),
         }
     }
 
@@ -88,7 +88,7 @@ impl Memory {
         for (index, source) in &mut bindings.buffers {
             memory.add_source(*index, source, kernel, checked)?;
         }
-        for &(index, ref source) in &bindings.buffers {
+        for (&index, source) in &bindings.buffers {
             if let Source::Alias { of, offset } = *source {
                 memory.add_alias(index, of, offset, !writes(kernel, index));
             }
@@ -128,7 +128,7 @@ impl Memory {
                 return Ok(());
             }
         };
-        let own = bytes.as_ptr() as usize..bytes.as_ptr() as usize + bytes.len();
+        let own = addresses(bytes);
         let storage = if checked {
             Storage::Guarded(Guarded::copy_of(bytes, 0).map_err(|e| no_memory(index, &e))?)
         } else if own.start.is_multiple_of(Aligned::ALIGN) && (writable || constant) {
@@ -161,7 +161,7 @@ impl Memory {
         bindings: &Bindings<'_>,
         kernel: &Kernel,
     ) -> Result<(), Problem> {
-        let mut ranges: Vec<(u32, Range<usize>)> = shared(bindings, hold.buffer()).collect();
+        let mut ranges: Vec<(u32, Range<usize>)> = shared(bindings, hold.buffer).collect();
         ranges.sort_unstable_by_key(|(index, range)| (range.start, *index));
         for group in ranges.chunk_by({
             let mut end = 0;
@@ -173,22 +173,15 @@ impl Memory {
             let start = group[0].1.start;
             let end = group.iter().map(|(_, r)| r.end).max().unwrap_or(start);
             let index = group.iter().map(|(i, _)| *i).min().unwrap_or(0);
-            let copy = Guarded::copy_of(hold.bytes(start..end), hold.buffer().address() + start)
+            let copy = Guarded::copy_of(hold.bytes(start..end), hold.buffer.address() + start)
                 .map_err(|e| no_memory(index, &e))?;
             let constant = group.iter().all(|(i, _)| !writes(kernel, *i));
             let block = self.blocks.len();
-            self.places.extend(group.iter().map(|(index, r)| Place {
-                index: *index,
-                block,
-                offset: r.start - start,
-            }));
-            self.blocks.push(Block {
-                storage: Storage::Guarded(copy),
-                index,
-                low: 0,
-                writable: true,
-                constant,
-            });
+            let place =
+                |(index, r): &(u32, Range<usize>)| Place { index: *index, block, offset: r.start - start };
+            self.places.extend(group.iter().map(place));
+            let storage = Storage::Guarded(copy);
+            self.blocks.push(Block { storage, index, low: 0, writable: true, constant });
         }
         Ok(())
     }
@@ -200,7 +193,7 @@ impl Memory {
                 && !argument.optional
                 && !self.places.iter().any(|p| p.index == index)
             {
-                self.unbound.push((index, Guarded::empty().map_err(|e| no_memory(index, &e))?));
+                self.unbound.push((index, Guarded::copy_of(&[], 0).map_err(|e| no_memory(index, &e))?));
             }
         }
         Ok(())
@@ -222,22 +215,16 @@ impl Memory {
     pub(super) fn regions(&self) -> Vec<Region> {
         let bound = self.blocks.iter().map(|b| {
             let range = b.storage.range();
-            let access = if b.constant {
-                Access::Const
-            } else if b.writable {
-                Access::Write
-            } else {
-                Access::Input
+            let access = match (b.constant, b.writable) {
+                (true, _) => Access::Const,
+                (false, true) => Access::Write,
+                (false, false) => Access::Input,
             };
             Region { bytes: range.start + b.low..range.end, index: Some(b.index), access }
         });
         let unbound = self.unbound.iter().map(|(index, space)| {
-            let at = space.address();
-            Region {
-                bytes: at - Guarded::MARGIN..at + Guarded::MARGIN,
-                index: Some(*index),
-                access: Access::Unbound,
-            }
+            let bytes = space.address() - Guarded::MARGIN..space.address() + Guarded::MARGIN;
+            Region { bytes, index: Some(*index), access: Access::Unbound }
         });
         bound.chain(unbound).collect()
     }
@@ -251,7 +238,7 @@ impl Memory {
             match source {
                 Source::Output { bytes, .. } => bytes.copy_from_slice(from),
                 Source::Shared { buffer, range } if writes(kernel, *index) => {
-                    if let Some(hold) = holds.iter_mut().find(|h| ptr::eq(h.buffer(), *buffer)) {
+                    if let Some(hold) = holds.iter_mut().find(|h| ptr::eq(h.buffer, *buffer)) {
                         hold.put(range.start, &from[place.offset..][..range.len()]);
                     }
                 }
@@ -261,30 +248,35 @@ impl Memory {
     }
 
     /// The first infinity or NaN that the kernel wrote to each buffer.
-    pub(super) fn non_finite<'t>(
-        &self,
-        kernel: &Kernel,
-        checker: &Checker,
-        type_of: impl Fn(usize) -> &'t str,
-    ) -> Vec<Finding> {
+    pub(super) fn non_finite(&self, kernel: &Kernel, checker: &Checker, types: &[String]) -> Vec<Finding> {
         let mut found = Vec::new();
-        for (n, argument) in kernel.arguments.iter().enumerate() {
+        for (argument, type_text) in kernel.arguments.iter().zip(types) {
             let ArgumentKind::Buffer(index) = argument.kind else { continue };
             let place = self.places.iter().find(|p| p.index == index);
-            let (Some(float), Some(place)) = (Float::of(type_of(n)), place) else { continue };
+            let (Some(float), Some(place)) = (Float::of(type_text), place) else { continue };
             let block = &self.blocks[place.block];
             let Some(bytes) = block.storage.copy().filter(|_| !block.constant) else { continue };
-            let elements = bytes[place.offset..].chunks_exact(float.size()).enumerate();
-            let bad = elements.filter(|(_, e)| !float.is_finite(e)).find_map(|(i, e)| {
+            let mut elements = bytes[place.offset..].chunks_exact(float.size()).enumerate();
+            let bad = elements.find_map(|(i, element)| {
+                let value = float.non_finite(element)?;
                 let at = place.offset + i * float.size() - block.low;
-                Some((i, float.show(e), checker.writer(place.block, at)?))
+                Some((i, value, checker.writer(place.block, at)?))
             });
-            if let Some((i, value, written)) = bad {
-                found.push(finding(index, i, value, written));
+            if let Some((i, value, (pc, who))) = bad {
+                let text = format!("element {i} of buffer {index} is {value}");
+                found.push(Finding {
+                    buffer: Some(index),
+                    ..Finding::error(Kind::NonFinite, who, Some(pc), text)
+                });
             }
         }
         found
     }
+}
+
+fn addresses(bytes: &[u8]) -> Range<usize> {
+    let start = bytes.as_ptr() as usize;
+    start..start + bytes.len()
 }
 
 /// What of a shared buffer is bound, by index.

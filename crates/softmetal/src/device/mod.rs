@@ -20,7 +20,7 @@ pub use problem::Problem;
 use serde::Serialize;
 
 use crate::{
-    check::{CheckOptions, Checker, Report, Resolver},
+    check::{CheckOptions, Checker, Report, Resolver, Symbols},
     diagnostic::Severity,
     error::{Error, Result},
     library::{ArgumentKind, Kernel, Library},
@@ -29,7 +29,6 @@ use crate::{
 
 /// The most threads a threadgroup may have.
 pub const MAX_THREADS: u32 = 1024;
-const STACK: usize = 256 << 10;
 const TIME_LIMIT: Duration = Duration::from_secs(60);
 
 /// Runs kernels on the processors of this machine.
@@ -80,7 +79,6 @@ impl Device {
             seed: 0,
             workers: None,
             time_limit: TIME_LIMIT,
-            stack_size: STACK,
             options: CheckOptions::default(),
         }
     }
@@ -127,7 +125,6 @@ pub struct Dispatch<'a> {
     seed: u64,
     workers: Option<usize>,
     time_limit: Duration,
-    stack_size: usize,
     options: CheckOptions,
 }
 
@@ -139,7 +136,7 @@ impl<'a> Dispatch<'a> {
 
     /// Binds bytes the kernel only reads, from `offset` on.
     pub fn buffer_at(mut self, index: u32, bytes: &'a [u8], offset: usize) -> Self {
-        self.bindings.bind(index, Source::Input { bytes, offset });
+        self.bindings.buffers.insert(index, Source::Input { bytes, offset });
         self
     }
 
@@ -150,32 +147,32 @@ impl<'a> Dispatch<'a> {
 
     /// Binds bytes the kernel may write, from `offset` on.
     pub fn buffer_mut_at(mut self, index: u32, bytes: &'a mut [u8], offset: usize) -> Self {
-        self.bindings.bind(index, Source::Output { bytes, offset });
+        self.bindings.buffers.insert(index, Source::Output { bytes, offset });
         self
     }
 
     /// Binds a part of a shared buffer, which is all of it that the kernel may touch. The same buffer may be bound several
     /// times, also where the parts overlap. Whether the kernel may write is for its argument to say.
     pub fn bind(mut self, index: u32, buffer: &'a Buffer, range: Range<usize>) -> Self {
-        self.bindings.bind(index, Source::Shared { buffer, range });
+        self.bindings.buffers.insert(index, Source::Shared { buffer, range });
         self
     }
 
     /// Binds the memory of buffer `of` once more, from `offset` of it on.
     pub fn alias(mut self, index: u32, of: u32, offset: usize) -> Self {
-        self.bindings.bind(index, Source::Alias { of, offset });
+        self.bindings.buffers.insert(index, Source::Alias { of, offset });
         self
     }
 
     /// Binds a copy of a number or of bytes, as `setBytes` does.
     pub fn value(mut self, index: u32, value: impl Scalar) -> Self {
-        self.bindings.bind(index, Source::Owned(value.to_bytes()));
+        self.bindings.buffers.insert(index, Source::Owned(value.to_bytes()));
         self
     }
 
     /// Sets the length of a `[[threadgroup(index)]]` argument.
     pub fn threadgroup_memory(mut self, index: u32, bytes: u32) -> Self {
-        self.bindings.threadgroup(index, bytes);
+        self.bindings.threadgroup.insert(index, bytes);
         self
     }
 
@@ -225,22 +222,24 @@ impl<'a> Dispatch<'a> {
     }
 
     /// Runs the kernel. Mistakes of the kernel are reports, not errors; an error means that it could not be run.
-    pub fn run(mut self) -> Result<Outcome> {
-        let image = self.library.image().clone();
-        let groups = self.check_sizes()?;
-        let constants = pipeline::resolve(&self.chosen, &self.constants, self.library.constants())
-            .map_err(|p| self.problem(p))?;
+    pub fn run(self) -> Result<Outcome> {
         let kernel = &self.library.kernels()[self.kernel];
-        let unfit = self.bindings.verify(kernel, self.library.name()).map_err(|p| self.problem(p))?;
+        self.try_run(kernel).map_err(|problem| Error::Dispatch { kernel: kernel.name.clone(), problem })
+    }
+
+    fn try_run(mut self, kernel: &Kernel) -> Result<Outcome, Problem> {
+        let image = self.library.image();
+        let groups = self.check_sizes(kernel)?;
+        let constants = pipeline::resolve(&self.chosen, &self.constants, self.library.constants())?;
+        let unfit = self.bindings.verify(kernel, self.library.name())?;
         if !unfit.is_empty() {
             return Ok(Outcome { reports: unfit, ..Outcome::default() });
         }
         let mut holds = self.bindings.hold(kernel);
-        let memory = Memory::of(&mut self.bindings, &holds, kernel, image.checked());
-        let memory = memory.map_err(|p| self.problem(p))?;
+        let memory = Memory::of(&mut self.bindings, &holds, kernel, image.checked())?;
         let workers = self.workers.unwrap_or(if self.seed == 0 { self.device.workers } else { 1 });
         let job = Job {
-            image: &image,
+            image,
             kernel: self.kernel,
             threads: self.threads,
             threadgroup: self.threadgroup,
@@ -250,18 +249,13 @@ impl<'a> Dispatch<'a> {
             constants,
             seed: self.seed,
             workers,
-            stack_size: self.stack_size,
             time_limit: self.time_limit,
         };
         let mut checker = image.checked().then(|| {
             job.image.set_constants(&job.constants);
             let span = image.span();
-            let mut checker = Checker::new(
-                self.options,
-                span.base,
-                span.segments.into_iter().chain([span.tls]).collect(),
-                groups,
-            );
+            let library = span.segments.into_iter().chain([span.tls]).collect();
+            let mut checker = Checker::new(self.options, image.base, library, groups);
             memory.regions().into_iter().for_each(|r| checker.buffer(r));
             checker
         });
@@ -272,13 +266,17 @@ impl<'a> Dispatch<'a> {
         if let Some(checker) = &checker
             && self.options.non_finite
         {
-            found.extend(memory.non_finite(kernel, checker, |n| image.type_of(self.kernel, n)));
+            found.extend(memory.non_finite(kernel, checker, &image.types[self.kernel]));
         }
         let mut reports = Vec::new();
         if !found.is_empty() || !finished.events.is_empty() {
-            let names = (image.path(), self.library.name());
-            let mut resolver =
-                Resolver::new(names, image.base(), &kernel.name, self.threadgroup, self.threads);
+            let mut resolver = Resolver {
+                symbols: Symbols::new(image.path(), self.library.name()),
+                base: image.base,
+                kernel: &kernel.name,
+                threadgroup: self.threadgroup,
+                threads: self.threads,
+            };
             reports.extend(found.into_iter().map(|f| resolver.finding(f)));
             reports.extend(finished.events.into_iter().map(|(e, who)| resolver.event(e, who)));
             distinct(&mut reports, self.options.max_reports);
@@ -287,24 +285,19 @@ impl<'a> Dispatch<'a> {
         Ok(Outcome { stats: finished.stats, reports, elapsed })
     }
 
-    fn problem(&self, problem: Problem) -> Error {
-        Error::Dispatch { kernel: self.library.kernels()[self.kernel].name.clone(), problem }
-    }
-
     /// The grid in threadgroups.
-    fn check_sizes(&self) -> Result<[u32; 3]> {
-        let kernel = &self.library.kernels()[self.kernel];
+    fn check_sizes(&self, kernel: &Kernel) -> Result<[u32; 3], Problem> {
         if self.overflow || self.threads.contains(&0) || self.threadgroup.contains(&0) {
-            return Err(self.problem(Problem::Empty { threads: self.threads, threadgroup: self.threadgroup }));
+            return Err(Problem::Empty { threads: self.threads, threadgroup: self.threadgroup });
         }
         let most = kernel.max_threads.unwrap_or(MAX_THREADS).min(MAX_THREADS);
         let size = self.threadgroup.iter().map(|&n| u64::from(n)).product::<u64>();
         if size > u64::from(most) {
-            return Err(self.problem(Problem::TooManyThreads { threadgroup: self.threadgroup, most }));
+            return Err(Problem::TooManyThreads { threadgroup: self.threadgroup, most });
         }
         let groups: [u32; 3] = [0, 1, 2].map(|a| self.threads[a].div_ceil(self.threadgroup[a]));
         if groups.iter().try_fold(1_u32, |n, &g| n.checked_mul(g)).is_none_or(|n| n == u32::MAX) {
-            return Err(self.problem(Problem::TooManyThreadgroups { groups }));
+            return Err(Problem::TooManyThreadgroups { groups });
         }
         Ok(groups)
     }

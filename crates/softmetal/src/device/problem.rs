@@ -7,124 +7,53 @@ use super::ConstantId;
 /// Why a dispatch cannot run.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
+#[allow(missing_docs, reason = "the messages say what the fields are")]
 pub enum Problem {
     /// Nothing to run, or more than can be counted.
     #[error(
         "{threads:?} threads in threadgroups of {threadgroup:?}: each axis needs at least one and at most 2^32 - 1"
     )]
-    Empty {
-        /// Threads of the grid.
-        threads: [u32; 3],
-        /// Threads of a threadgroup.
-        threadgroup: [u32; 3],
-    },
+    Empty { threads: [u32; 3], threadgroup: [u32; 3] },
     /// The threadgroup is too large.
     #[error("a threadgroup of {threadgroup:?} threads is more than the {most} this kernel can have")]
-    TooManyThreads {
-        /// Threads of a threadgroup.
-        threadgroup: [u32; 3],
-        /// The kernel's limit.
-        most: u32,
-    },
+    TooManyThreads { threadgroup: [u32; 3], most: u32 },
     /// The grid is too large.
     #[error("{groups:?} threadgroups are more than 2^32 - 2")]
-    TooManyThreadgroups {
-        /// Threadgroups per axis.
-        groups: [u32; 3],
-    },
+    TooManyThreadgroups { groups: [u32; 3] },
     /// A buffer index that no kernel can have.
     #[error("buffer index {index}: there are {} slots", crate::runtime::abi::MAX_BUFFERS)]
-    NoSlot {
-        /// The index.
-        index: u32,
-    },
+    NoSlot { index: u32 },
     /// An offset past the end.
     #[error("buffer {index} is bound at offset {offset}, but has only {len} bytes")]
-    Offset {
-        /// The buffer.
-        index: u32,
-        /// The offset.
-        offset: usize,
-        /// Bytes of the whole buffer.
-        len: usize,
-    },
+    Offset { index: u32, offset: usize, len: usize },
     /// A part of a buffer that is not there.
     #[error("buffer {index} is bound to bytes {range:?} of a buffer of {len} bytes")]
-    Range {
-        /// The buffer.
-        index: u32,
-        /// What was bound.
-        range: Range<usize>,
-        /// Bytes of the whole buffer.
-        len: usize,
-    },
+    Range { index: u32, range: Range<usize>, len: usize },
     /// A buffer that can only be read, where the kernel may write.
     #[error("buffer {index} can only be read, but argument `{argument}` may be written")]
-    ReadOnly {
-        /// The buffer.
-        index: u32,
-        /// The argument's name.
-        argument: String,
-    },
+    ReadOnly { index: u32, argument: String },
     /// An address that is no place for the argument's type.
     #[error("buffer {index} is bound {off} bytes off the {needed}-byte alignment of argument `{argument}`")]
-    Alignment {
-        /// The buffer.
-        index: u32,
-        /// The argument's name.
-        argument: String,
-        /// Bytes past the last aligned address.
-        off: usize,
-        /// The alignment of the argument's type.
-        needed: usize,
-    },
+    Alignment { index: u32, argument: String, off: usize, needed: usize },
     /// An alias of nothing.
     #[error("buffer {index} is an alias of buffer {of}, which is not bound to memory of its own")]
-    Alias {
-        /// The alias.
-        index: u32,
-        /// What it names.
-        of: u32,
-    },
+    Alias { index: u32, of: u32 },
     /// A threadgroup argument without a length.
     #[error("threadgroup argument {index} has no length: set one with `threadgroup_memory`")]
-    NoThreadgroupMemory {
-        /// The argument.
-        index: u32,
-    },
+    NoThreadgroupMemory { index: u32 },
     /// More threadgroup memory than a GPU has.
     #[error(
         "{bytes} bytes of threadgroup memory are more than the {} a GPU has",
         crate::runtime::THREADGROUP_MEMORY
     )]
-    ThreadgroupMemory {
-        /// The sum over all arguments.
-        bytes: u64,
-    },
+    ThreadgroupMemory { bytes: u64 },
     /// A function constant that is not in the library.
     #[error("no function constant {id:?}; there are {}", if known.is_empty() { "none".to_owned() } else { known.join(", ") })]
-    NoConstant {
-        /// What was asked for.
-        id: ConstantId,
-        /// Names and indices of those there are.
-        known: Vec<String>,
-    },
+    NoConstant { id: ConstantId, known: Vec<String> },
     /// A value of the wrong size.
     #[error("function constant `{name}` has {needed} bytes, its value has {found}")]
-    ConstantSize {
-        /// The constant.
-        name: String,
-        /// Bytes of the value.
-        found: usize,
-        /// Bytes of the constant.
-        needed: usize,
-    },
+    ConstantSize { name: String, found: usize, needed: usize },
     /// No memory for a guarded copy.
     #[error("no memory for a copy of buffer {index}: {reason}")]
-    Memory {
-        /// The buffer.
-        index: u32,
-        /// What the operating system says.
-        reason: String,
-    },
+    Memory { index: u32, reason: String },
 }

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use super::{ConstantEntry, Rewriter, Target, words::plain};
+use super::{ConstantEntry, Rewriter, Target, scope, words::plain};
 
 /// A constant that must be computed again when function constants change.
 #[derive(Debug)]
@@ -12,28 +12,27 @@ pub(super) struct Derived {
     pub(super) initialiser: String,
 }
 
-const STORAGE: [&str; 5] = ["constant", "constexpr", "const", "static", "inline"];
+/// Words of a declaration that are not its type.
+pub(super) const STORAGE: [&str; 5] = ["constant", "constexpr", "const", "static", "inline"];
 
 impl Rewriter<'_> {
     /// A declaration at namespace scope that is no function and no record.
     pub(super) fn variable(&mut self, range: Range<usize>, template: bool, path: &[String]) {
-        let attribute =
-            self.view.attributes(range.clone()).into_iter().find(|a| a.name == "function_constant");
-        if let Some(attribute) = attribute {
-            let open = range.clone().find(|&index| self.view.at(index) == "[[").unwrap_or(range.end);
+        if let Some(index) = self.view.attribute(range.clone(), "function_constant") {
+            let open = self.view.find(range.clone(), &["[["]);
             let Some(name) = open.checked_sub(1).filter(|&name| name > range.start) else { return };
-            self.function_constant(range, name, plain(&self.view, attribute.argument));
+            self.function_constant(range, name, plain(&self.view, index));
             return;
         }
         if template || !self.view.contains(range.clone(), "constant") {
             return;
         }
-        let Some(equals) = range.clone().find(|&index| self.view.at(index) == "=") else { return };
+        let equals = self.view.find(range.clone(), &["="]);
         let depends = (equals..range.end).any(|index| {
             let word = self.view.at(index);
             self.constants.iter().any(|c| c.name == word) || self.derived.iter().any(|d| d.name == word)
         });
-        if depends && equals > range.start + 1 && self.view.tokens.is_word(equals - 1) {
+        if depends && equals > range.start + 1 && self.view.is_word(equals - 1) {
             self.derived_constant(range, equals, path);
         }
     }
@@ -57,8 +56,7 @@ impl Rewriter<'_> {
                 number = self.constants.len()
             ),
         };
-        let bytes = self.view.bytes(&(range.start..range.end + 1));
-        self.edits.replace(bytes, text);
+        self.replace(&(range.start..range.end + 1), text);
         self.constants.push(ConstantEntry { name, index, type_text });
     }
 
@@ -72,11 +70,8 @@ impl Rewriter<'_> {
                 "static thread_local {type_text} {name}; static void msl_init_{name}() {{ {name} = {value}; }}"
             ),
         };
-        let bytes = self.view.bytes(&(range.start..range.end + 1));
-        self.edits.replace(bytes, text);
-        let scope =
-            path.iter().filter(|p| !p.is_empty()).map(|p| format!("{p}::")).collect::<Vec<_>>().concat();
-        self.derived.push(Derived { initialiser: format!("{scope}msl_init_{name}"), name });
+        self.replace(&(range.start..range.end + 1), text);
+        self.derived.push(Derived { initialiser: format!("{}msl_init_{name}", scope(path)), name });
     }
 
     fn type_without_storage(&self, range: Range<usize>) -> String {

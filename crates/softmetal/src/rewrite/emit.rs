@@ -59,17 +59,14 @@ impl Rewriter<'_> {
                 self.blank(body);
             }
         }
-        let mut tail = String::new();
+        let mut text = self.edits.apply(&self.view.text);
         if !matches!(self.target, Target::Ptx { .. }) {
-            let calls: Vec<String> =
-                self.derived.iter().map(|derived| format!(" {}();", derived.initialiser)).collect();
-            let calls = calls.concat();
-            tail = format!(
-                "\n# 1 \"<softmetal>\"\nstatic void msl_init_derived() {{{calls} }}\n\
-                 static ::msl::reginit msl_reginit_(&msl_init_derived);\n"
-            );
+            text += "\n# 1 \"<softmetal>\"\nstatic void msl_init_derived() {";
+            for derived in &self.derived {
+                let _ = write!(text, " {}();", derived.initialiser);
+            }
+            text += " }\nstatic ::msl::reginit msl_reginit_(&msl_init_derived);\n";
         }
-        let text = self.edits.apply(&self.view.text) + &tail;
         Ok(Rewritten { text, kernels, constants: self.constants, warnings: self.warnings })
     }
 
@@ -108,11 +105,9 @@ impl Rewriter<'_> {
         }
         match (&self.functions[function].max_threads, entry.function.find('<')) {
             (Some(companion), Some(arguments)) if companion.starts_with("msl_limit_") => {
-                let scope: String = match entry.function[..arguments].rsplit_once("::") {
-                    Some((scope, _)) => format!("{scope}::"),
-                    None => String::new(),
-                };
-                format!("{scope}{companion}{}::value", &entry.function[arguments..])
+                let (name, arguments) = entry.function.split_at(arguments);
+                let scope = name.rfind("::").map_or("", |colons| &name[..colons + 2]);
+                format!("{scope}{companion}{arguments}::value")
             }
             (Some(limit), _) if !limit.starts_with("msl_limit_") => limit.clone(),
             _ => "0".to_owned(),
@@ -159,7 +154,7 @@ fn ptx_entry(number: usize, kernel: &KernelEntry) -> String {
     let arguments = (0..count).map(|index| format!("void* b{index}, ")).collect::<Vec<_>>().concat();
     let pointers: Vec<String> = (0..count).map(|index| format!("::msl::as_global(b{index})")).collect();
     let pointers = if pointers.is_empty() { "nullptr".to_owned() } else { pointers.join(", ") };
-    let symbol: String = host_name.chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '_' }).collect();
+    let symbol = ptx_symbol(host_name);
     let head = format!(
         "extern \"C\" __attribute__((nvptx_kernel,used)) void msl_entry_{number}({arguments}::msl::tgoff tgm)"
     );
@@ -170,38 +165,20 @@ fn ptx_entry(number: usize, kernel: &KernelEntry) -> String {
     )
 }
 
+/// The name in PTX of a kernel.
+pub(crate) fn ptx_symbol(host_name: &str) -> String {
+    host_name.chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '_' }).collect()
+}
+
 fn semantics(parameters: &[Parameter]) -> String {
     let each = parameters.iter().map(|parameter| match &parameter.semantic {
         Semantic::Buffer { index, optional: false } => format!("::msl::BUF+({index})"),
         Semantic::Buffer { index, optional: true } => format!("::msl::FCB+({index})"),
         Semantic::Threadgroup { index } => format!("::msl::TGM+({index})"),
-        Semantic::BuiltIn(built_in) => format!("::msl::{}", code(*built_in)),
+        Semantic::BuiltIn(built_in) => format!("::msl::{}", BuiltIn::ALL[*built_in as usize].2),
         Semantic::Unsupported(_) => String::from("0"),
     });
     each.collect::<Vec<_>>().join(", ")
-}
-
-/// The enumerator of `msl_entry.h`.
-fn code(built_in: BuiltIn) -> &'static str {
-    match built_in {
-        BuiltIn::ThreadPositionInGrid => "TPIG",
-        BuiltIn::ThreadgroupPositionInGrid => "TGPIG",
-        BuiltIn::ThreadPositionInThreadgroup => "TPITG",
-        BuiltIn::ThreadIndexInThreadgroup => "TIITG",
-        BuiltIn::ThreadIndexInSimdgroup => "TIISG",
-        BuiltIn::SimdgroupIndexInThreadgroup => "SGITG",
-        BuiltIn::ThreadsPerThreadgroup => "TPTG",
-        BuiltIn::ThreadgroupsPerGrid => "TGPG",
-        BuiltIn::ThreadsPerGrid => "TPG",
-        BuiltIn::SimdgroupsPerThreadgroup => "SGPTG",
-        BuiltIn::ThreadsPerSimdgroup => "TPSG",
-        BuiltIn::ThreadIndexInQuadgroup => "QIDX",
-        BuiltIn::QuadgroupIndexInThreadgroup => "QGRP",
-        BuiltIn::DispatchThreadsPerThreadgroup => "DTPTG",
-        BuiltIn::QuadgroupsPerThreadgroup => "QGPTG",
-        BuiltIn::GridOrigin => "GORG",
-        BuiltIn::GridSize => "GSIZE",
-    }
 }
 
 /// A C string literal.

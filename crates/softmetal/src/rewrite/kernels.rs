@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use super::{Parameter, Rewriter, Semantic, words::plain};
+use super::{Parameter, Rewriter, Semantic, scope, words::plain};
 use crate::{
     error::{Error, Result},
     lexer::Kind,
@@ -76,16 +76,12 @@ impl Rewriter<'_> {
             self.left_out.insert(name);
             return Ok(());
         }
-        if self.view.at(head.start) == "extern" && self.view.tokens.kind(head.start + 1) == Some(Kind::Text) {
+        if self.view.at(head.start) == "extern" && self.view.kind(head.start + 1) == Some(Kind::Text) {
             // `extern "C" static` is an error in C++.
             self.blank(&(head.start..head.start + 2));
         }
-        let attributes = self.view.attributes(head.start..head.body);
-        let limit = attributes.iter().find(|a| a.name == "max_total_threads_per_threadgroup");
-        let limit = limit.map(|attribute| plain(&self.view, attribute.argument.clone()));
-        let host_name = attributes.iter().find(|a| a.name == "host_name");
-        let host_name =
-            host_name.and_then(|a| self.view.string(a.argument.clone())).unwrap_or_else(|| name.clone());
+        let (host_name, limit) = self.host_name_and_limit(head.start..head.body);
+        let host_name = host_name.unwrap_or_else(|| name.clone());
         let number = self.functions.len();
         let max_threads = match (&head.template, limit) {
             (Some(template), Some(limit)) => {
@@ -95,23 +91,22 @@ impl Rewriter<'_> {
                 let text = format!(
                     "template<{template}> struct {companion} {{ static constexpr unsigned value = (unsigned)({limit}); }}; "
                 );
-                let start = self.view.tokens.start(head.start);
+                let start = self.view.start(head.start);
                 self.edits.replace(start..start, text);
                 Some(companion)
             }
             (_, limit) => limit,
         };
         if head.template.is_none() {
-            let end = self.view.tokens.end(self.view.skip(head.body) - 1);
+            let end = self.view.end(self.view.skip(head.body) - 1);
             // In full: `using namespace metal` may bring another function of that name.
-            let scope = path.iter().filter(|scope| !scope.is_empty()).map(|scope| format!("{scope}::"));
-            let function = format!("::{}{name}", scope.collect::<String>());
+            let function = format!("::{}{name}", scope(path));
             self.entries.push(Entry {
                 host_name,
                 function,
                 base: Base::Function(number),
                 bytes: end..end,
-                anchor: self.view.tokens.start(name_at),
+                anchor: self.view.start(name_at),
                 max_threads: max_threads.clone(),
             });
         }
@@ -134,11 +129,7 @@ impl Rewriter<'_> {
     /// entries, others only cost time.
     pub(super) fn instantiation(&mut self, range: Range<usize>, path: &[String]) {
         let whole = range.start..range.end + 1;
-        let attributes = self.view.attributes(range.clone());
-        let host_name = attributes
-            .iter()
-            .find(|a| a.name == "host_name")
-            .and_then(|a| self.view.string(a.argument.clone()));
+        let (host_name, max_threads) = self.host_name_and_limit(range.clone());
         let Some((name_at, end)) = self.instantiated(range.clone()) else {
             self.blank(&whole);
             return;
@@ -152,19 +143,24 @@ impl Rewriter<'_> {
             return;
         }
         let mut begin = name_at;
-        while begin >= 2 && self.view.before(begin) == "::" && self.view.tokens.is_word(begin - 2) {
+        while begin >= 2 && self.view.before(begin) == "::" && self.view.is_word(begin - 2) {
             begin -= 2;
         }
         let function = plain(&self.view, begin..end);
-        let limit = attributes.iter().find(|a| a.name == "max_total_threads_per_threadgroup");
         self.entries.push(Entry {
             host_name: host_name.unwrap_or_else(|| self.view.spelling(begin..end)).trim().to_owned(),
             function,
             base: Base::Named { name, path: path.to_vec(), anchor_token: name_at },
             bytes: self.view.bytes(&whole),
-            anchor: self.view.tokens.start(range.start),
-            max_threads: limit.map(|attribute| plain(&self.view, attribute.argument.clone())),
+            anchor: self.view.start(range.start),
+            max_threads,
         });
+    }
+
+    fn host_name_and_limit(&self, range: Range<usize>) -> (Option<String>, Option<String>) {
+        let name = self.view.attribute(range.clone(), "host_name");
+        let limit = self.view.attribute(range, "max_total_threads_per_threadgroup");
+        (name.and_then(|name| self.view.string(name)), limit.map(|limit| plain(&self.view, limit)))
     }
 
     /// The name in an explicit instantiation, and one past its template arguments.
@@ -172,10 +168,10 @@ impl Rewriter<'_> {
         let mut last = range.end.checked_sub(1)?;
         // Attributes and parameter lists may follow the name.
         while last > range.start && matches!(self.view.at(last), ")" | "]") {
-            last = self.view.tokens.open(last)?.checked_sub(1)?;
+            last = self.view.open(last)?.checked_sub(1)?;
         }
         if self.view.at(last) != ">" {
-            return (last > range.start && self.view.tokens.is_word(last)).then_some((last, last + 1));
+            return (last > range.start && self.view.is_word(last)).then_some((last, last + 1));
         }
         let (mut depth, mut at) = (0_usize, last);
         while at > range.start {
@@ -184,10 +180,10 @@ impl Rewriter<'_> {
                 "<" => {
                     depth -= 1;
                     if depth == 0 {
-                        return self.view.tokens.is_word(at - 1).then_some((at - 1, last + 1));
+                        return self.view.is_word(at - 1).then_some((at - 1, last + 1));
                     }
                 }
-                ")" | "]" | "}" => at = self.view.tokens.open(at)?,
+                ")" | "]" | "}" => at = self.view.open(at)?,
                 _ => {}
             }
             at = at.checked_sub(1)?;
@@ -197,10 +193,7 @@ impl Rewriter<'_> {
 
     fn parameters(&mut self, range: Range<usize>, kernel: &str) -> Result<Vec<Parameter>> {
         let parts: Vec<_> = self.view.split_commas(range).into_iter().filter(|p| !self.is_void(p)).collect();
-        let mut declared = Vec::new();
-        for part in &parts {
-            declared.push(self.declared_semantic(part.clone()));
-        }
+        let declared: Vec<_> = parts.iter().map(|part| self.declared_semantic(part.clone())).collect();
         let taken = |threadgroup: bool| -> Vec<u32> {
             let index = declared.iter().flatten().filter_map(|semantic| match semantic {
                 Semantic::Buffer { index, .. } if !threadgroup => number(index),
@@ -221,7 +214,7 @@ impl Rewriter<'_> {
                 None if self.is_texture(part.clone()) => Semantic::Unsupported("texture".into()),
                 None if !self.points(part.clone()) => {
                     return Err(Error::Syntax {
-                        at: self.view.text.location(self.view.tokens.start(part.start)),
+                        at: self.view.text.location(self.view.start(part.start)),
                         message: format!(
                             "parameter `{}` of kernel `{kernel}` is a value and needs an attribute that says where it comes from",
                             self.view.spelling(part)
@@ -245,8 +238,8 @@ impl Rewriter<'_> {
     fn template_names(&self, template: Range<usize>) -> Vec<String> {
         let parts = self.view.split_commas(template).into_iter();
         let names = parts.filter_map(|part| {
-            let end = part.clone().find(|&index| self.view.at(index) == "=").unwrap_or(part.end);
-            (part.start..end).next_back().filter(|&index| self.view.tokens.is_word(index))
+            let end = self.view.find(part.clone(), &["="]);
+            (part.start..end).next_back().filter(|&index| self.view.is_word(index))
         });
         names.map(|index| self.view.at(index).to_owned()).collect()
     }
@@ -278,7 +271,7 @@ impl Rewriter<'_> {
     }
 
     fn type_text(&self, part: Range<usize>, name: Option<usize>) -> String {
-        let stop = part.clone().find(|&index| self.view.at(index) == "[[").unwrap_or(part.end);
+        let stop = self.view.find(part.clone(), &["[["]);
         match name.filter(|&name| name < stop) {
             Some(name) => {
                 let (front, back) =
@@ -317,28 +310,11 @@ fn number(text: &str) -> Option<u32> {
 }
 
 fn built_in(attribute: &str) -> Option<BuiltIn> {
-    Some(match attribute {
-        "thread_position_in_grid" => BuiltIn::ThreadPositionInGrid,
-        "threadgroup_position_in_grid" => BuiltIn::ThreadgroupPositionInGrid,
-        "thread_position_in_threadgroup" => BuiltIn::ThreadPositionInThreadgroup,
-        "thread_index_in_threadgroup" => BuiltIn::ThreadIndexInThreadgroup,
-        "thread_index_in_simdgroup" => BuiltIn::ThreadIndexInSimdgroup,
-        "simdgroup_index_in_threadgroup" => BuiltIn::SimdgroupIndexInThreadgroup,
-        "threads_per_threadgroup" => BuiltIn::ThreadsPerThreadgroup,
-        "dispatch_threads_per_threadgroup" => BuiltIn::DispatchThreadsPerThreadgroup,
-        "threadgroups_per_grid" => BuiltIn::ThreadgroupsPerGrid,
-        "threads_per_grid" => BuiltIn::ThreadsPerGrid,
-        "simdgroups_per_threadgroup" | "dispatch_simdgroups_per_threadgroup" => {
-            BuiltIn::SimdgroupsPerThreadgroup
-        }
-        "threads_per_simdgroup" | "thread_execution_width" => BuiltIn::ThreadsPerSimdgroup,
-        "thread_index_in_quadgroup" => BuiltIn::ThreadIndexInQuadgroup,
-        "quadgroup_index_in_threadgroup" => BuiltIn::QuadgroupIndexInThreadgroup,
-        "quadgroups_per_threadgroup" | "dispatch_quadgroups_per_threadgroup" => {
-            BuiltIn::QuadgroupsPerThreadgroup
-        }
-        "grid_origin" => BuiltIn::GridOrigin,
-        "grid_size" => BuiltIn::GridSize,
-        _ => return None,
-    })
+    let attribute = match attribute {
+        "dispatch_simdgroups_per_threadgroup" => "simdgroups_per_threadgroup",
+        "dispatch_quadgroups_per_threadgroup" => "quadgroups_per_threadgroup",
+        "thread_execution_width" => "threads_per_simdgroup",
+        other => other,
+    };
+    BuiltIn::ALL.iter().find(|(_, name, _)| *name == attribute).map(|(built_in, ..)| *built_in)
 }

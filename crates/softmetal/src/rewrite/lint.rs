@@ -1,10 +1,11 @@
 //! Metal to C++ for OpenCL, which has address spaces: for the lint, which wants them checked, not dropped.
 
-use std::{collections::HashSet, fmt::Write as _, ops::Range};
+use std::{collections::HashSet, fmt::Write as _};
 
 use super::{
+    constants::STORAGE,
     text::{Edits, Text},
-    tokens::{Tokens, View},
+    tokens::View,
     words,
 };
 use crate::{error::Result, lexer::Kind};
@@ -23,15 +24,10 @@ fn replacement(word: &str) -> Option<&'static str> {
 
 /// Rewrites what `clang -E` made of a source. Nothing that would run: only types matter.
 pub(crate) fn rewrite_for_lint(text: Text) -> Result<String> {
-    let tokens = Tokens::new(&text)?;
-    let mut lint = Lint {
-        view: View { text, tokens },
-        edits: Edits::default(),
-        constants: HashSet::new(),
-        variables: 0,
-    };
+    let mut lint =
+        Lint { view: View::new(text)?, edits: Edits::default(), constants: HashSet::new(), variables: 0 };
     let mut index = 0;
-    while index < lint.view.tokens.len() {
+    while index < lint.view.len() {
         index = lint.token(index);
     }
     Ok(lint.edits.apply(&lint.view.text))
@@ -52,27 +48,21 @@ impl Lint {
             return next;
         }
         let view = &self.view;
-        if let Some(close) = view.tokens.close(index).filter(|_| token_is(view, index, "[[")) {
-            let bytes = view.bytes(&(index..close + 1));
-            self.edits.replace(bytes, String::new());
-            return close + 1;
-        }
-        if let Some(next) = words::coherent(view, index) {
-            let bytes = view.bytes(&(index..next));
-            self.edits.replace(bytes, String::new());
+        let dropped =
+            (view.at(index) == "[[").then(|| view.skip(index)).or_else(|| words::coherent(view, index));
+        if let Some(next) = dropped {
+            self.edits.replace(view.bytes(&(index..next)), String::new());
             return next;
         }
-        let bytes = view.bytes(&(index..index + 1));
-        match self.word(index) {
-            Some(text) => self.edits.overwrite(bytes, &text),
-            None => return index + 1,
+        if let Some(text) = self.word(index) {
+            self.edits.overwrite(view.bytes(&(index..index + 1)), &text);
         }
         index + 1
     }
 
     fn word(&self, index: usize) -> Option<String> {
         let token = self.view.at(index);
-        match self.view.tokens.kind(index) {
+        match self.view.kind(index) {
             Some(Kind::Word) => replacement(token).map(str::to_owned),
             // C++ for OpenCL has the suffix h.
             Some(Kind::Number) => words::literal(token).filter(|literal| !literal.ends_with("f16")),
@@ -87,12 +77,11 @@ impl Lint {
     /// `constant bool x [[function_constant(0)]];` or `constant bool y = !x;`: a value that nobody knows here.
     fn function_constant(&mut self, index: usize) -> Option<usize> {
         let view = &self.view;
-        let qualifier = |word: &str| matches!(word, "constant" | "constexpr" | "const" | "static" | "inline");
-        if !qualifier(view.at(index)) || !self.starts_statement(index) {
+        if !STORAGE.contains(&view.at(index)) || !self.starts_statement(index) {
             return None;
         }
-        let end = view.semicolon(index, view.tokens.len());
-        let declares = (index..end).any(|i| view.at(i) == "constant");
+        let end = view.semicolon(index, view.len());
+        let declares = view.contains(index..end, "constant");
         if !declares
             || (index..end).any(|i| matches!(view.at(i), "{" | "(" | "*") && !self.in_initialiser(index, i))
         {
@@ -108,7 +97,8 @@ impl Lint {
             return None;
         }
         let name = view.at(stop - 1).to_owned();
-        let kind: Vec<&str> = (index..stop - 1).map(|i| view.at(i)).filter(|word| !qualifier(word)).collect();
+        let kind: Vec<&str> =
+            (index..stop - 1).map(|i| view.at(i)).filter(|word| !STORAGE.contains(word)).collect();
         let text = format!("extern const {} {name};", kind.join(" "));
         let bytes = view.bytes(&(index..end + 1));
         self.constants.insert(name);
@@ -127,61 +117,20 @@ impl Lint {
         if view.at(index) != "threadgroup" || !self.starts_statement(index) {
             return None;
         }
-        let end = view.semicolon(index, view.tokens.len());
-        let mut stop = end;
-        let mut names = Vec::new();
-        let mut at = index + 1;
-        while at < end {
-            match view.at(at) {
-                "*" | "&" | "(" => return None,
-                "=" => {
-                    stop = at;
-                    break;
-                }
-                "<" => {
-                    at = view.skip_angles(at)?;
-                    continue;
-                }
-                _ => {}
-            }
-            if view.tokens.is_word(at) && matches!(view.at(at + 1), "[" | "," | ";" | "=" | "[[") {
-                names.push(view.at(at).to_owned());
-            }
-            at = view.skip(at);
-        }
-        if names.is_empty() {
-            return None;
-        }
-        let number = self.variables;
+        let end = view.semicolon(index, view.len());
+        let declared = view.declarators(index + 1..end).filter(|declared| !declared.is_empty())?;
+        let word = |i| Some((i + 1, self.word(i)?));
+        let members: Vec<String> =
+            declared.iter().map(|one| words::spelled(view, one.tokens.clone(), word)).collect();
+        let (number, members) = (self.variables, members.join(", "));
         let mut text = format!(
-            "struct msl_tgs_{number} {{ {}; }}; __local msl_tgs_{number}& msl_tgv_{number} = *(__local msl_tgs_{number}*)0;",
-            self.spelling(index + 1..stop)
+            "struct msl_tgs_{number} {{ {members}; }}; __local msl_tgs_{number}& msl_tgv_{number} = *(__local msl_tgs_{number}*)0;"
         );
-        for name in names {
+        for name in declared.iter().map(|one| view.at(one.name)) {
             let _ = write!(text, " auto& {name} = msl_tgv_{number}.{name};");
         }
         self.variables += 1;
-        let bytes = self.view.bytes(&(index..end + 1));
-        self.edits.replace(bytes, text);
+        self.edits.replace(self.view.bytes(&(index..end + 1)), text);
         Some(end + 1)
     }
-
-    fn spelling(&self, range: Range<usize>) -> String {
-        let mut out = String::new();
-        let mut at = range.start;
-        while at < range.end {
-            if let Some(close) = self.view.tokens.close(at).filter(|_| token_is(&self.view, at, "[[")) {
-                at = close + 1;
-                continue;
-            }
-            out.push_str(&self.word(at).unwrap_or_else(|| self.view.at(at).to_owned()));
-            out.push(' ');
-            at += 1;
-        }
-        out
-    }
-}
-
-fn token_is(view: &View, index: usize, token: &str) -> bool {
-    view.at(index) == token
 }

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use super::{Rewriter, Target, words::plain};
+use super::{Rewriter, Target, tokens::View, words::plain};
 
 impl Rewriter<'_> {
     pub(super) fn locals(&mut self, body: Range<usize>) {
@@ -19,7 +19,7 @@ impl Rewriter<'_> {
         loop {
             start = match self.view.before(start) {
                 "static" | "volatile" | "const" | "constexpr" => start - 1,
-                ")" => match self.view.tokens.open(start - 1) {
+                ")" => match self.view.open(start - 1) {
                     Some(open) if self.view.before(open) == "alignas" => open - 1,
                     _ => break,
                 },
@@ -30,23 +30,21 @@ impl Rewriter<'_> {
             return keyword + 1;
         }
         let semicolon = self.view.semicolon(keyword, end);
-        let declarators = self.view.split_commas(keyword + 1..semicolon);
-        let (mut names, mut members, mut initialised) = (Vec::new(), Vec::new(), false);
-        for declarator in declarators {
-            let Some((name, stop)) = self.declarator(declarator.clone()) else { return keyword + 1 };
-            initialised |= stop < declarator.end;
-            names.push(self.view.at(name).to_owned());
-            members.push(plain(&self.view, declarator.start..stop));
-        }
-        if names.is_empty() || self.view.at(semicolon) != ";" {
+        let declared = self.view.declarators(keyword + 1..semicolon).unwrap_or_default();
+        if declared.is_empty() || self.view.at(semicolon) != ";" {
             return keyword + 1;
         }
+        let names: Vec<String> = declared.iter().map(|one| self.view.at(one.name).to_owned()).collect();
+        let members: Vec<String> = declared.iter().map(|one| plain(&self.view, one.tokens.clone())).collect();
+        let initialised = declared.iter().any(|one| one.initialised);
         if initialised {
             let message =
                 format!("threadgroup variable `{}` has an initialiser: taken as zeros", names.join("`, `"));
             self.warn(keyword, message);
         }
-        let qualifiers: Vec<&str> = plain_qualifiers(&self.view, start..keyword);
+        let words = (start..keyword).map(|index| self.view.at(index));
+        let qualifiers: Vec<&str> =
+            words.filter(|word| !matches!(*word, "static" | "const" | "constexpr")).collect();
         let number = self.threadgroup_variables;
         self.threadgroup_variables += 1;
         let slot = match self.target {
@@ -59,49 +57,54 @@ impl Rewriter<'_> {
                 format!("auto& msl_tgv_{number} = ::msl::tg_var<msl_tgs_{number}>({zero});")
             }
         };
-        let references = names
-            .iter()
-            .map(|name| format!(" auto& {name} = msl_tgv_{number}.{name};"))
-            .collect::<Vec<_>>()
-            .concat();
+        let references = names.iter().map(|name| format!(" auto& {name} = msl_tgv_{number}.{name};"));
+        let references = references.collect::<Vec<_>>().concat();
         let text = format!(
             "struct msl_tgs_{number} {{ {} {}; }}; {slot}{references}",
             qualifiers.join(" "),
             members.join(", ")
         );
-        let bytes = self.view.bytes(&(start..semicolon + 1));
-        self.edits.replace(bytes, text);
+        self.replace(&(start..semicolon + 1), text);
         semicolon + 1
     }
+}
 
-    /// The name of a declarator and where its initialiser begins; `None` for pointers and references.
-    fn declarator(&self, range: Range<usize>) -> Option<(usize, usize)> {
+/// One of the variables that a declaration declares.
+pub(super) struct Declarator {
+    /// The token that names it.
+    pub(super) name: usize,
+    /// All but its initialiser; the first one's begin with the type.
+    pub(super) tokens: Range<usize>,
+    initialised: bool,
+}
+
+impl View {
+    /// What `T a[N], b = 1` declares; `None` if a pointer or a reference is among them.
+    pub(super) fn declarators(&self, range: Range<usize>) -> Option<Vec<Declarator>> {
+        self.split_commas(range).into_iter().map(|part| self.declarator(part)).collect()
+    }
+
+    fn declarator(&self, range: Range<usize>) -> Option<Declarator> {
         let (mut name, mut at) = (None, range.start);
-        let record = matches!(self.view.at(at), "struct" | "union");
+        let record = matches!(self.at(at), "struct" | "union");
         while at < range.end {
-            match self.view.at(at) {
+            match self.at(at) {
                 "*" | "&" | "&&" => return None,
-                "(" if matches!(self.view.at(at + 1), "*" | "&") => return None,
-                "<" if self.view.tokens.is_word(at.saturating_sub(1)) => {
-                    at = self.view.skip_angles(at)?;
+                "(" if matches!(self.at(at + 1), "*" | "&") => return None,
+                "<" if self.is_word(at.saturating_sub(1)) => {
+                    at = self.skip_angles(at)?;
                     continue;
                 }
                 "=" => break,
                 "{" if !record => break,
                 // `x[N]`: what follows the name cannot be one.
                 "[" => {}
-                _ if self.view.tokens.is_word(at) => name = Some(at),
+                _ if self.is_word(at) => name = Some(at),
                 _ => {}
             }
-            at = self.view.skip(at);
+            at = self.skip(at);
         }
-        Some((name?, at.min(range.end)))
+        let tokens = range.start..at.min(range.end);
+        Some(Declarator { name: name?, initialised: tokens.end < range.end, tokens })
     }
-}
-
-fn plain_qualifiers(view: &super::View, range: Range<usize>) -> Vec<&str> {
-    range
-        .map(|index| view.at(index))
-        .filter(|word| !matches!(*word, "static" | "const" | "constexpr"))
-        .collect()
 }

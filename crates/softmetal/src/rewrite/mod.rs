@@ -26,13 +26,17 @@ mod text;
 mod tokens;
 mod words;
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::{
+    collections::{BTreeMap, HashMap, HashSet},
+    ops::Range,
+};
 
+pub(crate) use emit::ptx_symbol;
 pub(crate) use lint::rewrite_for_lint;
 use serde::Serialize;
 use text::Edits;
 pub(crate) use text::Text;
-use tokens::{Tokens, View};
+use tokens::View;
 
 use crate::{
     diagnostic::{Diagnostic, Severity},
@@ -111,19 +115,12 @@ pub struct Parameter {
 /// Where a parameter's value comes from. Indices are C++ constant expressions, nearly always plain numbers.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
+#[allow(missing_docs, reason = "all indices are alike")]
 pub enum Semantic {
-    /// `[[buffer(index)]]`, or the next free one.
-    Buffer {
-        /// The index as C++.
-        index: String,
-        /// A function constant may switch it off.
-        optional: bool,
-    },
+    /// `[[buffer(index)]]`, or the next free one. A function constant may switch it off if it is optional.
+    Buffer { index: String, optional: bool },
     /// `[[threadgroup(index)]]`, or the next free one.
-    Threadgroup {
-        /// The index as C++.
-        index: String,
-    },
+    Threadgroup { index: String },
     /// A position or a size.
     BuiltIn(BuiltIn),
     /// Something this crate does not run (textures, samplers); the kernel gets no entry.
@@ -149,9 +146,8 @@ pub fn rewrite(preprocessed: &str, shim: &str, target: &Target, selection: &Sele
 }
 
 pub(crate) fn rewrite_text(text: Text, target: &Target, selection: &Selection) -> Result<Rewritten> {
-    let tokens = Tokens::new(&text)?;
     let mut rewriter = Rewriter {
-        view: View { text, tokens },
+        view: View::new(text)?,
         edits: Edits::default(),
         target,
         selection,
@@ -164,10 +160,15 @@ pub(crate) fn rewrite_text(text: Text, target: &Target, selection: &Selection) -
         threadgroup_variables: 0,
         warnings: Vec::new(),
     };
-    let end = rewriter.view.tokens.len();
+    let end = rewriter.view.len();
     rewriter.scope(0..end, &mut Vec::new())?;
     words::rewrite_words(&rewriter.view, &mut rewriter.edits);
     rewriter.finish()
+}
+
+/// The namespaces of a path, as they stand before a name.
+fn scope(path: &[String]) -> String {
+    path.iter().filter(|name| !name.is_empty()).flat_map(|name| [name.as_str(), "::"]).collect()
 }
 
 #[derive(Debug)]
@@ -189,14 +190,18 @@ struct Rewriter<'a> {
 }
 
 impl Rewriter<'_> {
+    /// Replaces tokens; what follows stays in its place.
+    fn replace(&mut self, range: &Range<usize>, text: String) {
+        self.edits.replace(self.view.bytes(range), text);
+    }
+
     /// Removes tokens; what follows stays in its place.
-    fn blank(&mut self, range: &std::ops::Range<usize>) {
-        let bytes = self.view.bytes(range);
-        self.edits.replace(bytes, String::new());
+    fn blank(&mut self, range: &Range<usize>) {
+        self.replace(range, String::new());
     }
 
     fn warn(&mut self, index: usize, message: String) {
-        let at = Some(self.view.text.location(self.view.tokens.start(index)));
+        let at = Some(self.view.text.location(self.view.start(index)));
         self.warnings.push(Diagnostic { severity: Severity::Warning, at, message, notes: Vec::new() });
     }
 }

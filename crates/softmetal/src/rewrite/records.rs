@@ -5,11 +5,20 @@ use std::collections::HashSet;
 use super::Rewriter;
 use crate::error::Result;
 
+/// The body of a struct or class.
+struct Record<'c> {
+    class: &'c str,
+    /// The brace that closes it.
+    end: usize,
+    /// Signatures without address spaces.
+    methods: HashSet<String>,
+}
+
 impl Rewriter<'_> {
     /// Visits the members between the braces at `open`.
     pub(super) fn record(&mut self, open: usize, class: &str) -> Result<()> {
-        let Some(close) = self.view.tokens.close(open) else { return Ok(()) };
-        let mut methods = HashSet::new();
+        let Some(close) = self.view.close(open) else { return Ok(()) };
+        let mut record = Record { class, end: close, methods: HashSet::new() };
         let mut at = open + 1;
         while at < close {
             let access =
@@ -17,20 +26,14 @@ impl Rewriter<'_> {
             at = match self.view.at(at) {
                 ";" => at + 1,
                 _ if access => at + 2,
-                _ => self.member(at, close, class, &mut methods)?.max(at + 1),
+                _ => self.member(at, &mut record)?.max(at + 1),
             };
         }
         Ok(())
     }
 
-    fn member(
-        &mut self,
-        start: usize,
-        end: usize,
-        class: &str,
-        methods: &mut HashSet<String>,
-    ) -> Result<usize> {
-        let mut at = start;
+    fn member(&mut self, start: usize, record: &mut Record) -> Result<usize> {
+        let (mut at, end) = (start, record.end);
         while at < end {
             match self.view.at(at) {
                 "template" if self.view.at(at + 1) == "<" => {
@@ -38,8 +41,7 @@ impl Rewriter<'_> {
                     continue;
                 }
                 "struct" | "class" | "union" => {
-                    let stop =
-                        (at..end).find(|&i| matches!(self.view.at(i), "{" | ";" | "(" | "=")).unwrap_or(end);
+                    let stop = self.view.find(at..end, &["{", ";", "(", "="]);
                     if self.view.at(stop) == "{" {
                         let name = self.record_name(at, stop);
                         self.record(stop, &name)?;
@@ -48,26 +50,20 @@ impl Rewriter<'_> {
                     at = stop.max(at + 1);
                     continue;
                 }
-                "<" if self.view.tokens.is_word(at.saturating_sub(1)) => {
+                "<" if self.view.is_word(at.saturating_sub(1)) => {
                     at = self.view.skip_angles(at).unwrap_or(at + 1);
                     continue;
                 }
                 "operator" => {
-                    at += 1;
-                    while at < end && self.view.at(at) != "(" {
-                        at += 1;
-                    }
-                    if self.view.at(at + 1) == ")" && self.view.at(at + 2) == "(" {
-                        at += 2;
-                    }
-                    return Ok(self.method(start, at, end, class, methods));
+                    at = self.view.operator_parameters(at, end);
+                    return Ok(self.method(start, at, record));
                 }
                 "(" if !matches!(
                     self.view.before(at),
                     "decltype" | "alignas" | "__attribute__" | "explicit"
                 ) =>
                 {
-                    return Ok(self.method(start, at, end, class, methods));
+                    return Ok(self.method(start, at, record));
                 }
                 "=" | "{" | ";" => return Ok(self.view.semicolon(at, end) + 1),
                 _ => {}
@@ -78,15 +74,9 @@ impl Rewriter<'_> {
     }
 
     /// A member with a parameter list at `paren`.
-    fn method(
-        &mut self,
-        start: usize,
-        paren: usize,
-        end: usize,
-        class: &str,
-        methods: &mut HashSet<String>,
-    ) -> usize {
-        let Some(close) = self.view.tokens.close(paren) else { return end };
+    fn method(&mut self, start: usize, paren: usize, record: &mut Record) -> usize {
+        let (class, end) = (record.class, record.end);
+        let Some(close) = self.view.close(paren) else { return end };
         let (mut at, mut space, mut constant) = (close + 1, None, false);
         while at < end {
             match self.view.at(at) {
@@ -98,7 +88,7 @@ impl Rewriter<'_> {
                 "volatile" | "noexcept" | "override" | "final" | "&" | "&&" => {}
                 "[[" => at = self.view.skip(at) - 1,
                 "->" => {
-                    at = (at..end).find(|&i| matches!(self.view.at(i), "{" | ";" | "=")).unwrap_or(end);
+                    at = self.view.find(at..end, &["{", ";", "="]);
                     break;
                 }
                 _ => break,
@@ -121,7 +111,7 @@ impl Rewriter<'_> {
             _ => self.view.semicolon(body, end) + 1,
         };
         let spaced = space.is_some() || self.view.has_address_space(start..close + 1);
-        if !methods.insert(key) && spaced {
+        if !record.methods.insert(key) && spaced {
             self.blank(&(start..after.min(end)));
             return after;
         }

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use super::{Rewriter, kernels::Head};
+use super::{Rewriter, kernels::Head, tokens::ADDRESS_SPACES};
 use crate::error::Result;
 
 /// `name(…)` with one of these names is no parameter list.
@@ -22,10 +22,8 @@ impl Rewriter<'_> {
                 continue;
             }
             if word == "namespace" || (word == "inline" && next == "namespace") {
-                let stop = (at..range.end)
-                    .find(|&i| matches!(self.view.at(i), "{" | ";" | "="))
-                    .unwrap_or(range.end);
-                if let Some(close) = self.view.tokens.close(stop) {
+                let stop = self.view.find(at..range.end, &["{", ";", "="]);
+                if let Some(close) = self.view.close(stop) {
                     let name = (at..stop)
                         .rev()
                         .map(|i| self.view.at(i))
@@ -41,7 +39,7 @@ impl Rewriter<'_> {
             }
             if word == "extern"
                 && self.view.at(at + 2) == "{"
-                && let Some(close) = self.view.tokens.close(at + 2)
+                && let Some(close) = self.view.close(at + 2)
             {
                 self.scope(at + 3..close, path)?;
                 at = close + 1;
@@ -74,28 +72,19 @@ impl Rewriter<'_> {
                     record.get_or_insert(at);
                 }
                 "operator" => {
-                    at += 1;
-                    while at < end && self.view.at(at) != "(" {
-                        at += 1;
-                    }
-                    if self.view.at(at + 1) == ")" && self.view.at(at + 2) == "(" {
-                        at += 2;
-                    }
+                    at = self.view.operator_parameters(at, end);
                     if !assigned && head.parameters.is_none() {
-                        head.parameters = self.view.tokens.close(at).map(|close| at..close);
+                        head.parameters = self.view.close(at).map(|close| at..close);
                     }
                 }
                 "(" if head.parameters.is_none()
                     && !NOT_FUNCTIONS.contains(&self.view.before(at))
                     && !assigned =>
                 {
-                    head.parameters = self.view.tokens.close(at).map(|close| at..close);
+                    head.parameters = self.view.close(at).map(|close| at..close);
                 }
                 "=" => assigned = true,
-                "<" if !assigned
-                    && head.parameters.is_none()
-                    && self.view.tokens.is_word(at.saturating_sub(1)) =>
-                {
+                "<" if !assigned && head.parameters.is_none() && self.view.is_word(at.saturating_sub(1)) => {
                     if let Some(after) = self.view.skip_angles(at) {
                         at = after;
                         continue;
@@ -168,7 +157,7 @@ impl Rewriter<'_> {
                 "class" | "struct" | "final" => at += 1,
                 "alignas" | "__attribute__" => at = self.view.skip(at + 1),
                 "[[" => at = self.view.skip(at),
-                word if self.view.tokens.is_word(at) => return word.to_owned(),
+                word if self.view.is_word(at) => return word.to_owned(),
                 _ => break,
             }
         }
@@ -208,10 +197,8 @@ impl Rewriter<'_> {
     }
 
     fn drop_twin_record(&mut self, declaration: Range<usize>, path: &[String]) {
-        let brace = declaration.clone().find(|&index| self.view.at(index) == "{");
-        if let Some(brace) = brace
-            && self.view.has_address_space(declaration.start..brace)
-        {
+        let brace = self.view.find(declaration.clone(), &["{"]);
+        if brace < declaration.end && self.view.has_address_space(declaration.start..brace) {
             self.drop_twin(declaration.start..brace, declaration.end + 1, path, "record ");
         }
     }
@@ -227,11 +214,11 @@ impl Rewriter<'_> {
                     continue;
                 }
                 "(" if !NOT_FUNCTIONS.contains(&self.view.before(at)) => {
-                    if let Some(close) = self.view.tokens.close(at).filter(|&close| close < range.end) {
+                    if let Some(close) = self.view.close(at).filter(|&close| close < range.end) {
                         out.push("(");
                         for part in self.view.split_commas(at + 1..close) {
                             let name = self.parameter_name(part.clone());
-                            let stop = part.clone().find(|&i| self.view.at(i) == "=").unwrap_or(part.end);
+                            let stop = self.view.find(part.clone(), &["="]);
                             self.words(part.start..stop, name, address_spaces, &mut out);
                             out.push(",");
                         }
@@ -279,54 +266,35 @@ impl Rewriter<'_> {
 
     /// The token that names a parameter, if it has a name.
     pub(super) fn parameter_name(&self, part: Range<usize>) -> Option<usize> {
-        const TYPE_WORDS: [&str; 22] = [
-            "int",
-            "uint",
-            "char",
-            "uchar",
-            "short",
-            "ushort",
-            "long",
-            "ulong",
-            "float",
-            "half",
-            "bfloat",
-            "bool",
-            "void",
-            "unsigned",
-            "signed",
-            "size_t",
-            "auto",
-            "const",
-            "volatile",
-            "device",
-            "thread",
-            "threadgroup",
+        const TYPE_WORDS: [&str; 19] = [
+            "int", "uint", "char", "uchar", "short", "ushort", "long", "ulong", "float", "half", "bfloat",
+            "bool", "void", "unsigned", "signed", "size_t", "auto", "const", "volatile",
         ];
         let mut last = None;
         let mut at = part.start;
         while at < part.end {
             match self.view.at(at) {
                 "=" | "[[" | "[" if last.is_some() => break,
-                "<" if self.view.tokens.is_word(at.saturating_sub(1)) => {
+                "<" if self.view.is_word(at.saturating_sub(1)) => {
                     at = self.view.skip_angles(at).unwrap_or(at + 1);
                     last = None;
                     continue;
                 }
                 // `T (*name)(…)`, `T (&name)[N]`
-                "(" if matches!(self.view.at(at + 1), "*" | "&") && self.view.tokens.is_word(at + 2) => {
+                "(" if matches!(self.view.at(at + 1), "*" | "&") && self.view.is_word(at + 2) => {
                     return Some(at + 2);
                 }
-                _ => last = self.view.tokens.is_word(at).then_some(at),
+                _ => last = self.view.is_word(at).then_some(at),
             }
             at = self.view.skip(at);
         }
-        let name = last.filter(|&name| name > part.start && !TYPE_WORDS.contains(&self.view.at(name)))?;
+        let is_type = |word| TYPE_WORDS.contains(&word) || ADDRESS_SPACES.contains(&word);
+        let name = last.filter(|&name| name > part.start && !is_type(self.view.at(name)))?;
         let before = self.view.before(name);
         let follows_type = matches!(before, "*" | "&" | "&&" | ">" | "..." | "]" | ")")
-            || (self.view.tokens.is_word(name - 1)
+            || (self.view.is_word(name - 1)
                 && !matches!(before, "const" | "volatile" | "typename" | "struct" | "unsigned" | "signed")
-                && !super::tokens::ADDRESS_SPACES.contains(&before));
+                && !ADDRESS_SPACES.contains(&before));
         follows_type.then_some(name)
     }
 }

@@ -2,7 +2,7 @@
 
 use std::{collections::HashMap, ops::Range};
 
-use crate::diagnostic::Location;
+use crate::{diagnostic::Location, lexer::quoted_end};
 
 /// A run of lines of one file.
 #[derive(Debug)]
@@ -161,14 +161,10 @@ pub(crate) fn blank_comments(text: &str) -> String {
                 out.extend(bytes[at..end].iter().map(|&byte| if byte == b'\n' { b'\n' } else { b' ' }));
                 at = end;
             }
-            quote @ (b'"' | b'\'') => {
-                let start = at;
-                at += 1;
-                while at < bytes.len() && bytes[at] != quote && bytes[at] != b'\n' {
-                    at += if bytes[at] == b'\\' { 2 } else { 1 };
-                }
-                at = (at + 1).min(bytes.len());
-                out.extend_from_slice(&bytes[start..at]);
+            b'"' | b'\'' => {
+                let end = quoted_end(bytes, at, bytes.len());
+                out.extend_from_slice(&bytes[at..end]);
+                at = end;
             }
             byte => {
                 out.push(byte);

@@ -1,5 +1,7 @@
 //! The edits that need no context: qualifiers, attributes, literals.
 
+use std::ops::Range;
+
 use super::{text::Edits, tokens::View};
 use crate::lexer::Kind;
 
@@ -40,42 +42,47 @@ pub(crate) fn coherent(view: &View, index: usize) -> Option<usize> {
             "device" | "system" | "threadgroup" | "simdgroup" | "quadgroup"
         ) =>
         {
-            view.tokens.close(index + 1).map(|close| close + 1)
+            view.close(index + 1).map(|close| close + 1)
         }
         "(" => None,
-        _ => view.tokens.is_word(index + 1).then_some(index + 1),
+        _ => view.is_word(index + 1).then_some(index + 1),
+    }
+}
+
+/// The token in C++, if it is another one.
+fn in_cpp(view: &View, index: usize) -> Option<String> {
+    match view.kind(index)? {
+        Kind::Word => replacement(view.at(index)).map(str::to_owned),
+        Kind::Number => literal(view.at(index)),
+        _ => None,
     }
 }
 
 /// The tokens of a range in C++, on one line, for text that is built elsewhere.
-pub(crate) fn plain(view: &View, range: std::ops::Range<usize>) -> String {
-    let mut out = String::new();
-    let mut index = range.start;
+pub(crate) fn plain(view: &View, range: Range<usize>) -> String {
+    let other = |index| defined(view, index).or_else(|| Some((index + 1, in_cpp(view, index)?)));
+    spelled(view, range, other)
+}
+
+/// The tokens of a range without Metal's qualifiers, on one line. `other` gives what stands for those that start at an index,
+/// if not themselves, and the index after them.
+pub(super) fn spelled(
+    view: &View,
+    range: Range<usize>,
+    other: impl Fn(usize) -> Option<(usize, String)>,
+) -> String {
+    let (mut out, mut index) = (Vec::new(), range.start);
     while index < range.end {
-        if let Some(close) = view.tokens.close(index).filter(|_| view.at(index) == "[[") {
-            index = close + 1;
-            continue;
-        }
-        if let Some(next) = coherent(view, index) {
+        let dropped = (view.at(index) == "[[").then(|| view.skip(index)).or_else(|| coherent(view, index));
+        if let Some(next) = dropped {
             index = next;
             continue;
         }
-        if let Some((next, flag)) = defined(view, index) {
-            out.push_str(&flag);
-            out.push(' ');
-            index = next;
-            continue;
-        }
-        let token = view.at(index);
-        match view.tokens.kind(index) {
-            Some(Kind::Word) => out.push_str(replacement(token).unwrap_or(token)),
-            Some(Kind::Number) => out.push_str(&literal(token).unwrap_or_else(|| token.to_owned())),
-            _ => out.push_str(token),
-        }
-        out.push(' ');
-        index += 1;
+        let (next, text) = other(index).unwrap_or_else(|| (index + 1, view.at(index).to_owned()));
+        out.push(text);
+        index = next;
     }
-    out.trim().to_owned()
+    out.join(" ").trim().to_owned()
 }
 
 /// `is_function_constant_defined(a::x)`: one past it, and the flag that answers (`a::msl_fcdef_x`).
@@ -83,8 +90,8 @@ fn defined(view: &View, index: usize) -> Option<(usize, String)> {
     if view.at(index) != "is_function_constant_defined" || view.at(index + 1) != "(" {
         return None;
     }
-    let close = view.tokens.close(index + 1)?;
-    let name = close.checked_sub(1).filter(|&name| name > index + 1 && view.tokens.is_word(name))?;
+    let close = view.close(index + 1)?;
+    let name = close.checked_sub(1).filter(|&name| name > index + 1 && view.is_word(name))?;
     let scope: String = (index + 2..name).map(|i| view.at(i)).collect();
     Some((close + 1, format!("{scope}msl_fcdef_{}", view.at(name))))
 }
@@ -92,43 +99,28 @@ fn defined(view: &View, index: usize) -> Option<(usize, String)> {
 /// Queues the edits of every token. Those inside a region that is replaced as a whole fall away.
 pub(crate) fn rewrite_words(view: &View, edits: &mut Edits) {
     let mut index = 0;
-    while index < view.tokens.len() {
+    while index < view.len() {
         let token = view.at(index);
         let bytes = view.bytes(&(index..index + 1));
         if token == "[["
-            && let Some(close) = view.tokens.close(index)
+            && let Some(close) = view.close(index)
         {
             attribute(view, edits, index, close);
             index = close + 1;
             continue;
         }
-        if let Some(next) = coherent(view, index) {
-            edits.replace(view.bytes(&(index..next)), String::new());
+        let coherent = coherent(view, index).map(|next| (next, String::new()));
+        if let Some((next, text)) = coherent.or_else(|| defined(view, index)) {
+            edits.replace(view.bytes(&(index..next)), text);
             index = next;
             continue;
         }
-        if let Some((next, flag)) = defined(view, index) {
-            edits.replace(view.bytes(&(index..next)), flag);
-            index = next;
-            continue;
-        }
-        match view.tokens.kind(index) {
-            Some(Kind::Word) => {
-                if let Some(text) = replacement(token) {
-                    edits.overwrite(bytes, text);
-                }
-            }
-            Some(Kind::Number) => {
-                if let Some(text) = literal(token) {
-                    // A space after the literal makes room for its suffix, so that columns stay.
-                    let spaces =
-                        view.text.source[bytes.end..].bytes().take_while(|&byte| byte == b' ').count();
-                    let room = if view.tokens.is_word(index + 1) { 0 } else { spaces };
-                    let range = bytes.start..bytes.end + room.min(text.len() - token.len());
-                    edits.overwrite(range, &text);
-                }
-            }
-            _ => {}
+        if let Some(text) = in_cpp(view, index) {
+            // A space after a literal makes room for its suffix, so that columns stay.
+            let spaces = view.text.source[bytes.end..].bytes().take_while(|&byte| byte == b' ').count();
+            let room = if view.is_word(index + 1) { 0 } else { spaces };
+            let longer = text.len().saturating_sub(token.len());
+            edits.overwrite(bytes.start..bytes.end + room.min(longer), &text);
         }
         index += 1;
     }

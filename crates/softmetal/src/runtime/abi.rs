@@ -24,6 +24,14 @@ pub(crate) const MEM_THREADGROUP: i32 = 2;
 pub(crate) const ACCESS_WRITE: u32 = 1;
 pub(crate) const ACCESS_ATOMIC: u32 = 2;
 
+pub(crate) const FAULT_NULL: u32 = 0;
+/// Of address `a`, alignment `b`.
+pub(crate) const FAULT_MISALIGNED: u32 = 1;
+pub(crate) const FAULT_INDEX: u32 = 2;
+pub(crate) const FAULT_SHIFT: u32 = 3;
+pub(crate) const FAULT_DIVISION: u32 = 4;
+pub(crate) const FAULT_VALUE: u32 = 5;
+
 /// Runs a collective once over the lanes of a mask.
 pub(crate) type SimdFn = unsafe extern "C" fn(*mut *mut c_void, *mut *mut c_void, u32);
 /// The compiled body of a kernel.

@@ -16,12 +16,13 @@ struct Line([u8; ALIGN]);
 pub(crate) struct Arena {
     lines: Vec<Line>,
     next: usize,
-    used: usize,
+    /// Bytes in use, gaps not counted.
+    pub(crate) used: usize,
     variables: Vec<(usize, usize)>,
 }
 
-impl Arena {
-    pub(crate) fn new() -> Self {
+impl Default for Arena {
+    fn default() -> Self {
         // Room for the limit in slices of one byte would be absurd; this is room for some 500 variables.
         Self {
             lines: vec![Line([POISON; ALIGN]); (LIMIT + 512 * (GAP + ALIGN)) / ALIGN],
@@ -30,17 +31,14 @@ impl Arena {
             variables: Vec::new(),
         }
     }
+}
 
+impl Arena {
     /// Forgets the last threadgroup's allocations.
     pub(crate) fn clear(&mut self) {
         self.next = GAP;
         self.used = 0;
         self.variables.clear();
-    }
-
-    /// Bytes in use, gaps not counted.
-    pub(crate) fn used(&self) -> usize {
-        self.used
     }
 
     /// The address of a `threadgroup` variable and whether this call made it; nothing if there is no more room.
@@ -70,14 +68,10 @@ impl Arena {
         if self.used + size > LIMIT || start + size + GAP > self.lines.len() * ALIGN {
             return None;
         }
-        self.fill(start, size, fill);
+        // SAFETY: `start + size` lies in `lines` (above), whose elements are plain bytes.
+        unsafe { self.lines.as_mut_ptr().cast::<u8>().add(start).write_bytes(fill, size) };
         self.next = start + size + GAP;
         self.used += size;
         Some(base + start)
-    }
-
-    fn fill(&mut self, start: usize, size: usize, value: u8) {
-        // SAFETY: `start + size` lies in `lines` (checked by the caller), whose elements are plain bytes.
-        unsafe { self.lines.as_mut_ptr().cast::<u8>().add(start).write_bytes(value, size) };
     }
 }

@@ -31,7 +31,7 @@ impl Buffer {
     /// `len` zero bytes, at the start of a page.
     pub fn new(len: usize) -> Result<Self> {
         let mapping = Mapping::reserved(len).map_err(|source| Error::NoMemory { bytes: len, source })?;
-        Ok(Self { start: mapping.start(), len, lock: RwLock::new(()), owner: Owner::Device(mapping) })
+        Ok(Self { start: mapping.start, len, lock: RwLock::new(()), owner: Owner::Device(mapping) })
     }
 
     /// Memory of the host, without copying it. It can only be read.
@@ -120,17 +120,14 @@ impl Buffer {
 
 impl fmt::Debug for Buffer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Buffer")
-            .field("len", &self.len)
-            .field("read_only", &self.read_only())
-            .finish_non_exhaustive()
+        write!(f, "Buffer({} bytes{})", self.len, if self.read_only() { ", read-only" } else { "" })
     }
 }
 
 /// A buffer while it is locked.
 #[derive(Debug)]
 pub(crate) struct Hold<'a> {
-    buffer: &'a Buffer,
+    pub(crate) buffer: &'a Buffer,
     lock: Lock<'a>,
 }
 
@@ -141,10 +138,6 @@ enum Lock<'a> {
 }
 
 impl Hold<'_> {
-    pub(crate) fn buffer(&self) -> &Buffer {
-        self.buffer
-    }
-
     /// No kernel may be running on the memory itself.
     pub(crate) fn bytes(&self, range: Range<usize>) -> &[u8] {
         assert!(range.start <= range.end && range.end <= self.buffer.len, "outside the buffer");

@@ -64,7 +64,7 @@ struct Task<'a> {
     panic: Mutex<Option<Box<dyn Any + Send>>>,
 }
 
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -87,7 +87,7 @@ fn soon(done: impl Fn() -> bool) -> bool {
 impl Crew {
     /// What a host thread works with, as the last one left it.
     pub(super) fn space(&self) -> Box<Space> {
-        lock(&self.spaces).pop().unwrap_or_else(|| Box::new(Space::new()))
+        lock(&self.spaces).pop().unwrap_or_default()
     }
 
     pub(super) fn keep(&self, space: Box<Space>) {

@@ -2,6 +2,7 @@
 
 use std::{
     cell::RefCell,
+    collections::BTreeMap,
     ffi::{CStr, c_char, c_void},
     ops::Range,
     path::{Path, PathBuf},
@@ -20,7 +21,7 @@ pub(crate) type Constants = Arc<[(u32, Vec<u8>)]>;
 
 thread_local! {
     /// What the constants of each library are set to in this thread.
-    static SET: RefCell<Vec<(usize, Constants)>> = const { RefCell::new(Vec::new()) };
+    static SET: RefCell<BTreeMap<usize, Constants>> = const { RefCell::new(BTreeMap::new()) };
 }
 
 /// A loaded kernel library. It stays loaded: reports and other threads may still hold addresses in it.
@@ -29,22 +30,21 @@ pub struct Image {
     path: PathBuf,
     /// Reports read the file's debug information.
     _lease: Lease,
-    entries: Vec<abi::Entry>,
+    pub(super) entries: Vec<abi::Entry>,
     kernels: Vec<Kernel>,
-    /// Per kernel and parameter, the type the compiler deduced.
-    types: Vec<Vec<String>>,
+    /// Per kernel and parameter, the type after template arguments were put in.
+    pub(crate) types: Vec<Vec<String>>,
     constants: Vec<FunctionConstant>,
     slots: Vec<Slot>,
     init_constants: unsafe extern "C" fn(),
-    span: Span,
+    /// What addresses of its debug information are relative to.
+    pub(crate) base: usize,
     checked: bool,
 }
 
 /// How to reach a function constant of the calling thread.
 #[derive(Debug)]
 struct Slot {
-    index: u32,
-    size: usize,
     value: unsafe extern "C" fn() -> *mut c_void,
     defined: unsafe extern "C" fn() -> *mut bool,
 }
@@ -60,8 +60,7 @@ impl Slot {
 /// Where the library lies in memory.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Span {
-    /// What addresses of its debug information are relative to.
-    pub(crate) base: usize,
+    base: usize,
     /// Code, constants and globals.
     pub(crate) segments: Vec<Range<usize>>,
     /// Thread-local storage of the thread that asked, if the loader knows, and its length in any thread.
@@ -78,28 +77,20 @@ impl Image {
         let library = unsafe { libloading::Library::new(path) }.map_err(|e| fail(e.to_string()))?;
         // SAFETY: the exported symbols have these types by `msl_abi.h`, whose version is compared before any other is used.
         unsafe {
-            let version = *library
-                .get::<unsafe extern "C" fn() -> u32>(b"msl_abi_version\0")
-                .map_err(|e| fail(e.to_string()))?;
+            let version: unsafe extern "C" fn() -> u32 =
+                symbol(&library, b"msl_abi_version\0").map_err(fail)?;
             if version() != abi::VERSION {
-                return Err(fail(format!(
-                    "it has kernel interface {}, this program needs {}",
-                    version(),
-                    abi::VERSION
-                )));
+                let (found, needed) = (version(), abi::VERSION);
+                return Err(fail(format!("it has kernel interface {found}, this program needs {needed}")));
             }
-            let set = *library
-                .get::<unsafe extern "C" fn(*const abi::Runtime)>(b"msl_set_runtime\0")
-                .map_err(|e| fail(e.to_string()))?;
-            let kernels = *library
-                .get::<unsafe extern "C" fn() -> *const abi::Kernel>(b"msl_kernels\0")
-                .map_err(|e| fail(e.to_string()))?;
-            let constants = *library
-                .get::<unsafe extern "C" fn() -> *const abi::FunctionConstant>(b"msl_function_constants\0")
-                .map_err(|e| fail(e.to_string()))?;
-            let init_constants = *library
-                .get::<unsafe extern "C" fn()>(b"msl_init_constants\0")
-                .map_err(|e| fail(e.to_string()))?;
+            let set: unsafe extern "C" fn(*const abi::Runtime) =
+                symbol(&library, b"msl_set_runtime\0").map_err(fail)?;
+            let kernels: unsafe extern "C" fn() -> *const abi::Kernel =
+                symbol(&library, b"msl_kernels\0").map_err(fail)?;
+            let constants: unsafe extern "C" fn() -> *const abi::FunctionConstant =
+                symbol(&library, b"msl_function_constants\0").map_err(fail)?;
+            let init_constants: unsafe extern "C" fn() =
+                symbol(&library, b"msl_init_constants\0").map_err(fail)?;
             let checked = library.get::<unsafe extern "C" fn() -> u32>(b"msl_checked\0").is_ok();
             set(&raw const callbacks::TABLE);
             let mut image = Self {
@@ -111,7 +102,7 @@ impl Image {
                 constants: Vec::new(),
                 slots: Vec::new(),
                 init_constants,
-                span: span_of(kernels as usize),
+                base: span_of(kernels as usize).base,
                 checked,
             };
             image.read_kernels(kernels());
@@ -141,19 +132,6 @@ impl Image {
         &self.path
     }
 
-    pub(crate) fn entry(&self, kernel: usize) -> abi::Entry {
-        self.entries[kernel]
-    }
-
-    /// The type of parameter `n` after template arguments were put in.
-    pub(crate) fn type_of(&self, kernel: usize, n: usize) -> &str {
-        &self.types[kernel][n]
-    }
-
-    pub(crate) fn base(&self) -> usize {
-        self.span.base
-    }
-
     /// Segments of the library and the calling thread's storage in it.
     pub(crate) fn span(&self) -> Span {
         // The storage is created on first use, so touch it before asking where it is.
@@ -173,31 +151,22 @@ impl Image {
     pub(crate) fn set_constants(&self, values: &Constants) {
         // Loaded twice, a library has still one set of constants: it goes by an address in it.
         let library = self.init_constants as usize;
-        let set = SET.with_borrow_mut(|sets| match sets.iter_mut().rev().find(|(l, _)| *l == library) {
-            Some((_, now)) if *now == *values => true,
-            Some((_, now)) => {
-                *now = values.clone();
-                false
-            }
-            None => {
-                sets.push((library, values.clone()));
-                false
-            }
-        });
-        if set {
+        let before = SET.with_borrow_mut(|sets| sets.insert(library, values.clone()));
+        if before.is_some_and(|before| before == *values) {
             return;
         }
-        for slot in &self.slots {
-            let given = values.iter().find(|(index, _)| *index == slot.index).map(|(_, bytes)| bytes);
+        for (constant, slot) in self.constants.iter().zip(&self.slots) {
+            let given = values.iter().find(|(index, _)| *index == constant.index).map(|(_, bytes)| bytes);
+            let size = constant.size as usize;
             // SAFETY: `value` and `defined` give thread-locals of `size` bytes and of one bool; lengths were checked by the caller.
             unsafe {
                 let to = (slot.value)().cast::<u8>();
                 *(slot.defined)() = given.is_some();
                 match given {
                     Some(bytes) => {
-                        std::ptr::copy_nonoverlapping(bytes.as_ptr(), to, bytes.len().min(slot.size));
+                        std::ptr::copy_nonoverlapping(bytes.as_ptr(), to, bytes.len().min(size));
                     }
-                    None => std::ptr::write_bytes(to, 0, slot.size),
+                    None => std::ptr::write_bytes(to, 0, size),
                 }
             }
         }
@@ -271,21 +240,17 @@ impl Image {
             // SAFETY: static strings, see above.
             let (name, type_text) = unsafe { (text(c.name), text(c.type_text)) };
             self.constants.push(FunctionConstant { name, index: c.index as u32, size: c.size, type_text });
-            self.slots.push(Slot {
-                index: c.index as u32,
-                size: c.size as usize,
-                value: c.value,
-                defined: c.defined,
-            });
+            self.slots.push(Slot { value: c.value, defined: c.defined });
             list = c.next;
         }
         self.constants.reverse();
+        self.slots.reverse();
     }
 }
 
 /// # Safety
 /// Null, or a string that ends in zero.
-unsafe fn text(p: *const c_char) -> String {
+pub(super) unsafe fn text(p: *const c_char) -> String {
     if p.is_null() {
         return String::new();
     }
@@ -293,37 +258,20 @@ unsafe fn text(p: *const c_char) -> String {
     unsafe { CStr::from_ptr(p) }.to_string_lossy().into_owned()
 }
 
+/// # Safety
+/// The symbol is a `T`.
+unsafe fn symbol<T: Copy>(library: &libloading::Library, name: &[u8]) -> Result<T, String> {
+    // SAFETY: as the caller promises.
+    unsafe { library.get::<T>(name) }.map(|symbol| *symbol).map_err(|error| error.to_string())
+}
+
 fn kind_of(semantic: i32) -> ArgumentKind {
     match semantic {
         s if s >= abi::SEM_THREADGROUP => ArgumentKind::Threadgroup((s - abi::SEM_THREADGROUP) as u32),
         s if s >= abi::SEM_OPTIONAL_BUFFER => ArgumentKind::Buffer((s - abi::SEM_OPTIONAL_BUFFER) as u32),
         s if s >= abi::SEM_BUFFER => ArgumentKind::Buffer((s - abi::SEM_BUFFER) as u32),
-        s => ArgumentKind::BuiltIn(built_in(s)),
+        s => ArgumentKind::BuiltIn(BuiltIn::ALL[(s - 1).clamp(0, 16) as usize].0),
     }
-}
-
-fn built_in(semantic: i32) -> BuiltIn {
-    use BuiltIn as B;
-    const ALL: [BuiltIn; 17] = [
-        B::ThreadPositionInGrid,
-        B::ThreadgroupPositionInGrid,
-        B::ThreadPositionInThreadgroup,
-        B::ThreadIndexInThreadgroup,
-        B::ThreadIndexInSimdgroup,
-        B::SimdgroupIndexInThreadgroup,
-        B::ThreadsPerThreadgroup,
-        B::ThreadgroupsPerGrid,
-        B::ThreadsPerGrid,
-        B::SimdgroupsPerThreadgroup,
-        B::ThreadsPerSimdgroup,
-        B::ThreadIndexInQuadgroup,
-        B::QuadgroupIndexInThreadgroup,
-        B::DispatchThreadsPerThreadgroup,
-        B::QuadgroupsPerThreadgroup,
-        B::GridOrigin,
-        B::GridSize,
-    ];
-    ALL[(semantic - 1).clamp(0, 16) as usize]
 }
 
 /// The span of the loaded object that holds `address`.

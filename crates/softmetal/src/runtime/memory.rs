@@ -3,28 +3,24 @@
 use std::{io, ops::Range, ptr};
 
 const PAGE: usize = 4096;
+const READ_WRITE: i32 = libc::PROT_READ | libc::PROT_WRITE;
 /// A frame larger than this could jump over the guard; kernels are built with stack probes, which touch every page.
 pub(super) const GUARD: usize = 16 * PAGE;
 
 /// A private mapping.
 #[derive(Debug)]
 pub(crate) struct Mapping {
-    start: usize,
+    pub(super) start: usize,
     len: usize,
 }
 
 impl Mapping {
-    /// Address space of `len` bytes in whole pages, readable and writable only if `usable`.
-    fn new(len: usize, usable: bool) -> io::Result<Self> {
-        let access = if usable { libc::PROT_READ | libc::PROT_WRITE } else { libc::PROT_NONE };
-        Self::map(len, access, libc::MAP_NORESERVE)
-    }
-
     /// `len` zero bytes that the system counts as used from now on: what it cannot give fails here.
     pub(crate) fn reserved(len: usize) -> io::Result<Self> {
-        Self::map(len, libc::PROT_READ | libc::PROT_WRITE, 0)
+        Self::map(len, READ_WRITE, 0)
     }
 
+    /// Address space of `len` bytes in whole pages.
     fn map(len: usize, access: i32, flags: i32) -> io::Result<Self> {
         let Some(len) = len.max(1).checked_next_multiple_of(PAGE).filter(|&n| isize::try_from(n).is_ok())
         else {
@@ -38,10 +34,6 @@ impl Mapping {
         } else {
             Ok(Self { start: p as usize, len })
         }
-    }
-
-    pub(crate) fn start(&self) -> usize {
-        self.start
     }
 
     /// Sets the access to `len` bytes, in whole pages, from `offset` on.
@@ -84,7 +76,7 @@ pub(crate) struct FiberStack {
 impl FiberStack {
     /// `nth` staggers the tops: equal page offsets would compete for the same few cache sets.
     pub(crate) fn new(size: usize, nth: usize) -> io::Result<Self> {
-        let mut mapping = Mapping::new(size + GUARD, true)?;
+        let mut mapping = Mapping::map(size + GUARD, READ_WRITE, libc::MAP_NORESERVE)?;
         mapping.protect(0, GUARD, libc::PROT_NONE)?;
         Ok(Self { mapping, stagger: (nth % 29) * 128 })
     }
@@ -113,18 +105,13 @@ impl Guarded {
     /// Unmapped bytes on each side.
     pub(crate) const MARGIN: usize = 16 << 20;
 
-    /// Address space for a buffer of no bytes.
-    pub(crate) fn empty() -> io::Result<Self> {
-        Self::copy_of(&[], 0)
-    }
-
     /// A copy of `bytes`, at the same distance from a page boundary as `like`.
     pub(crate) fn copy_of(bytes: &[u8], like: usize) -> io::Result<Self> {
         let lead = like % PAGE;
         let used = (lead + bytes.len()).next_multiple_of(PAGE);
-        let mut mapping = Mapping::new(used + 2 * Self::MARGIN, false)?;
+        let mut mapping = Mapping::map(used + 2 * Self::MARGIN, libc::PROT_NONE, libc::MAP_NORESERVE)?;
         if !bytes.is_empty() {
-            mapping.protect(Self::MARGIN, used, libc::PROT_READ | libc::PROT_WRITE)?;
+            mapping.protect(Self::MARGIN, used, READ_WRITE)?;
         }
         let mut copy = Self { mapping, lead, len: bytes.len() };
         copy.bytes_mut().copy_from_slice(bytes);
@@ -160,10 +147,6 @@ impl Aligned {
         let mut copy = Self { words: vec![0; bytes.len().div_ceil(16).max(1)], len: bytes.len() };
         copy.bytes_mut().copy_from_slice(bytes);
         copy
-    }
-
-    pub(crate) fn address(&self) -> usize {
-        self.words.as_ptr() as usize
     }
 
     pub(crate) fn bytes(&self) -> &[u8] {

@@ -33,6 +33,7 @@ pub(crate) use arena::LIMIT as THREADGROUP_MEMORY;
 pub use buffer::Buffer;
 pub(crate) use buffer::Hold;
 pub(crate) use crew::Crew;
+use crew::lock;
 pub(crate) use image::Constants;
 pub use image::Image;
 use serde::Serialize;
@@ -87,7 +88,6 @@ pub(crate) struct Job<'a> {
     /// Zero: in order.
     pub(crate) seed: u64,
     pub(crate) workers: usize,
-    pub(crate) stack_size: usize,
     pub(crate) time_limit: Duration,
 }
 
@@ -121,7 +121,7 @@ pub(crate) fn run(job: &Job<'_>, checker: Option<&mut Checker>, crew: &Crew) -> 
         crew.keep(space);
         let over = watch.stopped() && Instant::now() >= deadline;
         drop(watch);
-        let mut finished = finished.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut finished = lock(&finished);
         finished.0.stats.add(done.stats);
         finished.0.events.extend(done.events);
         finished.1 |= over;
@@ -134,7 +134,7 @@ pub(crate) fn run(job: &Job<'_>, checker: Option<&mut Checker>, crew: &Crew) -> 
     }
     let (mut finished, late) = finished.into_inner().unwrap_or_else(PoisonError::into_inner);
     // A kernel that was between two threads at the deadline left no trap.
-    if late && !finished.events.iter().any(|(e, _)| matches!(e, Event::Trap { .. })) {
+    if late && !finished.events.iter().any(|(e, _)| matches!(e, Event::Trap(_))) {
         finished.events.push((Event::TimeLimit, Who::default()));
     }
     finished

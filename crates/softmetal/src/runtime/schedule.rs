@@ -11,13 +11,14 @@ use std::{
 };
 
 use super::{
-    Job, Stats, abi,
+    Finished, Job, abi,
     memory::prefetch,
+    switch::Context,
     thread::{State, Thread},
-    trap::{self, Trap},
+    trap,
     worker::{CURRENT, Space, Worker},
 };
-use crate::check::{Checker, Event, Who};
+use crate::check::{Checker, Event};
 
 /// A simdgroup between its turns.
 #[derive(Debug)]
@@ -32,6 +33,7 @@ pub(super) struct Simdgroup {
 }
 
 /// Who goes on in the current simdgroup.
+#[derive(Clone, Copy)]
 enum Next {
     /// A thread that waits on a fiber of its own; it is the current one now.
     Waiting(usize),
@@ -46,6 +48,8 @@ enum Next {
 struct Zeros(#[allow(dead_code)] [u8; 65536]);
 static ZEROS: Zeros = Zeros([0; 65536]);
 
+/// The stack of a GPU thread.
+const STACK: usize = 256 << 10;
 /// Stack that callbacks into the runtime may need.
 const ROOM: usize = 16 << 10;
 
@@ -71,12 +75,6 @@ pub(crate) fn mix(seed: u64, n: u64) -> u64 {
     (z ^ (z >> 31)) | 1
 }
 
-/// What a host thread brings back.
-pub(crate) struct Done {
-    pub(crate) stats: Stats,
-    pub(crate) events: Vec<(Event, Who)>,
-}
-
 /// Runs threadgroups until `next` has no more or the dispatch is stopped.
 pub(crate) fn work<'a>(
     job: &'a Job<'a>,
@@ -84,7 +82,7 @@ pub(crate) fn work<'a>(
     space: &'a mut Space,
     stop: &'a AtomicBool,
     mut next_group: impl FnMut() -> Option<u64>,
-) -> Done {
+) -> Finished {
     job.image.set_constants(&job.constants);
     space.fit(job.threadgroup.iter().product::<u32>() as usize);
     let worker = Worker::new(job, checker, space, stop);
@@ -95,20 +93,18 @@ pub(crate) fn work<'a>(
             break;
         }
     }
-    Done { stats: worker.stats.get(), events: worker.events.take() }
+    Finished { stats: worker.stats.get(), events: worker.events.take() }
 }
 
 impl Worker<'_> {
     /// Entry points read the tables of buffers and the zero page, which are not the kernel's.
     fn allow_own_memory(&self) {
-        if let Some(c) = self.checker.borrow_mut().as_deref_mut() {
-            for (start, len) in [
-                (self.job.buffers.as_ptr() as usize, size_of_val(&self.job.buffers)),
-                (self.tgmem.as_ptr() as usize, size_of_val(&*self.tgmem.borrow())),
-                (&raw const ZEROS as usize, size_of::<Zeros>()),
-            ] {
-                c.allow(start..start + len);
-            }
+        for (start, len) in [
+            (self.job.buffers.as_ptr() as usize, size_of_val(&self.job.buffers)),
+            (self.tgmem.as_ptr() as usize, size_of_val(&*self.tgmem.borrow())),
+            (&raw const ZEROS as usize, size_of::<Zeros>()),
+        ] {
+            self.check(|c, _| c.allow(start..start + len));
         }
     }
 
@@ -161,10 +157,8 @@ impl Worker<'_> {
         let job = self.job;
         let [gx, gy, _] = job.groups.map(u64::from);
         let group = [(n % gx) as u32, (n / gx % gy) as u32, (n / gx / gy) as u32];
-        let mut size = [0; 3];
-        for axis in 0..3 {
-            size[axis] = job.threadgroup[axis].min(job.threads[axis] - group[axis] * job.threadgroup[axis]);
-        }
+        let size: [u32; 3] =
+            std::array::from_fn(|a| job.threadgroup[a].min(job.threads[a] - group[a] * job.threadgroup[a]));
         let total = size.iter().product::<u32>() as usize;
         self.group.set(group);
         self.size.set(size);
@@ -176,9 +170,7 @@ impl Worker<'_> {
         for t in &self.threads[..total] {
             t.state.set(State::New);
         }
-        if let Some(c) = self.checker.borrow_mut().as_deref_mut() {
-            c.begin_group(n, group, size);
-        }
+        self.check(|c, _| c.begin_group(n, total));
         self.begin_memory();
         let count = total.div_ceil(abi::SIMD_WIDTH);
         order.clear();
@@ -204,9 +196,8 @@ impl Worker<'_> {
             let address = if len == 0 { None } else { arena.argument(len as usize) };
             self.tgmem.borrow_mut()[index] = address.unwrap_or(0) as *mut c_void;
             let Some(address) = address else { continue };
-            if let Some(c) = self.checker.borrow_mut().as_deref_mut() {
-                c.threadgroup_memory(address..address + len as usize, Some(index as u32), false);
-            }
+            let bytes = address..address + len as usize;
+            self.check(|c, _| c.threadgroup_memory(bytes, Some(index as u32), false));
         }
     }
 
@@ -250,7 +241,8 @@ impl Worker<'_> {
             // brought back by the handler of a signal.
             unsafe { self.scheduler.switch(&self.threads[i].context) };
             if let Some(trap) = self.trap.take() {
-                self.crashed(trap);
+                self.ended(self.me());
+                self.events.borrow_mut().push((Event::Trap(trap), self.who()));
                 return None;
             }
         }
@@ -259,7 +251,7 @@ impl Worker<'_> {
     /// Gives thread `i` a fiber of its own; its turn has come.
     fn start(&self, i: usize) -> Option<()> {
         let thread = &self.threads[i];
-        let Ok((fiber, top)) = self.space.fibers.take(self.job.stack_size) else {
+        let Ok((fiber, top)) = self.space.fibers.take(STACK) else {
             self.events.borrow_mut().push((Event::NoMemory, self.who()));
             return None;
         };
@@ -268,11 +260,6 @@ impl Worker<'_> {
         // SAFETY: the stack is free, so nothing on it is in use.
         unsafe { thread.context.begin(top, run_threads) };
         Some(())
-    }
-
-    fn crashed(&self, trap: Trap) {
-        self.ended(self.me());
-        self.events.borrow_mut().push((Event::Trap { cause: trap.cause, pc: trap.pc }, self.who()));
     }
 
     pub(super) fn ended(&self, thread: &Thread) {
@@ -295,7 +282,7 @@ impl Worker<'_> {
         if self.checked {
             let stack = self.space.fibers.range(self.threads[i].fiber.get());
             self.floor.set(stack.start + ROOM);
-            self.check(|c, _| c.stack(stack));
+            self.check(|c, _| c.stack = stack);
         }
     }
 
@@ -360,13 +347,19 @@ impl Worker<'_> {
         }
     }
 
+    /// Who gets the processor: that thread, or else the scheduler.
+    #[inline]
+    fn context_of(&self, next: Next) -> &Context {
+        match next {
+            Next::Waiting(i) => &self.threads[i].context,
+            Next::New(_) | Next::Nobody => &self.scheduler,
+        }
+    }
+
     /// Suspends `me`, whose fiber is running, and lets the next thread or the scheduler go on.
     #[inline]
     pub(super) fn hand_over(&self, me: &Thread) {
-        let to = match self.next() {
-            Next::Waiting(i) => &self.threads[i].context,
-            Next::New(_) | Next::Nobody => &self.scheduler,
-        };
+        let to = self.context_of(self.next());
         // SAFETY: thread `i` waits on its fiber, or is this one; the scheduler waits while a fiber runs.
         unsafe { me.context.switch(to) };
     }
@@ -419,12 +412,8 @@ extern "C" fn run_threads() -> ! {
             }
             next => {
                 worker.space.fibers.give(me.fiber.get());
-                let to = match next {
-                    Next::Waiting(i) => &worker.threads[i].context,
-                    _ => &worker.scheduler,
-                };
                 // SAFETY: as in `hand_over`. Nobody comes back: the thread is done.
-                unsafe { me.context.switch(to) };
+                unsafe { me.context.switch(worker.context_of(next)) };
                 unreachable!("a thread that has ended does not go on");
             }
         }

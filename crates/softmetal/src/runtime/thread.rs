@@ -2,21 +2,21 @@
 
 use std::{
     cell::Cell,
-    ffi::{CStr, c_char, c_void},
-    ptr,
+    ffi::{c_char, c_void},
 };
 
-use super::{abi, switch::Context};
+use super::{abi, image::text, switch::Context};
 use crate::check::Site;
 
 /// Where a GPU thread stands.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) enum State {
     New,
     Ready,
     Simd,
     SimdBarrier,
     Barrier,
+    #[default]
     Done,
 }
 
@@ -30,7 +30,7 @@ pub(crate) struct Call {
 
 /// One GPU thread; a cache line, since every barrier touches each of them.
 #[repr(align(64))]
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Thread {
     pub(super) context: Context,
     pub(super) file: Cell<*const c_char>,
@@ -46,21 +46,6 @@ pub(super) struct Thread {
 }
 
 impl Thread {
-    pub(super) fn new() -> Self {
-        Self {
-            context: Context::default(),
-            file: Cell::new(ptr::null()),
-            pc: Cell::new(0),
-            line: Cell::new(0),
-            flags: Cell::new(0),
-            run: Cell::new(None),
-            input: Cell::new(ptr::null_mut()),
-            output: Cell::new(ptr::null_mut()),
-            fiber: Cell::new(0),
-            state: Cell::new(State::Done),
-        }
-    }
-
     /// Both wait at the same call in the source; for collectives, for the same operation.
     #[inline]
     pub(super) fn beside(&self, other: &Self) -> bool {
@@ -73,12 +58,8 @@ impl Thread {
     }
 
     pub(super) fn site(&self) -> Site {
-        let file = if self.file.get().is_null() {
-            "".into()
-        } else {
-            // SAFETY: a string literal of the library, which is never unloaded.
-            unsafe { CStr::from_ptr(self.file.get()) }.to_string_lossy()
-        };
-        Site { file: file.into_owned(), line: self.line.get() as u32, pc: self.pc.get() }
+        // SAFETY: null, or a string literal of the library, which is never unloaded.
+        let file = unsafe { text(self.file.get()) };
+        Site { file, line: self.line.get() as u32, pc: self.pc.get() }
     }
 }

@@ -7,13 +7,13 @@ use std::{
     ops::Range,
     ptr,
     sync::{
-        Condvar, Mutex, MutexGuard, Once, OnceLock, PoisonError,
+        Condvar, Mutex, Once, OnceLock, PoisonError,
         atomic::{AtomicBool, Ordering, compiler_fence},
     },
     time::{Duration, Instant},
 };
 
-use super::worker::Worker;
+use super::{crew::lock, worker::Worker};
 
 /// What a kernel was doing when it was ended.
 #[derive(Debug, Clone, Copy)]
@@ -106,11 +106,11 @@ unsafe extern "C" fn handle(signal: c_int, info: *mut libc::siginfo_t, context: 
             if signal == PREEMPT && (stop.is_null() || !(*stop).load(Ordering::Relaxed)) {
                 return;
             }
-            let (pc, sp) = position(context);
-            let trap = |guard| Trap { cause: cause_of(signal, info, &guard), pc };
-            if let Some(Some((pc, sp))) = Worker::with(|w| w.interrupted(sp, trap)) {
+            let [pc, sp] = registers(context);
+            let trap = |guard| Trap { cause: cause_of(signal, info, &guard), pc: *pc };
+            if let Some(Some(scheduler)) = Worker::with(|w| w.interrupted(*sp, trap)) {
                 IN_KERNEL.set(false);
-                redirect(context, pc, sp);
+                (*pc, *sp) = scheduler;
                 return;
             }
         }
@@ -164,59 +164,22 @@ unsafe fn pass_on(signal: c_int, info: *mut libc::siginfo_t, context: &mut libc:
     }
 }
 
-#[cfg(all(target_os = "linux", target_arch = "x86_64"))]
-fn position(context: &libc::ucontext_t) -> (usize, usize) {
-    let r = &context.uc_mcontext.gregs;
-    (r[libc::REG_RIP as usize] as usize, r[libc::REG_RSP as usize] as usize)
-}
-
-#[cfg(all(target_os = "linux", target_arch = "x86_64"))]
-fn redirect(context: &mut libc::ucontext_t, pc: usize, sp: usize) {
-    let r = &mut context.uc_mcontext.gregs;
-    r[libc::REG_RIP as usize] = pc as i64;
-    r[libc::REG_RSP as usize] = sp as i64;
-}
-
-#[cfg(all(target_os = "linux", target_arch = "aarch64"))]
-fn position(context: &libc::ucontext_t) -> (usize, usize) {
-    (context.uc_mcontext.pc as usize, context.uc_mcontext.sp as usize)
-}
-
-#[cfg(all(target_os = "linux", target_arch = "aarch64"))]
-fn redirect(context: &mut libc::ucontext_t, pc: usize, sp: usize) {
-    let m = &mut context.uc_mcontext;
-    m.pc = pc as u64;
-    m.sp = sp as u64;
-}
-
-#[cfg(all(target_os = "macos", target_arch = "x86_64"))]
-fn position(context: &libc::ucontext_t) -> (usize, usize) {
+/// Program counter and stack pointer of the interrupted code, which the system takes back from there.
+fn registers(context: &mut libc::ucontext_t) -> [*mut usize; 2] {
+    #[cfg(target_os = "linux")]
+    let r = &mut context.uc_mcontext;
     // SAFETY: the system passes the registers of the interrupted code.
-    let r = unsafe { &(*context.uc_mcontext).__ss };
-    (r.__rip as usize, r.__rsp as usize)
-}
-
-#[cfg(all(target_os = "macos", target_arch = "x86_64"))]
-fn redirect(context: &mut libc::ucontext_t, pc: usize, sp: usize) {
-    // SAFETY: the system passes the registers of the interrupted code, and takes them back from there.
+    #[cfg(target_os = "macos")]
     let r = unsafe { &mut (*context.uc_mcontext).__ss };
-    r.__rip = pc as u64;
-    r.__rsp = sp as u64;
-}
-
-#[cfg(all(target_os = "macos", target_arch = "aarch64"))]
-fn position(context: &libc::ucontext_t) -> (usize, usize) {
-    // SAFETY: the system passes the registers of the interrupted code.
-    let r = unsafe { &(*context.uc_mcontext).__ss };
-    (r.__pc as usize, r.__sp as usize)
-}
-
-#[cfg(all(target_os = "macos", target_arch = "aarch64"))]
-fn redirect(context: &mut libc::ucontext_t, pc: usize, sp: usize) {
-    // SAFETY: the system passes the registers of the interrupted code, and takes them back from there.
-    let r = unsafe { &mut (*context.uc_mcontext).__ss };
-    r.__pc = pc as u64;
-    r.__sp = sp as u64;
+    #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
+    let [pc, sp] = [libc::REG_RIP, libc::REG_RSP].map(|register| &raw mut r.gregs[register as usize]);
+    #[cfg(all(target_os = "linux", target_arch = "aarch64"))]
+    let (pc, sp) = (&raw mut r.pc, &raw mut r.sp);
+    #[cfg(all(target_os = "macos", target_arch = "x86_64"))]
+    let (pc, sp) = (&raw mut r.__rip, &raw mut r.__rsp);
+    #[cfg(all(target_os = "macos", target_arch = "aarch64"))]
+    let (pc, sp) = (&raw mut r.__pc, &raw mut r.__sp);
+    [pc.cast(), sp.cast()]
 }
 
 /// While it lives, the watchdog stops this host thread's kernels at the deadline.
@@ -263,12 +226,8 @@ fn watchdog() -> &'static Watchdog {
 }
 
 impl Watchdog {
-    fn lock(&self) -> MutexGuard<'_, Watchlist> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     fn watch(&self) {
-        let mut list = self.lock();
+        let mut list = lock(&self.state);
         loop {
             let now = Instant::now();
             let mut wait = Duration::from_secs(3600);
@@ -294,7 +253,7 @@ impl<'a> Watch<'a> {
     /// Watches the calling host thread; at the deadline `stop` is set.
     pub(crate) fn new(deadline: Instant, stop: &'a AtomicBool) -> Self {
         let dog = watchdog();
-        let mut list = dog.lock();
+        let mut list = lock(&dog.state);
         list.last_key += 1;
         let key = list.last_key;
         let sooner = list.wakes.is_none_or(|at| deadline < at);
@@ -317,6 +276,6 @@ impl<'a> Watch<'a> {
 impl Drop for Watch<'_> {
     fn drop(&mut self) {
         STOP.set(ptr::null());
-        watchdog().lock().entries.retain(|e| e.key != self.key);
+        lock(&watchdog().state).entries.retain(|e| e.key != self.key);
     }
 }

@@ -19,6 +19,7 @@ use super::{
 use crate::check::{Checker, Event, Who};
 
 /// What a host thread needs for any dispatch, kept from one to the next.
+#[derive(Default)]
 pub(crate) struct Space {
     pub(super) threads: Vec<Thread>,
     pub(super) fibers: Fibers,
@@ -32,20 +33,10 @@ pub(crate) struct Space {
 unsafe impl Send for Space {}
 
 impl Space {
-    pub(super) fn new() -> Self {
-        Self {
-            threads: Vec::new(),
-            fibers: Fibers::default(),
-            arena: RefCell::new(Arena::new()),
-            simdgroups: Cell::default(),
-            order: Cell::default(),
-        }
-    }
-
     /// Makes room for threadgroups of `most` threads.
     pub(super) fn fit(&mut self, most: usize) {
         if self.threads.len() < most {
-            self.threads.resize_with(most, Thread::new);
+            self.threads.resize_with(most, Thread::default);
         }
     }
 }
@@ -112,7 +103,7 @@ impl<'a> Worker<'a> {
             job,
             threads: &space.threads,
             space,
-            entry: job.image.entry(job.kernel),
+            entry: job.image.entries[job.kernel],
             stop,
             scheduler: Context::default(),
             trap: Cell::new(None),
@@ -167,20 +158,12 @@ impl<'a> Worker<'a> {
         self.stats.set(stats);
     }
 
-    /// Lets others run until the threadgroup barrier opens.
-    #[inline]
-    pub(crate) fn wait(&self, flags: i32, call: Call) {
+    /// Lets others run until the barrier that `state` names opens.
+    #[inline(always)]
+    pub(crate) fn wait(&self, state: State, flags: i32, call: Call) {
         let me = self.me();
         me.flags.set(flags);
-        self.park(me, State::Barrier, call);
-    }
-
-    /// Lets others run until the simdgroup barrier opens.
-    #[inline]
-    pub(crate) fn wait_in_simdgroup(&self, flags: i32, call: Call) {
-        let me = self.me();
-        me.flags.set(flags);
-        self.park(me, State::SimdBarrier, call);
+        self.park(me, state, call);
     }
 
     /// Lets others run until the collective has run.
@@ -241,14 +224,14 @@ impl<'a> Worker<'a> {
 
     pub(crate) fn variable(&self, key: usize, size: usize, align: usize, zeroed: bool) -> Option<usize> {
         let (address, new) = self.space.arena.borrow_mut().variable(key, size, align, zeroed)?;
-        if new && let Some(c) = self.checker.borrow_mut().as_deref_mut() {
-            c.threadgroup_memory(address..address + size, None, zeroed);
+        if new {
+            self.check(|c, _| c.threadgroup_memory(address..address + size, None, zeroed));
         }
         Some(address)
     }
 
     pub(crate) fn report_threadgroup_memory(&self, size: usize) {
-        let used = self.space.arena.borrow().used();
+        let used = self.space.arena.borrow().used;
         self.events.borrow_mut().push((Event::ThreadgroupMemory { size, used }, self.who()));
     }
 

@@ -34,8 +34,7 @@ Examples:
   metallic tool generate -m ./folder --tokens 1,2,3 --device reference --kv-type f32 --json";
 
 pub(super) fn run(args: &GenerateArgs, ui: Ui) -> anyhow::Result<()> {
-    let path = load::path(&args.model.model, ui)?;
-    let mut loaded = load::program(&path, &args.model.device, false, ui)?;
+    let mut loaded = load::program(&args.model, false, ui)?;
     let n = args.max_tokens.get();
     // The last token need not fit: nothing comes after it.
     loaded.check(&args.tokens.0, n - 1)?;

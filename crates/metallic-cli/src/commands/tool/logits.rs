@@ -37,27 +37,21 @@ const STEP_TOKENS: usize = 512;
 const SHOWN: usize = 10;
 
 #[derive(Serialize)]
-#[serde(untagged)]
-enum Logits {
-    Last(Vec<f32>),
-    All(Vec<Vec<f32>>),
-}
-
-#[derive(Serialize)]
-struct Output {
-    logits: Logits,
+struct Output<T> {
+    logits: T,
 }
 
 pub(super) fn run(args: &LogitsArgs, ui: Ui) -> anyhow::Result<()> {
-    let path = load::path(&args.model.model, ui)?;
-    let mut loaded = load::program(&path, &args.model.device, false, ui)?;
+    let mut loaded = load::program(&args.model, false, ui)?;
     loaded.check(&args.tokens.0, 0)?;
     let mut rows = generate::logits(loaded.program.as_mut(), &args.tokens.0, STEP_TOKENS, args.all)?;
     if !args.json {
         return Ok(term::print(&best(&rows, args.tokens.0.len() - rows.len()))?);
     }
-    let logits = if args.all { Logits::All(rows) } else { Logits::Last(rows.pop().unwrap_or_default()) };
-    term::print_json(&Output { logits })
+    if args.all {
+        return term::print_json(&Output { logits: rows });
+    }
+    term::print_json(&Output { logits: rows.pop().unwrap_or_default() })
 }
 
 /// The best ids of each row; `first` is the position of the first row.

@@ -42,11 +42,9 @@ pub(super) fn run(args: &PerplexityArgs, ui: Ui) -> anyhow::Result<()> {
     if text.contains('\u{fffd}') {
         ui.note("note: the text is not all UTF-8; U+FFFD stands for what is not");
     }
-    let path = load::path(&args.model.model, ui)?;
-    let mut loaded = load::program(&path, &args.model.device, false, ui)?;
+    let mut loaded = load::program(&args.model, false, ui)?;
     let tokenizer = loaded.model.tokenizer()?;
-    let tokenizer =
-        tokenizer.ok_or_else(|| metallic::Error::NoTokenizer { path: path.display().to_string() })?;
+    let tokenizer = tokenizer.ok_or_else(|| metallic::Error::NoTokenizer { path: loaded.path.clone() })?;
     let ctx = args.ctx.get();
     loaded.check(&[], ctx)?;
     let mut tokens = tokenizer.encode(&text, true, false)?;
@@ -54,7 +52,7 @@ pub(super) fn run(args: &PerplexityArgs, ui: Ui) -> anyhow::Result<()> {
     if windows > 0 {
         tokens.truncate(windows * ctx);
     }
-    loaded.check_ids(&tokens)?;
+    load::check_ids(&tokens, loaded.model.config().vocab)?;
     let bos = tokenizer.bos().filter(|_| tokenizer.adds_bos());
     let bar = ui.steps("windows", windows);
     let result = generate::perplexity(loaded.program.as_mut(), &tokens, ctx, bos, |so_far| {

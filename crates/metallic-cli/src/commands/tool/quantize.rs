@@ -3,7 +3,7 @@
 use std::{collections::BTreeMap, fs, path::PathBuf};
 
 use anyhow::Context;
-use clap::{Args, ValueEnum};
+use clap::Args;
 use metallic::{
     core::{Bytes, DType, quant},
     formats::{Gguf, GgufWriter, Tensor},
@@ -11,6 +11,7 @@ use metallic::{
 use serde_json::json;
 
 use crate::{
+    commands::options::one_of,
     fail::Failure,
     interrupt::{self, Listener},
     load,
@@ -24,8 +25,8 @@ pub(crate) struct QuantizeArgs {
     #[arg(short, long)]
     model: String,
     /// The type of the new weights
-    #[arg(short, long, value_enum, ignore_case = true)]
-    r#type: Target,
+    #[arg(short, long, value_parser = one_of(&TYPES), ignore_case = true)]
+    r#type: (DType, u32),
     /// Write over a file that is there
     #[arg(long)]
     force: bool,
@@ -43,38 +44,17 @@ Examples:
 
 Matrices whose rows fill the blocks of the type are encoded anew; all else stays as it is.";
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum Target {
-    #[value(name = "q8_0")]
-    Q8_0,
-    #[value(name = "q4_0")]
-    Q4_0,
-    #[value(name = "q4_1")]
-    Q4_1,
-    #[value(name = "q5_0")]
-    Q5_0,
-    #[value(name = "q5_1")]
-    Q5_1,
-    F16,
-    Bf16,
-    F32,
-}
-
-impl Target {
-    /// The type, and the number by which `general.file_type` calls a file of it.
-    fn dtype(self) -> (DType, u32) {
-        match self {
-            Self::F32 => (DType::F32, 0),
-            Self::F16 => (DType::F16, 1),
-            Self::Q4_0 => (DType::Q4_0, 2),
-            Self::Q4_1 => (DType::Q4_1, 3),
-            Self::Q8_0 => (DType::Q8_0, 7),
-            Self::Q5_0 => (DType::Q5_0, 8),
-            Self::Q5_1 => (DType::Q5_1, 9),
-            Self::Bf16 => (DType::BF16, 32),
-        }
-    }
-}
+/// What can be written: each type with the number by which `general.file_type` calls a file of it.
+const TYPES: [(&str, (DType, u32)); 8] = [
+    ("q8_0", (DType::Q8_0, 7)),
+    ("q4_0", (DType::Q4_0, 2)),
+    ("q4_1", (DType::Q4_1, 3)),
+    ("q5_0", (DType::Q5_0, 8)),
+    ("q5_1", (DType::Q5_1, 9)),
+    ("f16", (DType::F16, 1)),
+    ("bf16", (DType::BF16, 32)),
+    ("f32", (DType::F32, 0)),
+];
 
 /// The layout of quantised blocks that every reader of today knows.
 const QUANTIZATION_VERSION: u32 = 2;
@@ -94,7 +74,7 @@ pub(super) fn run(args: &QuantizeArgs, ui: Ui) -> anyhow::Result<()> {
     }
     let file = Gguf::open(&path)?;
     let _listener = Listener::new();
-    let (dtype, file_type) = args.r#type.dtype();
+    let (dtype, file_type) = args.r#type;
     let mut writer = GgufWriter::with_metadata(file.metadata.clone());
     writer.insert("general.file_type", file_type);
     if dtype.is_quantized() {
@@ -116,15 +96,12 @@ pub(super) fn run(args: &QuantizeArgs, ui: Ui) -> anyhow::Result<()> {
     let spinner = ui.spinner(&format!("writing {}", args.out.display()));
     writer.write(&args.out)?;
     drop(spinner);
-    if interrupt::check().is_err() {
-        if replaces {
-            // What was there is gone already, and may have been the source: a whole file is better than none.
-            interrupt::check()?;
-        }
-        // Whoever pressed Ctrl-C does not want the file.
+    // Whoever pressed Ctrl-C does not want the file. Where one was there, it is gone already, and may have been the source:
+    // a whole file is better than none.
+    if interrupt::check().is_err() && !replaces {
         fs::remove_file(&args.out).with_context(|| format!("cannot remove `{}`", args.out.display()))?;
-        interrupt::check()?;
     }
+    interrupt::check()?;
     if args.json {
         return term::print_json(&json!({
             "path": args.out, "bytes_before": before, "bytes_after": after, "tensors": types,

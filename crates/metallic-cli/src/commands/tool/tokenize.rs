@@ -1,12 +1,8 @@
 //! `tool tokenize` and `tool detokenize`.
 
-use std::{
-    fs,
-    io::{self, Read},
-    path::PathBuf,
-};
+use std::{fs, path::PathBuf};
 
-use anyhow::{Context, anyhow};
+use anyhow::Context;
 use clap::Args;
 use serde_json::json;
 
@@ -14,6 +10,7 @@ use super::text::TextOptions;
 use crate::{
     commands::options::Ids,
     fail::Failure,
+    load,
     term::{self, Ui},
 };
 
@@ -51,9 +48,9 @@ pub(super) fn tokenize(args: &TokenizeArgs, ui: Ui) -> anyhow::Result<()> {
     let text = match (&args.file, args.text.as_deref()) {
         (Some(file), _) => {
             let bytes = fs::read(file).with_context(|| format!("cannot read `{}`", file.display()))?;
-            utf8(bytes, &format!("`{}`", file.display()))?
+            term::utf8(bytes, &format!("`{}`", file.display()))?
         }
-        (None, Some("-") | None) => stdin()?,
+        (None, Some("-") | None) => term::stdin()?,
         (None, Some(text)) => text.to_owned(),
     };
     let tokenizer = args.model.open(ui)?.tokenizer;
@@ -87,15 +84,11 @@ Examples:
 pub(super) fn detokenize(args: &DetokenizeArgs, ui: Ui) -> anyhow::Result<()> {
     let ids = match (&args.tokens, args.ids.as_deref()) {
         (Some(ids), _) => ids.clone(),
-        (None, Some("-") | None) => parse(&stdin()?)?,
+        (None, Some("-") | None) => parse(&term::stdin()?)?,
         (None, Some(text)) => parse(text)?,
     };
     let tokenizer = args.model.open(ui)?.tokenizer;
-    let known = tokenizer.vocab_size();
-    if let Some(id) = ids.0.iter().find(|id| **id as usize >= known) {
-        let reason = format!("token {id} is not in the vocabulary, which has {known} tokens");
-        return Err(Failure::new(reason, "`metallic tool tokenize` gives ids of this model").into());
-    }
+    load::check_ids(&ids.0, tokenizer.vocab_size())?;
     let text = tokenizer.decode(&ids.0, args.no_special);
     if args.json { term::print_json(&json!({ "text": text })) } else { Ok(term::print(&text)?) }
 }
@@ -103,17 +96,4 @@ pub(super) fn detokenize(args: &DetokenizeArgs, ui: Ui) -> anyhow::Result<()> {
 fn parse(text: &str) -> anyhow::Result<Ids> {
     text.parse()
         .map_err(|problem: String| Failure::new(problem, "ids come from `metallic tool tokenize`").into())
-}
-
-fn stdin() -> anyhow::Result<String> {
-    let mut bytes = Vec::new();
-    io::stdin().lock().read_to_end(&mut bytes).context("cannot read from stdin")?;
-    utf8(bytes, "stdin")
-}
-
-fn utf8(bytes: Vec<u8>, what: &str) -> anyhow::Result<String> {
-    String::from_utf8(bytes).map_err(|error| {
-        let at = error.utf8_error().valid_up_to();
-        anyhow!(Failure::new(format!("{what} is not UTF-8 text: byte {at} is wrong"), "convert it to UTF-8"))
-    })
 }

@@ -1,45 +1,16 @@
 //! The inner loops of attention: scores, weights, weighted sums.
 
-use std::marker::PhantomData;
-
 use metallic_core::BLOCK_TOKENS;
 
 use super::{KvBlock, Tile, finite};
+use crate::simd::format::{BF16, Element, F16, F32, I8};
 use crate::simd::kv::{GROUP, GROUP_BYTES, KvType, SCALES_BYTES};
 use crate::simd::lanes::Lanes;
 use crate::simd::math::exp;
 
-/// How 16 numbers of the cache are read.
-trait Element {
-    /// Bytes of a number.
-    const SIZE: usize;
-    /// Whether numbers are times a scale of their group.
-    const SCALED: bool;
-    /// # Safety
-    /// The caller has the features of `L`; 16 numbers can be read at `p`.
-    unsafe fn load<L: Lanes>(p: *const u8) -> L::F;
-}
-
-macro_rules! elements {
-    ($($name:ident $size:literal |$p:ident| $load:expr;)*) => {$(
-        struct $name;
-        impl Element for $name {
-            const SIZE: usize = $size;
-            const SCALED: bool = $size == 1;
-            #[inline(always)]
-            unsafe fn load<L: Lanes>($p: *const u8) -> L::F {
-                // SAFETY: by the caller.
-                unsafe { $load }
-            }
-        }
-    )*};
-}
-
-elements! {
-    F32 4 |p| L::load(p.cast());
-    F16 2 |p| L::load_f16(p);
-    BF16 2 |p| L::load_bf16(p);
-    I8 1 |p| L::load_i8(p);
+/// Whether numbers are times a scale of their group: bytes are those of q8_0.
+const fn scaled<E: Element>() -> bool {
+    E::SIZE == 1
 }
 
 /// Rows of broadcast numbers times a matrix of the cache.
@@ -125,25 +96,25 @@ impl Product {
 trait Rows {
     /// # Safety
     /// The caller has the features of `L`, and `R` queries from `query` on are in the tile.
-    unsafe fn run<L: Lanes, const R: usize>(&self, query: usize);
+    unsafe fn run<L: Lanes, E: Element, const R: usize>(&self, query: usize);
 }
 
 /// # Safety
 /// The caller has the features of `L`; the queries are in the tile of `rows`.
 #[inline(always)]
-unsafe fn by_rows<L: Lanes, W: Rows>((from, to): (usize, usize), rows: &W) {
+unsafe fn by_rows<L: Lanes, E: Element>((from, to): (usize, usize), rows: &impl Rows) {
     let mut at = from;
     while at < to {
         let count = L::PANEL_ROWS.min(to - at);
         // SAFETY: by the caller; `count` queries are left.
         unsafe {
             match count {
-                6 if L::PANEL_ROWS >= 6 => rows.run::<L, 6>(at),
-                5 if L::PANEL_ROWS >= 5 => rows.run::<L, 5>(at),
-                4 if L::PANEL_ROWS >= 4 => rows.run::<L, 4>(at),
-                3 if L::PANEL_ROWS >= 3 => rows.run::<L, 3>(at),
-                2 if L::PANEL_ROWS >= 2 => rows.run::<L, 2>(at),
-                _ => rows.run::<L, 1>(at),
+                6 if L::PANEL_ROWS >= 6 => rows.run::<L, E, 6>(at),
+                5 if L::PANEL_ROWS >= 5 => rows.run::<L, E, 5>(at),
+                4 if L::PANEL_ROWS >= 4 => rows.run::<L, E, 4>(at),
+                3 if L::PANEL_ROWS >= 3 => rows.run::<L, E, 3>(at),
+                2 if L::PANEL_ROWS >= 2 => rows.run::<L, E, 2>(at),
+                _ => rows.run::<L, E, 1>(at),
             }
         }
         at += count;
@@ -151,7 +122,7 @@ unsafe fn by_rows<L: Lanes, W: Rows>((from, to): (usize, usize), rows: &W) {
 }
 
 /// Scores of a block: `out [queries, 32] = q · keys`.
-struct Scores<E> {
+struct Scores {
     q: *const f32,
     row: usize,
     head_dim: usize,
@@ -159,22 +130,21 @@ struct Scores<E> {
     out: *mut f32,
     /// As in [`Product`].
     ahead: isize,
-    element: PhantomData<E>,
 }
 
-impl<E: Element> Scores<E> {
+impl Scores {
     /// Scores of 16 `V` positions from `from` on.
     ///
     /// # Safety
     /// As [`Rows::run`].
     #[inline(always)]
-    unsafe fn part<L: Lanes, const R: usize, const V: usize>(&self, query: usize, from: usize) {
+    unsafe fn part<L: Lanes, E: Element, const R: usize, const V: usize>(&self, query: usize, from: usize) {
         // SAFETY: `head_dim` elements of `R` queries and as many lines of 32 keys; rows of 32 scores.
         unsafe {
             let line = BLOCK_TOKENS * E::SIZE;
             let a = self.q.add(query * self.row);
             let mut total = [[L::splat(0.0); V]; R];
-            if E::SCALED {
+            if scaled::<E>() {
                 for group in 0..self.head_dim / GROUP {
                     let scales = self.keys.add(group * GROUP_BYTES);
                     let (a, b) = (a.add(group * GROUP), scales.add(SCALES_BYTES));
@@ -201,16 +171,16 @@ impl<E: Element> Scores<E> {
     }
 }
 
-impl<E: Element> Rows for Scores<E> {
+impl Rows for Scores {
     #[inline(always)]
-    unsafe fn run<L: Lanes, const R: usize>(&self, query: usize) {
+    unsafe fn run<L: Lanes, E: Element, const R: usize>(&self, query: usize) {
         // SAFETY: by the caller; two halves are a block.
         unsafe {
             if L::PANEL_WIDE || R == 1 {
-                self.part::<L, R, 2>(query, 0);
+                self.part::<L, E, R, 2>(query, 0);
             } else {
-                self.part::<L, R, 1>(query, 0);
-                self.part::<L, R, 1>(query, 16);
+                self.part::<L, E, R, 1>(query, 0);
+                self.part::<L, E, R, 1>(query, 16);
             }
         }
     }
@@ -218,7 +188,7 @@ impl<E: Element> Rows for Scores<E> {
 
 /// Weighted sums of a block's values: `sums [queries, row] = sums * shrink + weights · values`, over the positions
 /// `seen`, the same for all queries.
-struct Weighted<E> {
+struct Weighted {
     weights: *const f32,
     seen: (usize, usize),
     values: *const u8,
@@ -231,16 +201,15 @@ struct Weighted<E> {
     shrinks: *const f32,
     /// As in [`Product`].
     ahead: isize,
-    element: PhantomData<E>,
 }
 
-impl<E: Element> Weighted<E> {
+impl Weighted {
     /// Sums of 16 `V` columns from `from` on; `from` counts in `values` as in `sums`.
     ///
     /// # Safety
     /// As [`Rows::run`]; `weights` has `R` rows of 32, and `values` lines for all positions seen.
     #[inline(always)]
-    unsafe fn part<L: Lanes, const R: usize, const V: usize>(
+    unsafe fn part<L: Lanes, E: Element, const R: usize, const V: usize>(
         &self,
         query: usize,
         (weights, values): (*const f32, *const u8),
@@ -266,7 +235,7 @@ impl<E: Element> Weighted<E> {
     /// # Safety
     /// As [`Weighted::part`], for all of `columns`.
     #[inline(always)]
-    unsafe fn all<L: Lanes, const R: usize>(
+    unsafe fn all<L: Lanes, E: Element, const R: usize>(
         &self,
         query: usize,
         (weights, values): (*const f32, *const u8),
@@ -277,26 +246,26 @@ impl<E: Element> Weighted<E> {
             let mut at = 0;
             if L::PANEL_WIDE || R == 1 {
                 while at + 32 <= columns {
-                    self.part::<L, R, 2>(query, (weights, values), (at, to + at));
+                    self.part::<L, E, R, 2>(query, (weights, values), (at, to + at));
                     at += 32;
                 }
             }
             while at < columns {
-                self.part::<L, R, 1>(query, (weights, values), (at, to + at));
+                self.part::<L, E, R, 1>(query, (weights, values), (at, to + at));
                 at += 16;
             }
         }
     }
 }
 
-impl<E: Element> Rows for Weighted<E> {
+impl Rows for Weighted {
     #[inline(always)]
-    unsafe fn run<L: Lanes, const R: usize>(&self, query: usize) {
+    unsafe fn run<L: Lanes, E: Element, const R: usize>(&self, query: usize) {
         // SAFETY: by the caller; a group of q8_0 holds the scales of 32 positions before its values.
         unsafe {
             let weights = self.weights.add(query * BLOCK_TOKENS);
-            if !E::SCALED {
-                self.all::<L, R>(query, (weights, self.values), (self.columns, 0));
+            if !scaled::<E>() {
+                self.all::<L, E, R>(query, (weights, self.values), (self.columns, 0));
                 return;
             }
             for group in 0..self.columns / GROUP {
@@ -310,7 +279,7 @@ impl<E: Element> Rows for Weighted<E> {
                     }
                 }
                 let from = (scaled.as_ptr().cast(), scales.add(SCALES_BYTES));
-                self.all::<L, R>(query, from, (GROUP, group * GROUP));
+                self.all::<L, E, R>(query, from, (GROUP, group * GROUP));
             }
         }
     }
@@ -352,17 +321,16 @@ unsafe fn attend_as<L: Lanes, E: Element>(
     let Some(first) = (0..shape.tokens).find(sees) else { return };
     let end = (first..shape.tokens).find(|token| !sees(token)).unwrap_or(shape.tokens);
 
-    let scores = Scores::<E> {
+    let scores = Scores {
         q: tile.q.as_ptr(),
         row: shape.q_row(),
         head_dim: shape.head_dim,
         keys: kv.keys.as_ptr(),
         out: tile.weights.as_mut_ptr(),
         ahead: distance(kv.keys, next.keys),
-        element: PhantomData,
     };
     // SAFETY: the tile has all these queries, and the keys were checked.
-    unsafe { by_rows::<L, _>((first * group, end * group), &scores) };
+    unsafe { by_rows::<L, E>((first * group, end * group), &scores) };
     for token in first..end {
         let seen = shape.seen(token, block);
         for query in token * group..(token + 1) * group {
@@ -388,26 +356,25 @@ unsafe fn attend_as<L: Lanes, E: Element>(
         while same < end && shape.seen(same, block) == seen {
             same += 1;
         }
-        let mut sums = Weighted::<E> {
+        let mut sums = Weighted {
             weights: tile.weights.as_ptr(),
             seen,
             values: kv.values.as_ptr(),
-            line: if E::SCALED { GROUP } else { value_dim * E::SIZE },
+            line: if scaled::<E>() { GROUP } else { value_dim * E::SIZE },
             columns: whole,
             sums: tile.sums.as_mut_ptr(),
             row: shape.sum_row(),
             shrinks: tile.shrinks.as_ptr(),
             ahead: distance(kv.values, next.values),
-            element: PhantomData,
         };
         // SAFETY: the tile has these queries, and the values were checked; the tail has rows of 64 bytes.
         unsafe {
-            by_rows::<L, _>((token * group, same * group), &sums);
+            by_rows::<L, E>((token * group, same * group), &sums);
             if rest > 0 {
                 sums.values = tail.as_ptr().cast();
                 (sums.line, sums.columns, sums.ahead) = (64, 16, 0);
                 sums.sums = sums.sums.add(whole);
-                by_rows::<L, _>((token * group, same * group), &sums);
+                by_rows::<L, E>((token * group, same * group), &sums);
             }
         }
         token = same;

@@ -98,9 +98,6 @@ pub struct Tile<'a> {
 
 impl<'a> Tile<'a> {
     /// A tile in `memory`, of [`TileShape::memory`] elements; queries are what was there, nothing is seen.
-    ///
-    /// # Panics
-    /// Where the memory is of another size.
     pub fn new(shape: TileShape, memory: &'a mut [f32]) -> Tile<'a> {
         // Far beyond any model, and small enough that no size below wraps.
         let sizes = [shape.head_dim, shape.value_dim, shape.tokens, shape.group];
@@ -119,9 +116,6 @@ impl<'a> Tile<'a> {
     }
 
     /// Sets a query, times `scale`.
-    ///
-    /// # Panics
-    /// Where `query` is beyond the tile or `q` no head.
     pub fn set(&mut self, query: usize, q: &[f32], scale: f32) {
         assert_eq!(q.len(), self.shape.head_dim, "elements of a query");
         let row = &mut self.q[query * self.shape.q_row()..][..self.shape.q_row()];
@@ -144,9 +138,6 @@ impl<'a> Tile<'a> {
     }
 
     /// Attends to block `block` of the sequence, and asks the memory for the one that comes next (or any).
-    ///
-    /// # Panics
-    /// Where `kv` is no block of this shape.
     pub fn attend(&mut self, isa: Isa, block: usize, (kv, next): (KvBlock<'_>, KvBlock<'_>)) {
         let TileShape { kind, head_dim, value_dim, .. } = self.shape;
         let fits = |bytes: &[u8], dim: usize| {
@@ -177,9 +168,6 @@ pub struct Seen<S> {
 
 impl Seen<&mut [f32]> {
     /// Adds what was seen of later positions.
-    ///
-    /// # Panics
-    /// Where the sums are of different lengths.
     pub fn add(&mut self, isa: Isa, later: &Seen<&[f32]>) {
         let nothing = |top: f32, total: f32| top == f32::NEG_INFINITY && total == 0.0;
         if nothing(later.top, later.total) {

@@ -60,6 +60,25 @@ pub(super) unsafe fn sum_bytes(bytes: __m128i) -> i32 {
     }
 }
 
+/// The end of `sums`, from eight lanes on.
+///
+/// # Safety
+/// AVX2.
+#[inline(always)]
+pub(super) unsafe fn sums_of_eights(x: [__m256; 4]) -> [f32; 4] {
+    // SAFETY: AVX2 by the caller; four f32 are written to four.
+    unsafe {
+        let mut four = [_mm_setzero_ps(); 4];
+        for i in 0..4 {
+            four[i] = _mm_add_ps(_mm256_castps256_ps128(x[i]), _mm256_extractf128_ps::<1>(x[i]));
+        }
+        let pairs = (_mm_hadd_ps(four[0], four[1]), _mm_hadd_ps(four[2], four[3]));
+        let mut out = [0.0; 4];
+        _mm_storeu_ps(out.as_mut_ptr(), _mm_hadd_ps(pairs.0, pairs.1));
+        out
+    }
+}
+
 impl Lanes for Avx2 {
     type F = [__m256; 2];
     type I = [__m256i; 2];
@@ -70,30 +89,13 @@ impl Lanes for Avx2 {
     const PANEL_WIDE: bool = false;
     const FMA: bool = true;
 
-    #[inline(always)]
-    unsafe fn splat(x: f32) -> Self::F {
-        // SAFETY: features by the caller.
-        unsafe { [_mm256_set1_ps(x); 2] }
-    }
-
-    #[inline(always)]
-    unsafe fn load(p: *const f32) -> Self::F {
-        // SAFETY: features and 16 readable f32 by the caller.
-        unsafe { [_mm256_loadu_ps(p), _mm256_loadu_ps(p.add(8))] }
-    }
-
-    #[inline(always)]
-    unsafe fn load_f16(p: *const u8) -> Self::F {
-        // SAFETY: features and 32 readable bytes by the caller.
-        unsafe {
+    inlined! {
+        fn splat(x: f32) -> Self::F { [_mm256_set1_ps(x); 2] }
+        fn load(p: *const f32) -> Self::F { [_mm256_loadu_ps(p), _mm256_loadu_ps(p.add(8))] }
+        fn load_f16(p: *const u8) -> Self::F {
             [_mm256_cvtph_ps(_mm_loadu_si128(p.cast())), _mm256_cvtph_ps(_mm_loadu_si128(p.add(16).cast()))]
         }
-    }
-
-    #[inline(always)]
-    unsafe fn load_bf16(p: *const u8) -> Self::F {
-        // SAFETY: features and 32 readable bytes by the caller.
-        unsafe {
+        fn load_bf16(p: *const u8) -> Self::F {
             let low = _mm256_cvtepu16_epi32(_mm_loadu_si128(p.cast()));
             let high = _mm256_cvtepu16_epi32(_mm_loadu_si128(p.add(16).cast()));
             [
@@ -101,83 +103,35 @@ impl Lanes for Avx2 {
                 _mm256_castsi256_ps(_mm256_slli_epi32::<16>(high)),
             ]
         }
-    }
-
-    #[inline(always)]
-    unsafe fn load_i8(p: *const u8) -> Self::F {
-        // SAFETY: features and 16 readable bytes by the caller.
-        unsafe {
+        fn load_i8(p: *const u8) -> Self::F {
             let bytes = _mm_loadu_si128(p.cast());
             [
                 _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(bytes)),
                 _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_srli_si128::<8>(bytes))),
             ]
         }
-    }
-
-    #[inline(always)]
-    unsafe fn store(x: Self::F, p: *mut f32) {
-        // SAFETY: features and 16 writable f32 by the caller.
-        unsafe {
+        fn store(x: Self::F, p: *mut f32) {
             _mm256_storeu_ps(p, x[0]);
             _mm256_storeu_ps(p.add(8), x[1]);
         }
-    }
-
-    #[inline(always)]
-    unsafe fn store_f16(x: Self::F, p: *mut u8) {
-        // SAFETY: features and 32 writable bytes by the caller.
-        unsafe {
+        fn store_f16(x: Self::F, p: *mut u8) {
             _mm_storeu_si128(p.cast(), _mm256_cvtps_ph::<_MM_FROUND_TO_NEAREST_INT>(x[0]));
             _mm_storeu_si128(p.add(16).cast(), _mm256_cvtps_ph::<_MM_FROUND_TO_NEAREST_INT>(x[1]));
         }
-    }
-
-    #[inline(always)]
-    unsafe fn add(a: Self::F, b: Self::F) -> Self::F {
-        // SAFETY: features by the caller.
-        unsafe { [_mm256_add_ps(a[0], b[0]), _mm256_add_ps(a[1], b[1])] }
-    }
-
-    #[inline(always)]
-    unsafe fn mul(a: Self::F, b: Self::F) -> Self::F {
-        // SAFETY: features by the caller.
-        unsafe { [_mm256_mul_ps(a[0], b[0]), _mm256_mul_ps(a[1], b[1])] }
-    }
-
-    #[inline(always)]
-    unsafe fn fma(a: Self::F, b: Self::F, c: Self::F) -> Self::F {
-        // SAFETY: features by the caller.
-        unsafe { [_mm256_fmadd_ps(a[0], b[0], c[0]), _mm256_fmadd_ps(a[1], b[1], c[1])] }
-    }
-
-    #[inline(always)]
-    unsafe fn sums(x: [Self::F; 4]) -> [f32; 4] {
-        // SAFETY: features by the caller; four f32 are written to four.
-        unsafe {
-            let mut four = [_mm_setzero_ps(); 4];
-            for i in 0..4 {
-                let eight = _mm256_add_ps(x[i][0], x[i][1]);
-                let high = _mm256_extractf128_ps::<1>(eight);
-                four[i] = _mm_add_ps(_mm256_castps256_ps128(eight), high);
-            }
-            let pairs = (_mm_hadd_ps(four[0], four[1]), _mm_hadd_ps(four[2], four[3]));
-            let mut out = [0.0; 4];
-            _mm_storeu_ps(out.as_mut_ptr(), _mm_hadd_ps(pairs.0, pairs.1));
-            out
+        fn add(a: Self::F, b: Self::F) -> Self::F { [_mm256_add_ps(a[0], b[0]), _mm256_add_ps(a[1], b[1])] }
+        fn mul(a: Self::F, b: Self::F) -> Self::F { [_mm256_mul_ps(a[0], b[0]), _mm256_mul_ps(a[1], b[1])] }
+        fn fma(a: Self::F, b: Self::F, c: Self::F) -> Self::F {
+            [_mm256_fmadd_ps(a[0], b[0], c[0]), _mm256_fmadd_ps(a[1], b[1], c[1])]
         }
-    }
-
-    #[inline(always)]
-    unsafe fn to_float(x: Self::I) -> Self::F {
-        // SAFETY: features by the caller.
-        unsafe { [_mm256_cvtepi32_ps(x[0]), _mm256_cvtepi32_ps(x[1])] }
-    }
-
-    #[inline(always)]
-    unsafe fn top32(x: *const f32) -> u32 {
-        // SAFETY: features and 32 readable f32 by the caller.
-        unsafe {
+        fn sums(x: [Self::F; 4]) -> [f32; 4] {
+            let mut eights = [_mm256_setzero_ps(); 4];
+            for i in 0..4 {
+                eights[i] = _mm256_add_ps(x[i][0], x[i][1]);
+            }
+            sums_of_eights(eights)
+        }
+        fn to_float(x: Self::I) -> Self::F { [_mm256_cvtepi32_ps(x[0]), _mm256_cvtepi32_ps(x[1])] }
+        fn top32(x: *const f32) -> u32 {
             let mut top = _mm256_setzero_si256();
             for i in 0..4 {
                 let bits = _mm256_loadu_si256(x.add(8 * i).cast());
@@ -187,12 +141,7 @@ impl Lanes for Avx2 {
             let two = _mm_max_epu32(four, _mm_shuffle_epi32::<0b1110>(four));
             _mm_cvtsi128_si32(_mm_max_epu32(two, _mm_shuffle_epi32::<1>(two))) as u32
         }
-    }
-
-    #[inline(always)]
-    unsafe fn quantize16(x: *const f32, inverse: f32, out: *mut i8) -> i32 {
-        // SAFETY: features, 16 readable f32 and 16 writable bytes by the caller.
-        unsafe {
+        fn quantize16(x: *const f32, inverse: f32, out: *mut i8) -> i32 {
             let inverse = _mm256_set1_ps(inverse);
             let low = _mm256_cvtps_epi32(_mm256_mul_ps(_mm256_loadu_ps(x), inverse));
             let high = _mm256_cvtps_epi32(_mm256_mul_ps(_mm256_loadu_ps(x.add(8)), inverse));
@@ -202,12 +151,7 @@ impl Lanes for Avx2 {
             _mm_storeu_si128(out.cast(), bytes);
             sum_bytes(bytes)
         }
-    }
-
-    #[inline(always)]
-    unsafe fn prefetch(p: *const u8) {
-        // SAFETY: a hint; it touches no memory.
-        unsafe { _mm_prefetch::<_MM_HINT_T0>(p.cast()) }
+        fn prefetch(p: *const u8) { _mm_prefetch::<_MM_HINT_T0>(p.cast()) }
     }
 
     #[inline(always)]

@@ -3,7 +3,7 @@
 #[allow(clippy::wildcard_imports, reason = "intrinsics carry their own prefix")]
 use std::arch::x86_64::*;
 
-use super::avx2::sum_bytes;
+use super::avx2::{sum_bytes, sums_of_eights};
 use super::{Lanes, quad, sums};
 use crate::simd::activations::QGroup;
 use crate::simd::format::Format;
@@ -47,8 +47,6 @@ unsafe fn unpack<Q: Format>(w: *const u8, j: usize) -> __m512i {
     }
 }
 
-// SAFETY notes below: the caller has AVX-512 F, BW, VL, DQ and VNNI, and pointers are valid for what the
-// trait says they are read or written for.
 impl Lanes for Avx512 {
     type F = __m512;
     type I = __m512i;
@@ -59,121 +57,45 @@ impl Lanes for Avx512 {
     const PANEL_WIDE: bool = true;
     const FMA: bool = true;
 
-    #[inline(always)]
-    unsafe fn splat(x: f32) -> __m512 {
-        // SAFETY: features by the caller.
-        unsafe { _mm512_set1_ps(x) }
-    }
-
-    #[inline(always)]
-    unsafe fn load(p: *const f32) -> __m512 {
-        // SAFETY: features and 16 readable f32 by the caller.
-        unsafe { _mm512_loadu_ps(p) }
-    }
-
-    #[inline(always)]
-    unsafe fn load_f16(p: *const u8) -> __m512 {
-        // SAFETY: features and 32 readable bytes by the caller.
-        unsafe { _mm512_cvtph_ps(_mm256_loadu_si256(p.cast())) }
-    }
-
-    #[inline(always)]
-    unsafe fn load_bf16(p: *const u8) -> __m512 {
-        // SAFETY: features and 32 readable bytes by the caller.
-        unsafe {
+    inlined! {
+        fn splat(x: f32) -> __m512 { _mm512_set1_ps(x) }
+        fn load(p: *const f32) -> __m512 { _mm512_loadu_ps(p) }
+        fn load_f16(p: *const u8) -> __m512 { _mm512_cvtph_ps(_mm256_loadu_si256(p.cast())) }
+        fn load_bf16(p: *const u8) -> __m512 {
             let wide = _mm512_cvtepu16_epi32(_mm256_loadu_si256(p.cast()));
             _mm512_castsi512_ps(_mm512_slli_epi32::<16>(wide))
         }
-    }
-
-    #[inline(always)]
-    unsafe fn load_i8(p: *const u8) -> __m512 {
-        // SAFETY: features and 16 readable bytes by the caller.
-        unsafe { _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128(p.cast()))) }
-    }
-
-    #[inline(always)]
-    unsafe fn store(x: __m512, p: *mut f32) {
-        // SAFETY: features and 16 writable f32 by the caller.
-        unsafe { _mm512_storeu_ps(p, x) }
-    }
-
-    #[inline(always)]
-    unsafe fn store_f16(x: __m512, p: *mut u8) {
-        // SAFETY: features and 32 writable bytes by the caller.
-        unsafe {
+        fn load_i8(p: *const u8) -> __m512 {
+            _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128(p.cast())))
+        }
+        fn store(x: __m512, p: *mut f32) { _mm512_storeu_ps(p, x) }
+        fn store_f16(x: __m512, p: *mut u8) {
             _mm256_storeu_si256(p.cast(), _mm512_cvtps_ph::<_MM_FROUND_TO_NEAREST_INT>(x));
         }
-    }
-
-    #[inline(always)]
-    unsafe fn add(a: __m512, b: __m512) -> __m512 {
-        // SAFETY: features by the caller.
-        unsafe { _mm512_add_ps(a, b) }
-    }
-
-    #[inline(always)]
-    unsafe fn mul(a: __m512, b: __m512) -> __m512 {
-        // SAFETY: features by the caller.
-        unsafe { _mm512_mul_ps(a, b) }
-    }
-
-    #[inline(always)]
-    unsafe fn fma(a: __m512, b: __m512, c: __m512) -> __m512 {
-        // SAFETY: features by the caller.
-        unsafe { _mm512_fmadd_ps(a, b, c) }
-    }
-
-    #[inline(always)]
-    unsafe fn sums(x: [__m512; 4]) -> [f32; 4] {
-        // SAFETY: features by the caller; four f32 are written to four.
-        unsafe {
-            let mut four = [_mm_setzero_ps(); 4];
+        fn add(a: __m512, b: __m512) -> __m512 { _mm512_add_ps(a, b) }
+        fn mul(a: __m512, b: __m512) -> __m512 { _mm512_mul_ps(a, b) }
+        fn fma(a: __m512, b: __m512, c: __m512) -> __m512 { _mm512_fmadd_ps(a, b, c) }
+        fn sums(x: [__m512; 4]) -> [f32; 4] {
+            let mut eights = [_mm256_setzero_ps(); 4];
             for i in 0..4 {
-                let high = _mm512_extractf32x8_ps::<1>(x[i]);
-                let eight = _mm256_add_ps(_mm512_castps512_ps256(x[i]), high);
-                let high = _mm256_extractf128_ps::<1>(eight);
-                four[i] = _mm_add_ps(_mm256_castps256_ps128(eight), high);
+                eights[i] = _mm256_add_ps(_mm512_castps512_ps256(x[i]), _mm512_extractf32x8_ps::<1>(x[i]));
             }
-            let pairs = (_mm_hadd_ps(four[0], four[1]), _mm_hadd_ps(four[2], four[3]));
-            let mut out = [0.0; 4];
-            _mm_storeu_ps(out.as_mut_ptr(), _mm_hadd_ps(pairs.0, pairs.1));
-            out
+            sums_of_eights(eights)
         }
-    }
-
-    #[inline(always)]
-    unsafe fn to_float(x: __m512i) -> __m512 {
-        // SAFETY: features by the caller.
-        unsafe { _mm512_cvtepi32_ps(x) }
-    }
-
-    #[inline(always)]
-    unsafe fn top32(x: *const f32) -> u32 {
-        // SAFETY: features and 32 readable f32 by the caller.
-        unsafe {
+        fn to_float(x: __m512i) -> __m512 { _mm512_cvtepi32_ps(x) }
+        fn top32(x: *const f32) -> u32 {
             let magnitude = _mm512_set1_epi32(0x7fff_ffff);
             let low = _mm512_and_si512(_mm512_loadu_si512(x.cast()), magnitude);
             let high = _mm512_and_si512(_mm512_loadu_si512(x.add(16).cast()), magnitude);
             _mm512_reduce_max_epu32(_mm512_max_epu32(low, high))
         }
-    }
-
-    #[inline(always)]
-    unsafe fn quantize16(x: *const f32, inverse: f32, out: *mut i8) -> i32 {
-        // SAFETY: features, 16 readable f32 and 16 writable bytes by the caller.
-        unsafe {
+        fn quantize16(x: *const f32, inverse: f32, out: *mut i8) -> i32 {
             let scaled = _mm512_mul_ps(_mm512_loadu_ps(x), _mm512_set1_ps(inverse));
             let bytes = _mm512_cvtepi32_epi8(_mm512_cvtps_epi32(scaled));
             _mm_storeu_si128(out.cast(), bytes);
             sum_bytes(bytes)
         }
-    }
-
-    #[inline(always)]
-    unsafe fn prefetch(p: *const u8) {
-        // SAFETY: a hint; it touches no memory.
-        unsafe { _mm_prefetch::<_MM_HINT_T0>(p.cast()) }
+        fn prefetch(p: *const u8) { _mm_prefetch::<_MM_HINT_T0>(p.cast()) }
     }
 
     #[inline(always)]

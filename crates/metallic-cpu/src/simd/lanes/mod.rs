@@ -4,6 +4,18 @@ use super::activations::QGroup;
 use super::format::Format;
 use super::math::ROUND;
 
+/// Functions of [`Lanes`], written without the frame they have in common.
+macro_rules! inlined {
+    ($(fn $name:ident($($arg:ident: $ty:ty),*) $(-> $result:ty)? { $($body:tt)* })*) => {$(
+        #[inline(always)]
+        #[allow(unused_unsafe, reason = "plain arrays need none")]
+        unsafe fn $name($($arg: $ty),*) $(-> $result)? {
+            // SAFETY: the caller has the features, and pointers are valid for what the trait says of the function.
+            unsafe { $($body)* }
+        }
+    )*};
+}
+
 #[cfg(target_arch = "x86_64")]
 mod avx2;
 #[cfg(target_arch = "x86_64")]
@@ -14,7 +26,9 @@ mod portable;
 pub(super) use avx2::Avx2;
 #[cfg(target_arch = "x86_64")]
 pub(super) use avx512::Avx512;
-pub(super) use portable::{Portable, widen};
+pub(super) use portable::Portable;
+#[cfg(test)]
+pub(super) use portable::widen;
 
 /// Sixteen lanes; a lane is a row of a weight tile or an element of a vector.
 ///

@@ -48,113 +48,78 @@ impl Lanes for Portable {
     // Without the instruction, a fused multiply-add is a slow library call.
     const FMA: bool = cfg!(any(target_arch = "aarch64", target_feature = "fma"));
 
-    #[inline(always)]
-    unsafe fn splat(x: f32) -> Self::F {
-        [x; 16]
-    }
-
-    #[inline(always)]
-    unsafe fn load(p: *const f32) -> Self::F {
-        // SAFETY: 16 readable f32 by the caller.
-        unsafe { p.cast::<[f32; 16]>().read_unaligned() }
-    }
-
-    #[inline(always)]
-    unsafe fn load_f16(p: *const u8) -> Self::F {
-        // SAFETY: 32 readable bytes by the caller.
-        let bytes = unsafe { p.cast::<[[u8; 2]; 16]>().read() };
-        let mut out = [0.0; 16];
-        for (out, bytes) in out.iter_mut().zip(bytes) {
-            *out = widen(u16::from_le_bytes(bytes));
-        }
-        out
-    }
-
-    #[inline(always)]
-    unsafe fn load_bf16(p: *const u8) -> Self::F {
-        // SAFETY: 32 readable bytes by the caller.
-        let bytes = unsafe { p.cast::<[[u8; 2]; 16]>().read() };
-        let mut out = [0.0; 16];
-        for (out, bytes) in out.iter_mut().zip(bytes) {
-            *out = bf16::from_le_bytes(bytes).to_f32();
-        }
-        out
-    }
-
-    #[inline(always)]
-    unsafe fn load_i8(p: *const u8) -> Self::F {
-        // SAFETY: 16 readable bytes by the caller.
-        let bytes = unsafe { p.cast::<[i8; 16]>().read() };
-        let mut out = [0.0; 16];
-        for (out, byte) in out.iter_mut().zip(bytes) {
-            *out = f32::from(byte);
-        }
-        out
-    }
-
-    #[inline(always)]
-    unsafe fn store(x: Self::F, p: *mut f32) {
-        // SAFETY: 16 writable f32 by the caller.
-        unsafe { p.cast::<[f32; 16]>().write_unaligned(x) }
-    }
-
-    #[inline(always)]
-    unsafe fn store_f16(x: Self::F, p: *mut u8) {
-        let mut bytes = [[0; 2]; 16];
-        for (bytes, x) in bytes.iter_mut().zip(x) {
-            *bytes = f16::from_f32(x).to_le_bytes();
-        }
-        // SAFETY: 32 writable bytes by the caller.
-        unsafe { p.cast::<[[u8; 2]; 16]>().write(bytes) }
-    }
-
-    #[inline(always)]
-    unsafe fn add(mut a: Self::F, b: Self::F) -> Self::F {
-        for i in 0..16 {
-            a[i] += b[i];
-        }
-        a
-    }
-
-    #[inline(always)]
-    unsafe fn mul(mut a: Self::F, b: Self::F) -> Self::F {
-        for i in 0..16 {
-            a[i] *= b[i];
-        }
-        a
-    }
-
-    #[inline(always)]
-    unsafe fn fma(a: Self::F, b: Self::F, mut c: Self::F) -> Self::F {
-        for i in 0..16 {
-            c[i] = if Self::FMA { a[i].mul_add(b[i], c[i]) } else { a[i] * b[i] + c[i] };
-        }
-        c
-    }
-
-    #[inline(always)]
-    unsafe fn sums(x: [Self::F; 4]) -> [f32; 4] {
-        x.map(|mut x| {
-            for width in [8, 4] {
-                for i in 0..width {
-                    x[i] += x[i + width];
-                }
+    inlined! {
+        fn splat(x: f32) -> Self::F { [x; 16] }
+        fn load(p: *const f32) -> Self::F { p.cast::<[f32; 16]>().read_unaligned() }
+        fn load_f16(p: *const u8) -> Self::F {
+            let mut out = [0.0; 16];
+            for (out, bytes) in out.iter_mut().zip(p.cast::<[[u8; 2]; 16]>().read()) {
+                *out = widen(u16::from_le_bytes(bytes));
             }
-            (x[0] + x[1]) + (x[2] + x[3])
-        })
-    }
-
-    #[inline(always)]
-    unsafe fn to_float(x: Self::I) -> Self::F {
-        let mut out = [0.0; 16];
-        for (out, x) in out.iter_mut().zip(x) {
-            *out = x as f32;
+            out
         }
-        out
+        fn load_bf16(p: *const u8) -> Self::F {
+            let mut out = [0.0; 16];
+            for (out, bytes) in out.iter_mut().zip(p.cast::<[[u8; 2]; 16]>().read()) {
+                *out = bf16::from_le_bytes(bytes).to_f32();
+            }
+            out
+        }
+        fn load_i8(p: *const u8) -> Self::F {
+            let mut out = [0.0; 16];
+            for (out, byte) in out.iter_mut().zip(p.cast::<[i8; 16]>().read()) {
+                *out = f32::from(byte);
+            }
+            out
+        }
+        fn store(x: Self::F, p: *mut f32) { p.cast::<[f32; 16]>().write_unaligned(x) }
+        fn store_f16(x: Self::F, p: *mut u8) {
+            let mut bytes = [[0; 2]; 16];
+            for (bytes, x) in bytes.iter_mut().zip(x) {
+                *bytes = f16::from_f32(x).to_le_bytes();
+            }
+            p.cast::<[[u8; 2]; 16]>().write(bytes)
+        }
+        fn add(a: Self::F, b: Self::F) -> Self::F {
+            let mut sum = a;
+            for i in 0..16 {
+                sum[i] += b[i];
+            }
+            sum
+        }
+        fn mul(a: Self::F, b: Self::F) -> Self::F {
+            let mut product = a;
+            for i in 0..16 {
+                product[i] *= b[i];
+            }
+            product
+        }
+        fn fma(a: Self::F, b: Self::F, c: Self::F) -> Self::F {
+            let mut sum = c;
+            for i in 0..16 {
+                sum[i] = if Self::FMA { a[i].mul_add(b[i], sum[i]) } else { a[i] * b[i] + sum[i] };
+            }
+            sum
+        }
+        fn sums(x: [Self::F; 4]) -> [f32; 4] {
+            x.map(|mut x| {
+                for width in [8, 4] {
+                    for i in 0..width {
+                        x[i] += x[i + width];
+                    }
+                }
+                (x[0] + x[1]) + (x[2] + x[3])
+            })
+        }
+        fn to_float(x: Self::I) -> Self::F {
+            let mut out = [0.0; 16];
+            for (out, x) in out.iter_mut().zip(x) {
+                *out = x as f32;
+            }
+            out
+        }
+        fn prefetch(_p: *const u8) {}
     }
-
-    #[inline(always)]
-    unsafe fn prefetch(_: *const u8) {}
 
     #[inline(always)]
     unsafe fn dot<Q: Format, const T: usize>(w: *const u8, x: &[*const QGroup; T]) -> [[Self::I; 2]; T] {

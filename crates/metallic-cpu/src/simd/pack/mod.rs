@@ -5,14 +5,14 @@
 //! `2b + 1` in its high nibbles; further bits of 5- and 6-bit values follow in planes of 64 bytes. Scales lie
 //! apart, at the precision of the file (see `Format::SCALE_BYTES`). Float formats: `[tile][k][16]`.
 
-mod blocks;
+#[cfg(test)]
+mod tests;
 
 use metallic_core::DType;
+use metallic_core::quant::Block;
 
-use super::format::{self, Format};
-use super::lanes::{Lanes, Portable};
+use super::format::{self, Format, with_format};
 use super::team::Team;
-use blocks::Block;
 
 /// Rows of a tile.
 pub const TILE: usize = 16;
@@ -20,34 +20,17 @@ pub const TILE: usize = 16;
 /// Why a matrix could not be packed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
+#[allow(missing_docs, reason = "the messages say what the fields are")]
 pub enum PackError {
     /// The type is not one of weights.
     #[error("{0} is no type of weights; a matrix product takes floats and quantised blocks")]
     DType(DType),
     /// Rows that do not fill blocks, or a size beyond the address space.
     #[error("a {rows} × {cols} matrix of {dtype} is impossible: a row is blocks of {}", dtype.block_len())]
-    Shape {
-        /// The type of the weights.
-        dtype: DType,
-        /// Rows asked for.
-        rows: usize,
-        /// Columns asked for.
-        cols: usize,
-    },
+    Shape { dtype: DType, rows: usize, cols: usize },
     /// Too few or too many bytes.
     #[error("a {rows} × {cols} matrix of {dtype} has {needed} bytes, found {found}")]
-    Bytes {
-        /// The type of the weights.
-        dtype: DType,
-        /// Rows asked for.
-        rows: usize,
-        /// Columns asked for.
-        cols: usize,
-        /// Bytes of such a matrix.
-        needed: usize,
-        /// Bytes given.
-        found: usize,
-    },
+    Bytes { dtype: DType, rows: usize, cols: usize, needed: usize, found: usize },
 }
 
 /// 64 bytes, aligned: a cache line and a vector.
@@ -56,7 +39,7 @@ pub enum PackError {
 struct Line([u8; 64]);
 
 /// Bytes at the alignment of cache lines, `tile` of them for each tile.
-struct Lines {
+pub(super) struct Lines {
     lines: Vec<Line>,
     tile: usize,
 }
@@ -70,7 +53,7 @@ impl Lines {
         Lines { lines, tile: tile * 64 }
     }
 
-    fn tile(&self, tile: usize) -> &[u8] {
+    pub(super) fn tile(&self, tile: usize) -> &[u8] {
         let lines = &self.lines[tile * (self.tile / 64)..][..self.tile / 64];
         // SAFETY: lines are plain bytes without padding.
         unsafe { std::slice::from_raw_parts(lines.as_ptr().cast(), self.tile) }
@@ -109,38 +92,15 @@ pub struct PackedMatrix {
     dtype: DType,
     rows: usize,
     cols: usize,
-    values: Lines,
-    scales: Lines,
+    pub(super) values: Lines,
+    /// None for floats.
+    pub(super) scales: Lines,
 }
 
 impl std::fmt::Debug for PackedMatrix {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "PackedMatrix({} {} × {})", self.dtype, self.rows, self.cols)
     }
-}
-
-/// Calls `$f::<Format>($args)` for an integer dtype; `$other` for the rest.
-macro_rules! with_format {
-    ($dtype:expr, $f:ident($($arg:expr),*), else $other:expr) => {{
-        use $crate::simd::format;
-        use metallic_core::DType;
-        match $dtype {
-            DType::Q4_0 => $f::<format::Q4_0>($($arg),*),
-            DType::Q4_1 => $f::<format::Q4_1>($($arg),*),
-            DType::Q5_0 => $f::<format::Q5_0>($($arg),*),
-            DType::Q5_1 => $f::<format::Q5_1>($($arg),*),
-            DType::Q8_0 => $f::<format::Q8_0>($($arg),*),
-            DType::Q2K => $f::<format::Q2K>($($arg),*),
-            DType::Q3K => $f::<format::Q3K>($($arg),*),
-            DType::Q4K => $f::<format::Q4K>($($arg),*),
-            DType::Q5K => $f::<format::Q5K>($($arg),*),
-            DType::Q6K => $f::<format::Q6K>($($arg),*),
-            DType::IQ4NL => $f::<format::IQ4NL>($($arg),*),
-            DType::IQ4XS => $f::<format::IQ4XS>($($arg),*),
-            DType::MXFP4 => $f::<format::MXFP4>($($arg),*),
-            DType::F32 | DType::F16 | DType::BF16 | DType::I32 | DType::U32 | DType::U8 => $other,
-        }
-    }};
 }
 
 impl PackedMatrix {
@@ -161,8 +121,8 @@ impl PackedMatrix {
             return Err(PackError::Bytes { dtype, rows, cols, needed, found: bytes.len() });
         }
         let tiles = rows.div_ceil(TILE);
-        let (value_bytes, scale_bytes) = with_format!(
-            dtype, sizes(cols), else (cols * TILE * dtype.block_bytes(), 0));
+        let (value_bytes, scale_bytes) =
+            with_format!(dtype, |Q| sizes::<Q>(cols), else (cols * TILE * dtype.block_bytes(), 0));
         let mut packed = PackedMatrix {
             dtype,
             rows,
@@ -192,24 +152,27 @@ impl PackedMatrix {
             });
             return;
         }
+        // The blocks of a tile: of which row, and which of it.
+        let blocks = |tile: usize| {
+            let rows = tile_source(tile).chunks_exact(row_bytes).enumerate();
+            rows.flat_map(move |(row, source)| {
+                let blocks = source.chunks_exact(dtype.block_bytes()).enumerate();
+                blocks.map(move |(b, bytes)| (row, b, Block { dtype, bytes }))
+            })
+        };
         // Values and scales in two passes: each is then one run of disjoint chunks.
+        let groups = dtype.block_len() / 32;
         team.for_chunks(self.values.bytes_mut(), tile_values, |tile, values| {
-            for (row, source) in tile_source(tile).chunks_exact(row_bytes).enumerate() {
-                for (b, block) in source.chunks_exact(dtype.block_bytes()).enumerate() {
-                    let block = Block { dtype, bytes: block };
-                    for g in 0..dtype.block_len() / 32 {
-                        let at = b * (dtype.block_len() / 32) + g;
-                        with_format!(dtype, put_values(values, at, row, &block.values(g)), else ());
-                    }
+            for (row, b, block) in blocks(tile) {
+                for g in 0..groups {
+                    let (at, levels) = (b * groups + g, block.levels(g));
+                    with_format!(dtype, |Q| put_values::<Q>(values, at, row, &levels), else ());
                 }
             }
         });
         team.for_chunks(self.scales.bytes_mut(), tile_scales, |tile, scales| {
-            for (row, source) in tile_source(tile).chunks_exact(row_bytes).enumerate() {
-                for (b, block) in source.chunks_exact(dtype.block_bytes()).enumerate() {
-                    let block = Block { dtype, bytes: block };
-                    with_format!(dtype, put_scales(scales, b, row, &block), else ());
-                }
+            for (row, b, block) in blocks(tile) {
+                with_format!(dtype, |Q| put_scales::<Q>(scales, b, row, &block), else ());
             }
         });
     }
@@ -242,30 +205,6 @@ impl PackedMatrix {
     /// Whether products need [`super::Activations::Q8`].
     pub fn is_quantized(&self) -> bool {
         self.dtype.is_quantized()
-    }
-
-    /// The weights of a row in f32, as the file says them.
-    ///
-    /// # Panics
-    /// Where `row` is beyond the matrix or `out` is not one row long.
-    pub fn row(&self, row: usize, out: &mut [f32]) {
-        assert!(row < self.rows, "row {row} of a matrix of {}", self.rows);
-        assert_eq!(out.len(), self.cols, "a row of the matrix");
-        let (values, scales) = (self.tile_values(row / TILE), self.tile_scales(row / TILE));
-        let lane = row % TILE;
-        with_format!(self.dtype, take_row(values, scales, lane, out), else {
-            take_floats(self.dtype, values, lane, out);
-        });
-    }
-
-    /// Values of a tile.
-    pub(super) fn tile_values(&self, tile: usize) -> &[u8] {
-        self.values.tile(tile)
-    }
-
-    /// Scales of a tile; empty for floats.
-    pub(super) fn tile_scales(&self, tile: usize) -> &[u8] {
-        self.scales.tile(tile)
     }
 }
 
@@ -320,24 +259,6 @@ fn put_values<Q: Format>(tile: &mut [u8], at: usize, row: usize, q: &[u8; 32]) {
     }
 }
 
-/// The values `put_values` put.
-fn take_values<Q: Format>(tile: &[u8], at: usize, lane: usize) -> [u8; 32] {
-    let group = &tile[at * Q::GROUP_BYTES..][..Q::GROUP_BYTES];
-    std::array::from_fn(|k| {
-        let (j, byte) = (k / 4, lane * 4 + k % 4);
-        if Q::BITS == 8 {
-            return group[64 * j + byte];
-        }
-        let low = (group[64 * (j / 2) + byte] >> (j % 2 * 4)) & 15;
-        let high = match Q::BITS {
-            5 => (group[256 + byte] >> j) & 1,
-            6 => (group[256 + 64 * (j / 4) + byte] >> (j % 4 * 2)) & 3,
-            _ => 0,
-        };
-        low | high << 4
-    })
-}
-
 /// Puts the scales of block `b` of `row`.
 fn put_scales<Q: Format>(tile: &mut [u8], b: usize, row: usize, block: &Block<'_>) {
     let out = &mut tile[b * Q::SCALE_BYTES..][..Q::SCALE_BYTES];
@@ -353,46 +274,6 @@ fn put_scales<Q: Format>(tile: &mut [u8], b: usize, row: usize, block: &Block<'_
                 out[Q::MINS_AT + 16 * sub + row] = min as u8;
             }
         }
-    }
-}
-
-/// Dequantises a row in the arithmetic of the file's format: `scale * (q - offset) + min`.
-fn take_row<Q: Format>(values: &[u8], scales: &[u8], lane: usize, out: &mut [f32]) {
-    for (g, out) in out.as_chunks_mut::<32>().0.iter_mut().enumerate() {
-        let q = take_values::<Q>(values, g, lane);
-        let block = &scales[g / Q::SPAN * Q::SCALE_BYTES..][..Q::SCALE_BYTES];
-        let half = |at: usize| {
-            let at = at + 2 * lane;
-            let bits = u16::from_le_bytes([block[at], block[at + 1]]);
-            if Q::BRAIN { f32::from_bits(u32::from(bits) << 16) } else { super::lanes::widen(bits) }
-        };
-        for (k, out) in out.iter_mut().enumerate() {
-            let sub = g % Q::SPAN * Q::HALVES + k / (32 / Q::HALVES);
-            let factor =
-                |at: usize| if Q::SUPER { f32::from(block[at + 16 * sub + lane] as i8) } else { 1.0 };
-            let scale = half(0) * factor(Q::SUBS_AT);
-            let level = Q::TABLE.map_or(q[k], |table| table[usize::from(q[k])]);
-            let value = scale * f32::from(i16::from(level) - Q::OFFSET);
-            *out = if Q::MIN { value + half(32) * factor(Q::MINS_AT) } else { value };
-        }
-    }
-}
-
-fn take_floats(dtype: DType, values: &[u8], lane: usize, out: &mut [f32]) {
-    let size = dtype.block_bytes();
-    for (out, column) in out.iter_mut().zip(values.chunks_exact(TILE * size)) {
-        let mut lanes = [0.0; TILE];
-        let p = column.as_ptr();
-        // SAFETY: `Portable` needs no features, and `column` holds 16 elements of the type.
-        unsafe {
-            let x = match dtype {
-                DType::F16 => Portable::load_f16(p),
-                DType::BF16 => Portable::load_bf16(p),
-                _ => Portable::load(p.cast()),
-            };
-            Portable::store(x, lanes.as_mut_ptr());
-        }
-        *out = lanes[lane];
     }
 }
 

@@ -178,7 +178,7 @@ impl Scene {
             let args: Vec<Data> = stage
                 .slots()
                 .iter()
-                .map(|(slot, _)| match slot {
+                .map(|bound| match &bound.slot {
                     Slot::Input(0) => f32s(&q),
                     Slot::Input(_) => f32s(self.sinks.as_deref().unwrap_or_default()),
                     Slot::Keys => Data::Bytes(keys.clone()),
@@ -193,8 +193,8 @@ impl Scene {
                 })
                 .collect();
             let found = run(&stage.launch, &args)?;
-            for ((slot, _), bytes) in stage.slots().iter().zip(found) {
-                match slot {
+            for (bound, bytes) in stage.slots().iter().zip(found) {
+                match &bound.slot {
                     Slot::Scratch(i) => scratch[*i] = Data::Bytes(bytes),
                     Slot::Output => out = as_f32s(&bytes),
                     _ => {}

@@ -242,7 +242,7 @@ fn a_row_within_reach_is_one_dispatch_and_a_longer_one_is_split_while_the_gpu_is
 #[test]
 fn query_heads_are_shared_out_evenly() {
     let found = |per_kv| {
-        let (parts, part, room, _) = parts(per_kv, &WIDE);
+        let (parts, part, room) = parts(per_kv, WIDE.1);
         assert!(parts * part >= per_kv && (parts - 1) * part < per_kv && part <= room);
         (parts, room)
     };
@@ -255,7 +255,7 @@ fn query_heads_are_shared_out_evenly() {
 #[test]
 fn threadgroup_memory_holds_every_shape_a_kernel_can_have() {
     for head_dim in 1..=256u32 {
-        for (room, _) in WIDE.into_iter().filter(|k| head_dim.is_multiple_of(8) || k.0 <= 4) {
+        for &room in WIDE.1.iter().filter(|room| head_dim.is_multiple_of(8) || **room <= 4) {
             for simdgroups in 1..=SIMDGROUPS {
                 let (round, floats) = memory(simdgroups, room, head_dim, &LIMITS).unwrap();
                 assert!(round >= 1 && round <= room && floats * 4 <= LIMITS.threadgroup_memory);
@@ -270,8 +270,8 @@ fn reads_are_counted_as_often_as_they_happen_and_within_the_window() {
     const ROW: usize = 2 * 64 * 2;
     let touched = |scene: &Scene, stages: &Stages| {
         let slots = stages.stages[0].slots();
-        assert_eq!(slots[1].1, slots[2].1, "keys and values");
-        slots[1].1.bytes(&scene.counts()).unwrap() / ROW
+        assert_eq!(slots[1].moved, slots[2].moved, "keys and values");
+        slots[1].moved.bytes(&scene.counts()).unwrap() / ROW
     };
     let scene = |window, sequences: &[(usize, usize)]| {
         Scene::new(Attention { window, ..GROUPED }, DType::F16, sequences)

@@ -62,8 +62,8 @@ fn make(case: &Case) -> (Projection, Memory) {
     // A sequence that passes from block 3 to block 1, and the last token in another one.
     let last = case.tokens as u32 - 1;
     let rows = (0..last).flat_map(|t| [0, 31 + t]).chain([2, 1]);
-    memory.push((Slot::Step(StepTable::Rows), u32s(&rows.collect::<Vec<_>>())));
-    memory.push((Slot::Step(StepTable::Blocks), u32s(&[3, 1, 0])));
+    memory.push((Slot::ROWS, u32s(&rows.collect::<Vec<_>>())));
+    memory.push((Slot::BLOCKS, u32s(&[3, 1, 0])));
     let positions: Vec<u32> = (0..last).map(|t| 1000 + t).chain([0]).collect();
     memory.push((POSITIONS, u32s(&positions)));
     let row = case.kv.dtype.bytes_for(case.kv.head_dim).unwrap();
@@ -191,7 +191,7 @@ fn the_writes_counted_are_those_of_the_step_and_not_the_cache() {
     let case = case(5, (3, 2, 64), DType::F16);
     let (projection, _) = make(&case);
     let stages = vectors(&projection, &way(&case), &LIMITS).unwrap();
-    let touched: Vec<Moved> = stages.stages[0].slots().iter().map(|(_, moved)| *moved).collect();
+    let touched: Vec<Moved> = stages.stages[0].slots().iter().map(|bound| bound.moved).collect();
     let stored = Moved::Bytes(5 * 2 * 128);
     assert_eq!(touched[11..], [Moved::Bytes(20), Moved::Once, stored, stored]);
 }

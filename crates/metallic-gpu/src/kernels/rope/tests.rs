@@ -308,6 +308,6 @@ fn shapes_that_no_kernel_takes_are_refused_by_name() {
 fn a_write_counts_the_rows_it_stores_and_not_the_cache() {
     let kv = KvRows { value_dim: 32, ..kv_rows(DType::Q8_0, 3, 64, 5) };
     let stages = kv_write(&kv, &LIMITS).unwrap();
-    let touched: Vec<Moved> = stages.stages[0].slots()[3..].iter().map(|(_, moved)| *moved).collect();
+    let touched: Vec<Moved> = stages.stages[0].slots()[3..].iter().map(|bound| bound.moved).collect();
     assert_eq!(touched, [20, 5 * 3 * 68, 5 * 3 * 34].map(Moved::Bytes));
 }

@@ -1,14 +1,74 @@
-//! Buffers by id. Imports of the same pages share one, which lives until the last of them is given back.
+//! What a driver has made, by id. Ids are never used twice: an old one finds nothing, never another object.
 
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use crate::gpu::BufferId;
+use crate::error::GpuError;
+use crate::gpu::{BufferId, LibraryId, PipelineId};
+
+/// The buffers, libraries and pipelines of a device.
+#[derive(Debug)]
+pub(crate) struct Objects<B, L, P> {
+    last: u32,
+    pub(crate) buffers: Table<B>,
+    libraries: HashMap<LibraryId, Arc<L>>,
+    pub(crate) pipelines: HashMap<PipelineId, Arc<P>>,
+}
+
+impl<B, L, P> Default for Objects<B, L, P> {
+    fn default() -> Objects<B, L, P> {
+        let buffers = Table { entries: HashMap::new(), shared: HashMap::new() };
+        Objects { last: 0, buffers, libraries: HashMap::new(), pipelines: HashMap::new() }
+    }
+}
+
+impl<B, L, P> Objects<B, L, P> {
+    fn id(&mut self) -> u32 {
+        self.last += 1;
+        self.last
+    }
+
+    /// Keeps a buffer, which may lie over pages of the host.
+    pub(crate) fn add_buffer(&mut self, buffer: B, pages: Option<Pages>) -> BufferId {
+        let id = BufferId(self.id());
+        self.buffers.insert(id, buffer, pages);
+        id
+    }
+
+    pub(crate) fn add_library(&mut self, library: L) -> LibraryId {
+        let id = LibraryId(self.id());
+        self.libraries.insert(id, Arc::new(library));
+        id
+    }
+
+    pub(crate) fn add_pipeline(&mut self, pipeline: P) -> PipelineId {
+        let id = PipelineId(self.id());
+        self.pipelines.insert(id, Arc::new(pipeline));
+        id
+    }
+
+    /// A buffer that was not given back.
+    pub(crate) fn buffer(&self, id: BufferId) -> Result<Arc<B>, GpuError> {
+        let gone = || GpuError::execution(format!("buffer {}", id.0), "it was given back");
+        self.buffers.get(id).cloned().ok_or_else(gone)
+    }
+
+    /// A library that was not given back, to make a kernel of.
+    pub(crate) fn library(&self, id: LibraryId, function: &str) -> Result<Arc<L>, GpuError> {
+        let gone = || GpuError::compile(function, "its library was given back");
+        self.libraries.get(&id).cloned().ok_or_else(gone)
+    }
+
+    /// Gives a library back; what is made of it stays.
+    pub(crate) fn drop_library(&mut self, id: LibraryId) -> Option<Arc<L>> {
+        self.libraries.remove(&id)
+    }
+}
 
 /// Pages of the host: address and length.
 pub(crate) type Pages = (usize, usize);
 
-/// The buffers of a device. Ids are never used twice: an old one finds nothing, never another buffer.
+/// Buffers by id. Imports of the same pages share one, which lives until the last of them is given back.
 #[derive(Debug)]
 pub(crate) struct Table<B> {
     entries: HashMap<BufferId, Entry<B>>,
@@ -22,14 +82,7 @@ struct Entry<B> {
     pages: Option<Pages>,
 }
 
-impl<B> Default for Table<B> {
-    fn default() -> Table<B> {
-        Table { entries: HashMap::new(), shared: HashMap::new() }
-    }
-}
-
 impl<B> Table<B> {
-    /// A buffer under a new id.
     pub(crate) fn insert(&mut self, id: BufferId, buffer: B, pages: Option<Pages>) {
         self.entries.insert(id, Entry { buffer: Arc::new(buffer), uses: 1, pages });
         if let Some(pages) = pages {
@@ -37,7 +90,6 @@ impl<B> Table<B> {
         }
     }
 
-    /// The buffer of an id.
     pub(crate) fn get(&self, id: BufferId) -> Option<&Arc<B>> {
         self.entries.get(&id).map(|entry| &entry.buffer)
     }
@@ -70,7 +122,7 @@ mod tests {
 
     #[test]
     fn a_buffer_lives_until_its_last_use_is_given_back() {
-        let mut table = Table::default();
+        let mut table = Objects::<_, (), ()>::default().buffers;
         let (a, b) = (BufferId(1), BufferId(2));
         table.insert(a, "pages", Some((4096, 100)));
         table.insert(b, "own", None);
@@ -87,7 +139,7 @@ mod tests {
 
     #[test]
     fn who_holds_a_buffer_keeps_it_past_its_release() {
-        let mut table = Table::default();
+        let mut table = Objects::<_, (), ()>::default().buffers;
         table.insert(BufferId(1), vec![1, 2, 3], None);
         let kept = table.get(BufferId(1)).cloned().unwrap();
         drop(table.release(BufferId(1)));
