@@ -5,8 +5,11 @@
 //! conversation the way a model was trained to read it.
 
 mod added;
+mod bounds;
 mod bpe;
 mod byte_level;
+mod charsmap;
+mod digits;
 mod error;
 mod gguf;
 mod hf;
@@ -20,6 +23,7 @@ mod stop;
 mod stream;
 mod template;
 mod tokenizer;
+mod unigram;
 mod vocab;
 
 pub use error::TextError;

@@ -6,6 +6,7 @@ use std::ops::Range;
 use unicode_normalization::{IsNormalized, UnicodeNormalization, is_nfc_quick, is_nfkc_quick};
 
 use super::TextError;
+use super::charsmap::Charsmap;
 use super::split::{Behavior, Pattern};
 use super::vocab::Vocab;
 
@@ -17,6 +18,10 @@ pub(super) enum Normalizer {
     Nfkc,
     Nfkd,
     Lowercase,
+    /// What SentencePiece compiled into the model.
+    Precompiled(Box<Charsmap>),
+    /// Trims spaces at both ends and leaves one of each run.
+    SingleSpaces,
     /// Puts a text in front of what is not empty.
     Prepend(String),
     Replace(Pattern, String),
@@ -24,9 +29,16 @@ pub(super) enum Normalizer {
     Strip(bool, bool),
 }
 
+/// The most bytes that normalizers may make of a text of so many. One character becomes 18 bytes at worst by Unicode's rules.
+pub(super) fn normalized_limit(bytes: usize) -> usize {
+    bytes.saturating_mul(32).saturating_add(1 << 16)
+}
+
 impl Normalizer {
-    pub(super) fn apply<'a>(&self, text: Cow<'a, str>) -> Result<Cow<'a, str>, TextError> {
-        Ok(match self {
+    /// Applies one step, which may make no more than `limit` bytes.
+    pub(super) fn apply<'a>(&self, text: Cow<'a, str>, limit: usize) -> Result<Cow<'a, str>, TextError> {
+        let too_long = || TextError::Grows { limit };
+        let out = match self {
             Self::Nfc if is_nfc_quick(text.chars()) == IsNormalized::Yes => text,
             Self::Nfkc if is_nfkc_quick(text.chars()) == IsNormalized::Yes => text,
             Self::Nfc => text.nfc().collect(),
@@ -34,9 +46,15 @@ impl Normalizer {
             Self::Nfkc => text.nfkc().collect(),
             Self::Nfkd => text.nfkd().collect(),
             Self::Lowercase => text.to_lowercase().into(),
+            Self::Precompiled(map) => map.apply(text, limit).ok_or_else(too_long)?,
+            Self::SingleSpaces => {
+                let words: Vec<&str> = text.split(' ').filter(|w| !w.is_empty()).collect();
+                words.join(" ").into()
+            }
             Self::Prepend(_) if text.is_empty() => text,
+            Self::Prepend(prefix) if prefix.len() > limit => return Err(too_long()),
             Self::Prepend(prefix) => format!("{prefix}{text}").into(),
-            Self::Replace(pattern, with) => pattern.replace(&text, with)?.into(),
+            Self::Replace(pattern, with) => pattern.replace(&text, with, limit)?.ok_or_else(too_long)?.into(),
             Self::Strip(left, right) => {
                 let mut kept: &str = &text;
                 if *left {
@@ -47,7 +65,8 @@ impl Normalizer {
                 }
                 kept.to_owned().into()
             }
-        })
+        };
+        if out.len() > limit { Err(too_long()) } else { Ok(out) }
     }
 }
 

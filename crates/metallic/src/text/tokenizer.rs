@@ -5,9 +5,10 @@ use super::TextError;
 use super::added::{AddedToken, AddedTokens, Fragment};
 use super::bpe::Bpe;
 use super::merge::Scratch;
-use super::pipeline::{Normalizer, Pieces, Step};
+use super::pipeline::{Normalizer, Pieces, Step, normalized_limit};
 use super::spm::Spm;
 use super::stream::StreamDecoder;
+use super::unigram::{Lattice, Unigram};
 use super::vocab::{Kind, Vocab};
 
 /// Tokens that end an answer in the models that have them, whatever else their files say.
@@ -42,6 +43,14 @@ const CACHED_WORD: usize = 64;
 pub(super) enum Model {
     Bpe(Bpe),
     Spm(Spm),
+    Unigram(Unigram),
+}
+
+/// What the models write into, kept between words.
+#[derive(Debug, Default)]
+struct Buffers {
+    merge: Scratch,
+    lattice: Lattice,
 }
 
 /// Everything a tokenizer is made of, as the readers of the two formats fill it in.
@@ -147,7 +156,7 @@ impl Tokenizer {
         if add_special {
             out.extend_from_slice(&self.prefix);
         }
-        let mut scratch = Scratch::default();
+        let mut scratch = Buffers::default();
         for (i, fragment) in self.added.cut(text, parse_special).into_iter().enumerate() {
             match fragment {
                 Fragment::Token(id) => out.push(id),
@@ -176,12 +185,13 @@ impl Tokenizer {
         &self,
         text: &str,
         (first, parse_special): (bool, bool),
-        scratch: &mut Scratch,
+        scratch: &mut Buffers,
         out: &mut Vec<u32>,
     ) -> Result<(), TextError> {
         let mut text = Cow::Borrowed(text);
+        let limit = normalized_limit(text.len());
         for normalizer in &self.normalizers {
-            text = normalizer.apply(text)?;
+            text = normalizer.apply(text, limit)?;
         }
         for (i, fragment) in self.added_normalized.cut(&text, parse_special).into_iter().enumerate() {
             match fragment {
@@ -191,14 +201,19 @@ impl Tokenizer {
                     for step in &self.steps {
                         pieces.apply(step, first && i == 0)?;
                     }
-                    self.encode_pieces(&pieces, scratch, out);
+                    self.encode_pieces(&pieces, scratch, out)?;
                 }
             }
         }
         Ok(())
     }
 
-    fn encode_pieces(&self, pieces: &Pieces<'_>, scratch: &mut Scratch, out: &mut Vec<u32>) {
+    fn encode_pieces(
+        &self,
+        pieces: &Pieces<'_>,
+        scratch: &mut Buffers,
+        out: &mut Vec<u32>,
+    ) -> Result<(), TextError> {
         // Text repeats its words: the tokens of one seen before are copied from where they stand in `out`.
         let mut seen: HashMap<&str, (usize, usize)> = HashMap::new();
         for range in &pieces.ranges {
@@ -209,13 +224,15 @@ impl Tokenizer {
             }
             let start = out.len();
             match &self.model {
-                Model::Bpe(bpe) => bpe.encode(&self.vocab, word, scratch, out),
-                Model::Spm(spm) => spm.encode(&self.vocab, word, scratch, out),
+                Model::Bpe(bpe) => bpe.encode(&self.vocab, word, &mut scratch.merge, out),
+                Model::Spm(spm) => spm.encode(&self.vocab, word, &mut scratch.merge, out),
+                Model::Unigram(unigram) => unigram.encode(word, &mut scratch.lattice, out)?,
             }
             if word.len() <= CACHED_WORD && pieces.ranges.len() > 1 {
                 seen.insert(word, (start, out.len()));
             }
         }
+        Ok(())
     }
 
     /// The text of `ids`. With `skip_special`, control tokens are left out. Bytes that are not UTF-8 become `U+FFFD`;
