@@ -12,7 +12,7 @@ use crate::chat::Chat;
 use crate::device::{Device, OpenOptions, Providers, available_memory};
 use crate::generate::{Engine, EngineConfig, EngineError, Generation, Options, Request};
 use crate::model::{Model, ModelError};
-use crate::text::{ChatTemplate, TextError, Tokenizer};
+use crate::text::{ChatTemplate, MarkGuard, TextError, Tokenizer};
 
 /// What can go wrong between a path and an answer.
 #[derive(Debug, thiserror::Error)]
@@ -209,8 +209,14 @@ impl Llm {
 
     /// A request to answer a conversation.
     pub fn chat_request(&self, chat: impl Into<Chat>) -> Result<Request, Error> {
+        let mut chat = chat.into();
+        let guard = if chat.parse_marks {
+            MarkGuard::default()
+        } else {
+            self.tokenizer.guard_marks(&mut chat.messages, &mut chat.variables)
+        };
         let prompt = self.render(chat)?;
-        Ok(Request::new(self.tokenizer.encode_chat(&prompt)?))
+        Ok(Request::new(self.tokenizer.encode_guarded(&prompt, &guard)?))
     }
 
     /// Checks a request and queues it.
@@ -249,7 +255,7 @@ impl Llm {
 
     /// The text a conversation becomes for this model, up to where its answer begins.
     pub fn render(&self, chat: impl Into<Chat>) -> Result<String, Error> {
-        let Chat { messages, tools, variables } = chat.into();
+        let Chat { messages, tools, variables, .. } = chat.into();
         let (template, tools) = if tools.is_empty() {
             (&self.template, None)
         } else {

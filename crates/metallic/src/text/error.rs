@@ -89,6 +89,9 @@ pub enum TextError {
         /// What happened.
         reason: String,
     },
+    /// The chat template made more than any real one does.
+    #[error("the chat template was stopped: it uses more text, lists or time than any real one needs")]
+    TemplateTooMuch,
     /// The chat template ran longer than any real one does.
     #[error("the chat template was stopped after {fuel} steps; it does not seem to end")]
     TemplateEndless {

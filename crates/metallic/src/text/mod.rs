@@ -14,6 +14,7 @@ mod error;
 mod gguf;
 mod hf;
 mod hf_pipeline;
+mod marks;
 mod merge;
 mod pipeline;
 mod pre;
@@ -28,6 +29,7 @@ mod vocab;
 
 pub use error::TextError;
 pub use hf::HfFiles;
+pub use marks::MarkGuard;
 pub use stop::StopMatcher;
 pub use stream::StreamDecoder;
 pub use template::{ChatTemplate, Message, TemplateSources};

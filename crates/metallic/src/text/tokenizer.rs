@@ -149,6 +149,17 @@ impl Tokenizer {
     /// `parse_special`, marks such as `<|im_end|>` inside the text become their tokens; without it they are spelled
     /// out, which is what text from users needs.
     pub fn encode(&self, text: &str, add_special: bool, parse_special: bool) -> Result<Vec<u32>, TextError> {
+        self.encode_spelling(text, add_special, parse_special, &[])
+    }
+
+    /// [`encode`](Self::encode), with special tokens that reach over one of the places in `spelled` spelled out.
+    fn encode_spelling(
+        &self,
+        text: &str,
+        add_special: bool,
+        parse_special: bool,
+        spelled: &[usize],
+    ) -> Result<Vec<u32>, TextError> {
         if text.len() > Self::MAX_TEXT {
             return Err(TextError::TooLong { found: text.len(), limit: Self::MAX_TEXT });
         }
@@ -157,10 +168,12 @@ impl Tokenizer {
             out.extend_from_slice(&self.prefix);
         }
         let mut scratch = Buffers::default();
-        for (i, fragment) in self.added.cut(text, parse_special).into_iter().enumerate() {
+        for (i, fragment) in self.added.cut(text, parse_special, spelled).into_iter().enumerate() {
             match fragment {
                 Fragment::Token(id) => out.push(id),
                 Fragment::Text(text) => {
+                    // Where normalization may move the places, no mark counts.
+                    let parse_special = parse_special && spelled.is_empty();
                     self.encode_fragment(text, (i == 0, parse_special), &mut scratch, &mut out)?;
                 }
             }
@@ -174,7 +187,11 @@ impl Tokenizer {
     /// The tokens of a text that a chat template has written: marks count, and the text begins with exactly one
     /// [`bos`](Self::bos) if the model wants one, whether or not the template wrote it.
     pub fn encode_chat(&self, text: &str) -> Result<Vec<u32>, TextError> {
-        let mut ids = self.encode(text, false, true)?;
+        self.encode_chat_spelling(text, &[])
+    }
+
+    pub(super) fn encode_chat_spelling(&self, text: &str, spelled: &[usize]) -> Result<Vec<u32>, TextError> {
+        let mut ids = self.encode_spelling(text, false, true, spelled)?;
         if self.adds_bos() && ids.first() != self.bos.as_ref() {
             ids.splice(0..0, self.bos);
         }
@@ -193,7 +210,7 @@ impl Tokenizer {
         for normalizer in &self.normalizers {
             text = normalizer.apply(text, limit)?;
         }
-        for (i, fragment) in self.added_normalized.cut(&text, parse_special).into_iter().enumerate() {
+        for (i, fragment) in self.added_normalized.cut(&text, parse_special, &[]).into_iter().enumerate() {
             match fragment {
                 Fragment::Token(id) => out.push(id),
                 Fragment::Text(text) => {
@@ -295,6 +312,15 @@ impl Tokenizer {
     /// Whether `id` is a mark that is not part of the text, such as `<s>` or `<|im_end|>`.
     pub fn is_special(&self, id: u32) -> bool {
         self.vocab.get(id).is_some_and(|t| matches!(t.kind, Kind::Control | Kind::Unknown))
+    }
+
+    /// Where marks that count only when they are parsed begin in `text`.
+    pub(super) fn mark_places(&self, text: &str) -> Vec<usize> {
+        let mut places = self.added.special_places(text);
+        places.extend(self.added_normalized.special_places(text));
+        places.sort_unstable();
+        places.dedup();
+        places
     }
 
     pub(super) fn vocab(&self) -> &Vocab {

@@ -114,7 +114,7 @@ fn a_template_that_does_not_end_is_stopped() {
     let source =
         "{% for a in range(90000) %}{% for b in range(90000) %}{% set c = a * b %}{% endfor %}{% endfor %}";
     let error = ChatTemplate::new(source, "", "").unwrap().render(&[], None, true).unwrap_err();
-    assert!(matches!(error, TextError::TemplateEndless { .. }), "{error:?}");
+    assert!(matches!(error, TextError::TemplateEndless { .. } | TextError::TemplateTooMuch), "{error:?}");
     let source = "{% macro f(n) %}{{ f(n + 1) }}{% endmacro %}{{ f(0) }}";
     let error = ChatTemplate::new(source, "", "").unwrap().render(&[], None, true).unwrap_err();
     assert!(

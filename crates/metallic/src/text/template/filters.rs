@@ -2,9 +2,10 @@
 #![allow(clippy::needless_pass_by_value, reason = "the engine hands arguments over by value")]
 
 use minijinja::value::{Kwargs, Rest, ValueKind};
-use minijinja::{Environment, Error, State, Value};
+use minijinja::{Environment, Error, ErrorKind, State, Value, filters};
 
-use super::python;
+use super::budget::{charge, charge_times, elements, keep, room, weight};
+use super::{methods, ops, python};
 
 pub(super) fn add_to(env: &mut Environment<'_>) {
     env.add_filter("tojson", |value: &Value, indent: Option<Value>, options: Kwargs| {
@@ -19,6 +20,132 @@ pub(super) fn add_to(env: &mut Environment<'_>) {
     env.add_filter("int", int);
     env.add_filter("float", float);
     env.add_filter("sort", sort);
+    env.add_filter("indent", indent);
+    env.add_filter("slice", slice);
+    env.add_filter("batch", batch);
+    env.add_filter("format", ops::format);
+    env.add_filter("list", |value: &Value| match value.kind() {
+        ValueKind::Undefined => Ok(Value::from(Vec::<Value>::new())),
+        _ => elements(value).map(Value::from),
+    });
+    env.add_filter("title", |value: &Value| python::str(value).map(|s| methods::title(&s)));
+    env.add_filter("capitalize", |value: &Value| python::str(value).map(|s| methods::capitalize(&s)));
+    // What the engine does over lists, paid for by what is in them.
+    env.add_filter("__map", filters::map);
+    env.add_filter("__select", filters::select);
+    env.add_filter("__reject", filters::reject);
+    env.add_filter("__selectattr", filters::selectattr);
+    env.add_filter("__rejectattr", filters::rejectattr);
+    env.add_filter("__groupby", filters::groupby);
+    env.add_filter("__unique", filters::unique);
+    env.add_filter("__min", filters::min);
+    env.add_filter("__max", filters::max);
+    env.add_filter("__zip", filters::zip);
+    env.add_filter("__chain", filters::chain);
+    env.add_filter("__reverse", filters::reverse);
+    env.add_filter("__dictsort", filters::dictsort);
+    for name in OVER_LISTS {
+        env.add_filter(&name[2..], |state: &State, args: Rest<Value>| {
+            for value in args.iter().filter(|v| !v.is_kwargs()) {
+                charge(weight(value)?.saturating_mul(4))?;
+            }
+            state.apply_filter(name, &args).and_then(keep)
+        });
+    }
+    env.add_filter("sum", |value: &Value, options: Kwargs| {
+        let attribute: Option<String> = options.get("attribute")?;
+        let start: Option<Value> = options.get("start")?;
+        options.assert_all_used()?;
+        let start = start.unwrap_or_else(|| Value::from(0));
+        elements(value)?.iter().try_fold(start, |sum, item| match &attribute {
+            Some(name) => ops::add(&sum, &item.get_attr(name)?),
+            None => ops::add(&sum, item),
+        })
+    });
+}
+
+const OVER_LISTS: [&str; 13] = [
+    "__map",
+    "__select",
+    "__reject",
+    "__selectattr",
+    "__rejectattr",
+    "__groupby",
+    "__unique",
+    "__min",
+    "__max",
+    "__zip",
+    "__chain",
+    "__reverse",
+    "__dictsort",
+];
+
+/// `indent(width, first, blank)`, each by place or by name; the width may be a text. A line break at the end stays.
+fn indent(value: &Value, places: Rest<Value>, options: Kwargs) -> Result<String, Error> {
+    let option = |place: usize, name: &str| match places.get(place) {
+        Some(given) => Ok(Some(given.clone())),
+        None => options.get::<Option<Value>>(name),
+    };
+    let (width, first, blank) = (option(0, "width")?, option(1, "first")?, option(2, "blank")?);
+    options.assert_all_used()?;
+    let text = python::str(value)?;
+    let width = if let Some(text) = width.as_ref().and_then(Value::as_str) {
+        text.to_owned()
+    } else {
+        let width = width.map_or(Ok(4), i64::try_from)?;
+        let width = usize::try_from(width.max(0)).unwrap_or(usize::MAX);
+        charge_times(width, 1)?;
+        " ".repeat(width)
+    };
+    let text = text + "\n";
+    let lines = methods::lines(&text, false);
+    charge_times(lines.len(), width.len())?;
+    let blank = blank.is_some_and(|b| b.is_true());
+    let mut out = String::new();
+    for (i, line) in lines.iter().enumerate() {
+        if i > 0 {
+            out.push('\n');
+        }
+        if if i > 0 { blank || !line.is_empty() } else { first.as_ref().is_some_and(Value::is_true) } {
+            out.push_str(&width);
+        }
+        out.push_str(line);
+    }
+    Ok(out)
+}
+
+/// So many columns, the first ones longer by one where the list does not divide.
+fn slice(value: &Value, count: usize, fill: Option<Value>) -> Result<Value, Error> {
+    if count == 0 {
+        return Err(Error::new(ErrorKind::InvalidOperation, "slice: the number of columns is zero"));
+    }
+    let list = elements(value)?;
+    charge_times(count, 64)?;
+    let (each, longer) = (list.len() / count, list.len() % count);
+    let mut rest = &list[..];
+    let mut out = Vec::with_capacity(count);
+    for column in 0..count {
+        let (items, after) = rest.split_at(each + usize::from(column < longer));
+        rest = after;
+        let fill = fill.iter().filter(|_| longer > 0 && column >= longer);
+        out.push(items.iter().chain(fill).cloned().collect::<Value>());
+    }
+    keep(Value::from(out))
+}
+
+/// Lists of so many elements, the last one filled up.
+fn batch(value: &Value, count: usize, fill: Option<Value>) -> Result<Value, Error> {
+    if count == 0 {
+        return Err(Error::new(ErrorKind::InvalidOperation, "batch: the number of elements is zero"));
+    }
+    let list = elements(value)?;
+    charge_times(list.len() / count + 1, 64)?;
+    let mut out: Vec<Vec<Value>> = list.chunks(count).map(<[Value]>::to_vec).collect();
+    if let (Some(fill), Some(last)) = (fill, out.last_mut()) {
+        charge_times(count - last.len(), 32)?;
+        last.resize(count, fill);
+    }
+    keep(Value::from(out))
 }
 
 fn trim(value: &Value, chars: Option<&str>) -> Result<String, Error> {
@@ -44,7 +171,9 @@ fn join(items: &Value, separator: Option<&str>, options: Kwargs) -> Result<Strin
             None => item,
         };
         out.push_str(&python::str(&item)?);
+        room(out.len())?;
     }
+    charge(out.len())?;
     Ok(out)
 }
 
@@ -58,10 +187,7 @@ fn replace(
     let named: Option<usize> = options.get("count")?;
     options.assert_all_used()?;
     let text = python::str(value)?;
-    Ok(match count.or(named) {
-        Some(count) => text.replacen(old, new, count),
-        None => text.replace(old, new),
-    })
+    methods::replace(&text, old, new, count.or(named))
 }
 
 /// The number in a value, or `default` where there is none.
@@ -109,5 +235,7 @@ fn sort(state: &State, value: Value, places: Rest<Value>, options: Kwargs) -> Re
         all.extend(given.filter(|v| !v.is_none()).map(|v| (name, v)));
     }
     options.assert_all_used()?;
+    // Each element is compared with some others.
+    charge(weight(&value)?.saturating_mul(32))?;
     minijinja::filters::sort(state, value, all.into_iter().collect())
 }

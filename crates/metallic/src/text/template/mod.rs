@@ -1,9 +1,12 @@
 //! Chat templates: the Jinja programs that come with models, run the way the `transformers` library runs them.
 
+mod budget;
 mod clock;
+mod expression;
 mod filters;
 mod message;
 mod methods;
+mod ops;
 mod python;
 mod rewrite;
 mod sources;
@@ -22,6 +25,12 @@ pub use sources::TemplateSources;
 
 /// Instructions a template may use. The longest real ones need some thousands for each message.
 const FUEL: u64 = 20_000_000;
+/// Bytes of the longest template. The longest real one has about thirty thousand.
+const MAX_SOURCE: usize = 1 << 18;
+/// Stack of the thread that renders: dropping and comparing take a frame for each level of nesting.
+const STACK: usize = 64 << 20;
+/// Levels of nesting in what the caller gives.
+const LEVELS: usize = 32;
 /// Name under which the environment knows the template.
 const NAME: &str = "chat_template";
 
@@ -64,8 +73,14 @@ impl ChatTemplate {
     /// Compiles a template. `bos` and `eos` are the texts of the model's first and last token, empty where it has none.
     pub fn new(source: &str, bos: &str, eos: &str) -> Result<Self, TextError> {
         let mut environment = environment();
-        environment
-            .add_template_owned(NAME, rewrite::rewrite(source))
+        if source.len() > MAX_SOURCE {
+            let reason = format!("it has {} bytes; at most {MAX_SOURCE} are allowed", source.len());
+            return Err(TextError::TemplateSyntax { line: 0, reason });
+        }
+        let rewritten =
+            rewrite::rewrite(source).map_err(|(line, reason)| TextError::TemplateSyntax { line, reason })?;
+        let compiled = on_a_stack_of_its_own(|| environment.add_template_owned(NAME, rewritten))?;
+        compiled
             .map_err(|e| TextError::TemplateSyntax { line: e.line().unwrap_or(0), reason: describe(&e) })?;
         Ok(Self { environment, source: source.into(), bos: bos.into(), eos: eos.into() })
     }
@@ -111,17 +126,30 @@ impl ChatTemplate {
         ];
         context.extend(variables.iter().map(|(k, v)| (k.clone(), Value::from_serialize(v))));
         let context: Value = context.into_iter().collect();
-        // A template is untrusted input, and slices with odd bounds make this version of the engine panic.
-        let rendered = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
-            self.environment.get_template(NAME).and_then(|t| t.render(context))
-        }));
-        match rendered {
-            Ok(result) => result.map_err(|e| render_error(&e)),
-            Err(_) => {
-                Err(TextError::TemplateFailed { line: 0, reason: "the template engine panicked".into() })
-            }
+        let input = budget::size(&context, LEVELS).saturating_add(self.source.len() as u64);
+        let (result, is_late) = on_a_stack_of_its_own(|| {
+            budget::begin(input);
+            let text = self.environment.get_template(NAME).and_then(|t| t.render(context));
+            (text, budget::is_late())
+        })?;
+        if is_late {
+            return Err(TextError::TemplateTooMuch);
         }
+        result.map_err(|e| render_error(&e))
     }
+}
+
+/// Runs `work`, which handles a stranger's program: there is stack enough for it, and a panic of the engine ends here.
+fn on_a_stack_of_its_own<T: Send>(work: impl FnOnce() -> T + Send) -> Result<T, TextError> {
+    let failed = |reason: String| TextError::TemplateFailed { line: 0, reason };
+    std::thread::scope(|scope| {
+        let thread = std::thread::Builder::new().name("chat template".into()).stack_size(STACK);
+        match thread.spawn_scoped(scope, work).map(std::thread::ScopedJoinHandle::join) {
+            Ok(Ok(result)) => Ok(result),
+            Ok(Err(_)) => Err(failed("the template engine panicked".into())),
+            Err(error) => Err(failed(format!("no thread for it: {error}"))),
+        }
+    })
 }
 
 fn render_error(error: &Error) -> TextError {
@@ -130,6 +158,9 @@ fn render_error(error: &Error) -> TextError {
     while let Some(e) = cause {
         if let Some(raised) = e.downcast_ref::<Raised>() {
             return TextError::TemplateRaised { line, message: raised.0.clone() };
+        }
+        if e.is::<budget::Exhausted>() {
+            return TextError::TemplateTooMuch;
         }
         if let Some(e) = e.downcast_ref::<Error>() {
             line = e.line().unwrap_or(line);
@@ -166,12 +197,16 @@ fn environment() -> Environment<'static> {
     env.set_unknown_method_callback(methods::call);
     env.set_formatter(|out, _, value| {
         let text = match value.as_str() {
-            Some(text) => return out.write_str(text).map_err(Error::from),
+            Some(text) => {
+                budget::charge(text.len())?;
+                return out.write_str(text).map_err(Error::from);
+            }
             None => python::str(value)?,
         };
         out.write_str(&text).map_err(Error::from)
     });
     filters::add_to(&mut env);
+    ops::add_to(&mut env);
     env.add_test("iterable", |value: &Value| {
         matches!(value.kind(), ValueKind::Seq | ValueKind::Map | ValueKind::Iterable | ValueKind::String)
     });
@@ -206,7 +241,7 @@ mod tests {
             let mut env = environment();
             env.set_trim_blocks(false);
             env.set_lstrip_blocks(false);
-            let source = rewrite::rewrite(case["template"].as_str().unwrap());
+            let source = rewrite::rewrite(case["template"].as_str().unwrap()).unwrap();
             let context = Value::from_serialize(&case["context"]);
             let found = env.render_str(&source, context).map_err(|e| describe(&e));
             if found.as_deref() != Ok(case["expected"].as_str().unwrap()) {

@@ -5,6 +5,8 @@ use std::fmt::Write;
 use minijinja::value::{Kwargs, ValueKind};
 use minijinja::{Error, ErrorKind, Value};
 
+use super::budget::{charge, room};
+
 /// Values nested deeper than this are not written.
 const MAX_DEPTH: usize = 128;
 
@@ -16,12 +18,14 @@ pub(super) fn str(value: &Value) -> Result<String, Error> {
         (ValueKind::Undefined, _) => {}
         _ => repr(value, 0, &mut out)?,
     }
+    charge(out.len())?;
     Ok(out)
 }
 
 /// Appends `repr(value)`.
 fn repr(value: &Value, depth: usize, out: &mut String) -> Result<(), Error> {
     check(depth)?;
+    room(out.len())?;
     match value.kind() {
         ValueKind::Undefined => out.push_str("Undefined"),
         ValueKind::None => out.push_str("None"),
@@ -134,6 +138,7 @@ pub(super) fn tojson(value: &Value, indent: Option<Value>, options: &Kwargs) -> 
     options.assert_all_used()?;
     let mut out = String::new();
     writer.write(value, 0, &mut out)?;
+    charge(out.len())?;
     Ok(Value::from(out))
 }
 
@@ -148,6 +153,7 @@ struct JsonWriter {
 impl JsonWriter {
     fn write(&self, value: &Value, depth: usize, out: &mut String) -> Result<(), Error> {
         check(depth)?;
+        room(out.len())?;
         match value.kind() {
             ValueKind::None => out.push_str("null"),
             ValueKind::Bool => out.push_str(if value.is_true() { "true" } else { "false" }),
