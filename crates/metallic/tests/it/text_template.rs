@@ -180,3 +180,28 @@ fn variables_reach_the_template() {
     variables.insert("enable_thinking".into(), json!(false));
     assert_eq!(template.render_values(&json!([]), None, true, &variables).unwrap(), "False 4");
 }
+
+/// Small programs over one context, made with jinja2 3.1.6 as `transformers` sets it up.
+#[test]
+fn small_programs_give_what_jinja2_gives() {
+    let file = read("jinja2_cases.json");
+    let context = file["context"].as_object().unwrap();
+    let (mut failures, mut checked) = (Vec::new(), 0);
+    for case in file["cases"].as_array().unwrap() {
+        let source = case["template"].as_str().unwrap();
+        let result = ChatTemplate::new(source, "", "").and_then(|template| {
+            template.render_values(&context["messages"], Some(&context["tools"]), false, context)
+        });
+        checked += 1;
+        match (&case["expected"], result) {
+            (Value::String(expected), Ok(found)) if *expected == found => {}
+            (Value::Null, Err(_)) => {}
+            (expected, found) => {
+                let found = found.map_err(|e| e.to_string());
+                failures.push(format!("{source:?}: {found:?}, expected {expected} {}", case["error"]));
+            }
+        }
+    }
+    assert!(checked > 700, "only {checked} cases");
+    assert!(failures.is_empty(), "{} of {checked}:\n{}", failures.len(), failures.join("\n"));
+}

@@ -3,7 +3,7 @@
 //! The order of the words and all line breaks stay, so that errors name the right line. What is not an expression is left for
 //! the engine to judge.
 
-use super::ops::{ADD, CONCAT, KEEP, MODULO, MULTIPLY, SLICE, WALK};
+use super::ops::{ADD, CONCAT, KEEP, MODULO, MULTIPLY, POWER, SLICE, TUPLE, WALK};
 
 /// Brackets in brackets: the engine refuses more than 150.
 const MAX_DEPTH: usize = 200;
@@ -119,6 +119,14 @@ fn number_len(word: &str) -> usize {
 /// Words that stand between expressions, or begin with one but are none.
 const BETWEEN: &[&str] = &["and", "or", "not", "in", "is", "if", "else", "elif", "for", "recursive"];
 
+/// What brackets have between them, not counting brackets inside.
+#[derive(Default)]
+struct Inside {
+    /// Places in what was written.
+    colons: Vec<usize>,
+    commas: bool,
+}
+
 struct Writer<'a, 'w> {
     words: &'w [Word<'a>],
     at: usize,
@@ -159,20 +167,21 @@ impl<'a, 'w> Writer<'a, 'w> {
         Some(out)
     }
 
-    /// Expressions and what is between them, up to a bracket that closes. Gives the places of `:` in `out`.
-    fn until(&mut self, close: &str, out: &mut String) -> Option<Vec<usize>> {
-        let mut colons = Vec::new();
+    /// Expressions and what is between them, up to a bracket that closes.
+    fn until(&mut self, close: &str, out: &mut String) -> Option<Inside> {
+        let mut inside = Inside::default();
         while self.at < self.words.len() && !matches!(self.peek(), ")" | "]" | "}") && self.peek() != close {
             if self.begins_operand() {
                 out.push_str(&self.sum()?);
                 continue;
             }
+            inside.commas |= self.peek() == ",";
             if self.peek() == ":" {
-                colons.push(out.len() + self.words[self.at].space.len());
+                inside.colons.push(out.len() + self.words[self.at].space.len());
             }
             self.take(out);
         }
-        Some(colons)
+        Some(inside)
     }
 
     fn sum(&mut self) -> Option<String> {
@@ -214,28 +223,40 @@ impl<'a, 'w> Writer<'a, 'w> {
         Some(left)
     }
 
-    /// Signs, and powers of operands.
     fn factor(&mut self) -> Option<String> {
+        self.chain(&[("**", POWER)], Self::signed)
+    }
+
+    /// An operand with its signs; a `+`, which the engine does not know, changes nothing.
+    fn signed(&mut self) -> Option<String> {
         let mut out = String::new();
-        loop {
-            while matches!(self.peek(), "-" | "+") {
+        while matches!(self.peek(), "-" | "+") {
+            if self.peek() == "+" {
+                out.push_str(self.words[self.at].space);
+                self.at += 1;
+            } else {
                 self.take(&mut out);
             }
-            if self.begins_operand() {
-                out.push_str(&self.operand()?);
-            }
-            if self.peek() != "**" {
-                return Some(out);
-            }
-            self.take(&mut out);
         }
+        if self.begins_operand() {
+            out.push_str(&self.operand()?);
+        }
+        Some(out)
     }
 
     /// A value with what is attached to it: attributes, items, slices, calls, filters.
     fn operand(&mut self) -> Option<String> {
         let mut out = String::new();
         match self.peek() {
-            open @ ("(" | "[" | "{") => {
+            "(" => {
+                let space = self.words[self.at].space;
+                let mut group = String::new();
+                let Inside { commas, .. } = self.brackets("(", &mut group)?;
+                let group = &group[space.len()..];
+                let is_tuple = commas || group.trim_matches(['(', ')']).trim().is_empty();
+                out.extend([space, if is_tuple { TUPLE } else { "" }, group]);
+            }
+            open @ ("[" | "{") => {
                 self.brackets(open, &mut out)?;
             }
             word => {
@@ -257,7 +278,7 @@ impl<'a, 'w> Writer<'a, 'w> {
                 }
                 "[" => {
                     let mut item = String::new();
-                    let colons = self.brackets("[", &mut item)?;
+                    let Inside { colons, .. } = self.brackets("[", &mut item)?;
                     if colons.is_empty() {
                         out.push_str(&item);
                     } else {
@@ -269,7 +290,7 @@ impl<'a, 'w> Writer<'a, 'w> {
         }
     }
 
-    fn brackets(&mut self, open: &str, out: &mut String) -> Option<Vec<usize>> {
+    fn brackets(&mut self, open: &str, out: &mut String) -> Option<Inside> {
         self.depth += 1;
         if self.depth > MAX_DEPTH {
             return None;
@@ -282,10 +303,10 @@ impl<'a, 'w> Writer<'a, 'w> {
         } else {
             "}"
         };
-        let colons = self.until(close, out)?;
+        let inside = self.until(close, out)?;
         self.take(out);
         self.depth -= 1;
-        Some(colons)
+        Some(inside)
     }
 }
 
@@ -325,7 +346,9 @@ mod tests {
             (" a ~ b ~ 'c + d' ", " __concat(a , b , 'c + d') "),
             (" a + b - c + d ", " __add(__add(a , b) - c , d) "),
             (" x * 2 + y|length % 3 ", " __add(__multiply(x , 2) , __modulo(y|length , 3)) "),
-            (" -x ** 2 + 1.5e-3 ", " __add(-x ** 2 , 1.5e-3) "),
+            (" -x ** 2 + 1.5e-3 ", " __add(__power(-x , 2) , 1.5e-3) "),
+            (" (a, b)[0] + (c) + () ", " __add(__tuple(a, b)[0] , (c) , __tuple()) "),
+            (" +a ", " a "),
             (" f(a ~ b, k=c + 1)[d + 1].e ", " f(__concat(a , b), k=__add(c , 1))[__add(d , 1)].e "),
             (" m[1:] ~ m[::-1][0] ", " __concat(__slice(m,1, none, none) , __slice(m, none, none,-1)[0]) "),
             (" not a + b in c if d ~ e else f ", " not __add(a , b) in c if __concat(d , e) else f "),

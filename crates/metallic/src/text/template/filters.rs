@@ -5,11 +5,12 @@ use minijinja::value::{Kwargs, Rest, ValueKind};
 use minijinja::{Environment, Error, ErrorKind, State, Value, filters};
 
 use super::budget::{charge, charge_times, elements, keep, room, weight};
+use super::python::Tuple;
 use super::{methods, ops, python};
 
 pub(super) fn add_to(env: &mut Environment<'_>) {
-    env.add_filter("tojson", |value: &Value, indent: Option<Value>, options: Kwargs| {
-        python::tojson(value, indent, &options)
+    env.add_filter("tojson", |value: &Value, places: Rest<Value>, options: Kwargs| {
+        python::tojson(value, &places, &options)
     });
     env.add_filter("string", |value: &Value| python::str(value));
     env.add_filter("upper", |value: &Value| python::str(value).map(|s| s.to_uppercase()));
@@ -28,7 +29,25 @@ pub(super) fn add_to(env: &mut Environment<'_>) {
         ValueKind::Undefined => Ok(Value::from(Vec::<Value>::new())),
         _ => elements(value).map(Value::from),
     });
-    env.add_filter("title", |value: &Value| python::str(value).map(|s| methods::title(&s)));
+    env.add_filter("title", |value: &Value| python::str(value).map(|s| title(&s)));
+    env.add_filter("round", round);
+    env.add_filter("escape", |value: &Value| python::str(value).map(|s| escape(&s)));
+    env.add_filter("e", |value: &Value| python::str(value).map(|s| escape(&s)));
+    env.add_filter("truncate", truncate);
+    env.add_filter("wordcount", |value: &Value| {
+        python::str(value).map(|s| {
+            s.split(|c: char| !c.is_alphanumeric() && c != '_').filter(|word| !word.is_empty()).count()
+        })
+    });
+    env.add_filter("center", |value: &Value, width: Option<usize>| {
+        let width = width.unwrap_or(80);
+        charge_times(width, 4)?;
+        python::str(value).map(|s| methods::pad(&s, "center", width, None))
+    });
+    env.add_filter("items", |value: &Value| match value.kind() {
+        ValueKind::Undefined => Ok(Value::from(Vec::<Value>::new())),
+        _ => methods::of_dict(value, "items", &[]),
+    });
     env.add_filter("capitalize", |value: &Value| python::str(value).map(|s| methods::capitalize(&s)));
     // What the engine does over lists, paid for by what is in them.
     env.add_filter("__map", filters::map);
@@ -44,12 +63,17 @@ pub(super) fn add_to(env: &mut Environment<'_>) {
     env.add_filter("__chain", filters::chain);
     env.add_filter("__reverse", filters::reverse);
     env.add_filter("__dictsort", filters::dictsort);
-    for name in OVER_LISTS {
+    for name in &OVER_LISTS {
         env.add_filter(&name[2..], |state: &State, args: Rest<Value>| {
             for value in args.iter().filter(|v| !v.is_kwargs()) {
                 charge(weight(value)?.saturating_mul(4))?;
             }
-            state.apply_filter(name, &args).and_then(keep)
+            let result = state.apply_filter(name, &args).and_then(keep)?;
+            if *name != "__dictsort" {
+                return Ok(result);
+            }
+            let pairs = elements(&result)?;
+            pairs.iter().map(|pair| Ok(Tuple::value(elements(pair)?))).collect::<Result<Value, Error>>()
         });
     }
     env.add_filter("sum", |value: &Value, options: Kwargs| {
@@ -190,17 +214,29 @@ fn replace(
     methods::replace(&text, old, new, count.or(named))
 }
 
-/// The number in a value, or `default` where there is none.
-fn int(value: &Value, default: Option<Value>, options: Kwargs) -> Result<Value, Error> {
+/// `int(default, base)`: the number in a value, or `default` where there is none.
+fn int(value: &Value, default: Option<Value>, base: Option<u32>, options: Kwargs) -> Result<Value, Error> {
     let default = default.map_or_else(|| options.get::<Option<Value>>("default"), |d| Ok(Some(d)))?;
+    let base = base.map_or_else(|| options.get::<Option<u32>>("base"), |b| Ok(Some(b)))?;
     options.assert_all_used()?;
-    let parsed = match (value.kind(), value.as_str()) {
-        (_, Some(text)) => {
+    let parsed = match (value.kind(), value.as_str(), base) {
+        (_, Some(text), Some(base @ (2 | 8 | 16))) => {
+            let text = text.trim().to_lowercase();
+            let prefix = if base == 2 {
+                "0b"
+            } else if base == 8 {
+                "0o"
+            } else {
+                "0x"
+            };
+            i128::from_str_radix(text.strip_prefix(prefix).unwrap_or(&text), base).ok()
+        }
+        (_, Some(text), _) => {
             let text = text.trim();
             text.parse::<i128>().ok().or_else(|| text.parse::<f64>().ok().and_then(whole))
         }
-        (ValueKind::Bool, _) => Some(i128::from(value.is_true())),
-        (ValueKind::Number, _) => {
+        (ValueKind::Bool, ..) => Some(i128::from(value.is_true())),
+        (ValueKind::Number, ..) => {
             i128::try_from(value.clone()).ok().or_else(|| f64::try_from(value.clone()).ok().and_then(whole))
         }
         _ => None,
@@ -238,4 +274,91 @@ fn sort(state: &State, value: Value, places: Rest<Value>, options: Kwargs) -> Re
     // Each element is compared with some others.
     charge(weight(&value)?.saturating_mul(32))?;
     minijinja::filters::sort(state, value, all.into_iter().collect())
+}
+
+/// `title` as a filter: what follows a space, a hyphen or an opening bracket is large, the rest small.
+fn title(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    let mut begins = true;
+    for c in text.chars() {
+        if begins {
+            methods::push_title(c, &mut out);
+        } else {
+            out.extend(c.to_lowercase());
+        }
+        begins = c.is_whitespace() || matches!(c, '-' | '(' | '{' | '[' | '<');
+    }
+    out
+}
+
+fn escape(text: &str) -> String {
+    let escaped = text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;");
+    escaped.replace('"', "&#34;").replace('\'', "&#39;")
+}
+
+/// `round(precision, method)`; halves go to the even neighbour, as in Python.
+fn round(value: &Value, places: Option<i32>, method: Option<&str>, options: Kwargs) -> Result<Value, Error> {
+    let places =
+        places.map_or_else(|| options.get::<Option<i32>>("precision"), |p| Ok(Some(p)))?.unwrap_or(0);
+    let named: Option<String> = options.get("method")?;
+    options.assert_all_used()?;
+    let places = places.clamp(-300, 300);
+    let scale = 10_f64.powi(places);
+    match method.or(named.as_deref()).unwrap_or("common") {
+        "common" if value.is_integer() && places >= 0 => Ok(value.clone()),
+        "common" => {
+            let x = f64::try_from(value.clone())?;
+            // The digits of the number itself, correctly rounded.
+            let rounded = match usize::try_from(places) {
+                Ok(places) => format!("{x:.places$}").parse().unwrap_or(x),
+                Err(_) => (x * scale).round_ties_even() / scale,
+            };
+            Ok(Value::from(rounded))
+        }
+        "ceil" => Ok(Value::from((f64::try_from(value.clone())? * scale).ceil() / scale)),
+        "floor" => Ok(Value::from((f64::try_from(value.clone())? * scale).floor() / scale)),
+        other => {
+            let what = format!("round: method `{other}` is none of common, ceil, floor");
+            Err(Error::new(ErrorKind::InvalidOperation, what))
+        }
+    }
+}
+
+/// `truncate(length, killwords, end, leeway)`, each by place or by name.
+fn truncate(value: &Value, places: Rest<Value>, options: Kwargs) -> Result<String, Error> {
+    let option = |place: usize, name: &str| match places.get(place) {
+        Some(given) => Ok(Some(given.clone())),
+        None => options.get::<Option<Value>>(name),
+    };
+    let length = option(0, "length")?.map_or(Ok(255), usize::try_from)?;
+    let cuts_words = option(1, "killwords")?.is_some_and(|v| v.is_true());
+    let end = option(2, "end")?.map_or(Ok("...".to_owned()), |v| python::str(&v))?;
+    let leeway = option(3, "leeway")?.map_or(Ok(5), usize::try_from)?;
+    options.assert_all_used()?;
+    let text = python::str(value)?;
+    if text.chars().count() <= length.saturating_add(leeway) {
+        return Ok(text);
+    }
+    let cut: String = text.chars().take(length.saturating_sub(end.chars().count())).collect();
+    let kept = if cuts_words { &*cut } else { cut.rsplit_once(' ').map_or(&*cut, |(kept, _)| kept) };
+    Ok(format!("{kept}{end}"))
+}
+
+/// Tests that differ from jinja2 in the engine.
+pub(super) fn add_tests_to(env: &mut Environment<'_>) {
+    let is_iterable = |value: &Value| {
+        use ValueKind::{Iterable, Map, Seq, String, Undefined};
+        matches!(value.kind(), Seq | Map | Iterable | String | Undefined)
+    };
+    env.add_test("iterable", is_iterable);
+    env.add_test("sequence", is_iterable);
+    env.add_test("number", |value: &Value| matches!(value.kind(), ValueKind::Number | ValueKind::Bool));
+    env.add_test("callable", |value: &Value| matches!(value.kind(), ValueKind::Plain | ValueKind::Undefined));
+    // Of numbers too: what is written is looked at.
+    let cased = |value: &Value, test: fn(char) -> bool, other: fn(char) -> bool| -> Result<bool, Error> {
+        let text = python::str(value)?;
+        Ok(text.chars().any(test) && !text.chars().any(other))
+    };
+    env.add_test("lower", move |v: &Value| cased(v, char::is_lowercase, char::is_uppercase));
+    env.add_test("upper", move |v: &Value| cased(v, char::is_uppercase, char::is_lowercase));
 }

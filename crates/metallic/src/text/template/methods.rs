@@ -4,7 +4,7 @@ use minijinja::value::{Kwargs, Rest, ValueKind, from_args};
 use minijinja::{Error, ErrorKind, State, Value};
 
 use super::budget::{charge, charge_times, elements, room};
-use super::python;
+use super::python::{self, Tuple};
 
 /// Calls `method` of `value`.
 pub(super) fn call(_: &State, value: &Value, method: &str, args: &[Value]) -> Result<Value, Error> {
@@ -83,7 +83,14 @@ fn of_str(s: &str, method: &str, args: &[Value]) -> Result<Value, Error> {
         "lstrip" => trimmed(true, false)?,
         "rstrip" => trimmed(false, true)?,
         "upper" => s.to_uppercase().into(),
-        "lower" | "casefold" => s.to_lowercase().into(),
+        "lower" => s.to_lowercase().into(),
+        "casefold" => s.to_lowercase().replace('ß', "ss").replace('ς', "σ").into(),
+        "expandtabs" => {
+            let width = usize::try_from(args.int(0, "tabsize")?.unwrap_or(8).clamp(0, 256)).unwrap_or(8);
+            charge_times(s.matches('\t').count(), width)?;
+            expand_tabs(s, width).into()
+        }
+        "istitle" => (s.chars().any(char::is_uppercase) && title(s) == s).into(),
         "capitalize" => capitalize(s).into(),
         "title" => title(s).into(),
         "swapcase" => {
@@ -139,7 +146,7 @@ fn of_str(s: &str, method: &str, args: &[Value]) -> Result<Value, Error> {
                 None if method == "partition" => [s, "", ""],
                 None => ["", "", s],
             };
-            parts.into_iter().map(Value::from).collect()
+            Tuple::value(parts.into_iter().map(Value::from))
         }
         "splitlines" => {
             let keep = args.get(0, "keepends")?.is_some_and(|v| v.is_true());
@@ -183,8 +190,38 @@ pub(super) fn replace(s: &str, old: &str, new: &str, count: Option<usize>) -> Re
 
 pub(super) fn capitalize(s: &str) -> String {
     let mut chars = s.chars();
-    let head: String = chars.next().into_iter().flat_map(char::to_uppercase).collect();
-    head + &chars.as_str().to_lowercase()
+    let mut out = String::with_capacity(s.len());
+    chars.next().into_iter().for_each(|c| push_title(c, &mut out));
+    out + &chars.as_str().to_lowercase()
+}
+
+/// The form of a letter that begins a word: of letters that become several, only the first is large.
+pub(super) fn push_title(c: char, out: &mut String) {
+    for (i, upper) in c.to_uppercase().enumerate() {
+        if i > 0 && out.ends_with(char::is_uppercase) {
+            out.extend(upper.to_lowercase());
+        } else {
+            out.push(upper);
+        }
+    }
+}
+
+fn expand_tabs(s: &str, width: usize) -> String {
+    let (mut out, mut column) = (String::new(), 0);
+    for c in s.chars() {
+        match c {
+            '\t' => {
+                let spaces = if width == 0 { 0 } else { width - column % width };
+                (0..spaces).for_each(|_| out.push(' '));
+                column += spaces;
+            }
+            c => {
+                column = if matches!(c, '\n' | '\r') { 0 } else { column + 1 };
+                out.push(c);
+            }
+        }
+    }
+    out
 }
 
 pub(super) fn title(s: &str) -> String {
@@ -194,7 +231,7 @@ pub(super) fn title(s: &str) -> String {
         if inside {
             out.extend(c.to_lowercase());
         } else {
-            out.extend(c.to_uppercase());
+            push_title(c, &mut out);
         }
         inside = c.is_alphabetic();
     }
@@ -274,7 +311,7 @@ pub(super) fn lines(s: &str, keep_ends: bool) -> Vec<&str> {
     out
 }
 
-fn pad(s: &str, method: &str, width: usize, fill: Option<char>) -> String {
+pub(super) fn pad(s: &str, method: &str, width: usize, fill: Option<char>) -> String {
     let missing = width.saturating_sub(s.chars().count());
     let fill = |n: usize| fill.unwrap_or(' ').to_string().repeat(n);
     match method {
@@ -327,7 +364,7 @@ fn format(s: &str, args: &Args) -> Result<Value, Error> {
     Ok(out.into())
 }
 
-fn of_dict(dict: &Value, method: &str, args: &[Value]) -> Result<Value, Error> {
+pub(super) fn of_dict(dict: &Value, method: &str, args: &[Value]) -> Result<Value, Error> {
     charge_times(dict.len().unwrap_or(0), 64)?;
     let pairs = || -> Result<Vec<(Value, Value)>, Error> {
         dict.try_iter()?.map(|key| Ok((key.clone(), dict.get_item(&key)?))).collect()
@@ -335,7 +372,7 @@ fn of_dict(dict: &Value, method: &str, args: &[Value]) -> Result<Value, Error> {
     // A key of this name hides the method, as it does not in Python; what templates mean is the method.
     let args = Args::new(method, args)?;
     Ok(match method {
-        "items" => pairs()?.into_iter().map(|(k, v)| Value::from(vec![k, v])).collect(),
+        "items" => pairs()?.into_iter().map(|(k, v)| Tuple::value([k, v])).collect(),
         "keys" => pairs()?.into_iter().map(|(k, _)| k).collect(),
         "values" => pairs()?.into_iter().map(|(_, v)| v).collect(),
         "copy" => dict.clone(),

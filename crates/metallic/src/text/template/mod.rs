@@ -14,7 +14,7 @@ mod sources;
 use std::fmt;
 use std::time::SystemTime;
 
-use minijinja::value::{Rest, ValueKind};
+use minijinja::value::Rest;
 use minijinja::{Environment, Error, ErrorKind, UndefinedBehavior, Value};
 use serde_json::Map;
 
@@ -77,8 +77,8 @@ impl ChatTemplate {
             let reason = format!("it has {} bytes; at most {MAX_SOURCE} are allowed", source.len());
             return Err(TextError::TemplateSyntax { line: 0, reason });
         }
-        let rewritten =
-            rewrite::rewrite(source).map_err(|(line, reason)| TextError::TemplateSyntax { line, reason })?;
+        let rewritten = rewrite::rewrite(&source.replace("\r\n", "\n").replace('\r', "\n"))
+            .map_err(|(line, reason)| TextError::TemplateSyntax { line, reason })?;
         let compiled = on_a_stack_of_its_own(|| environment.add_template_owned(NAME, rewritten))?;
         compiled
             .map_err(|e| TextError::TemplateSyntax { line: e.line().unwrap_or(0), reason: describe(&e) })?;
@@ -207,12 +207,7 @@ fn environment() -> Environment<'static> {
     });
     filters::add_to(&mut env);
     ops::add_to(&mut env);
-    env.add_test("iterable", |value: &Value| {
-        matches!(value.kind(), ValueKind::Seq | ValueKind::Map | ValueKind::Iterable | ValueKind::String)
-    });
-    env.add_test("sequence", |value: &Value| {
-        matches!(value.kind(), ValueKind::Seq | ValueKind::Map | ValueKind::String | ValueKind::Iterable)
-    });
+    filters::add_tests_to(&mut env);
     env.add_function("raise_exception", |message: Rest<Value>| -> Result<Value, Error> {
         let message = message.first().map_or(Ok(String::new()), python::str)?;
         Err(Error::new(ErrorKind::InvalidOperation, "raised").with_source(Raised(message)))

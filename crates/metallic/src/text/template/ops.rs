@@ -4,12 +4,14 @@ use minijinja::value::{Rest, ValueKind};
 use minijinja::{Environment, Error, ErrorKind, State, Value};
 
 use super::budget::{charge, charge_times, elements, keep, walk};
-use super::python;
+use super::python::{self, Tuple};
 
 pub(super) const ADD: &str = "__add";
 pub(super) const CONCAT: &str = "__concat";
 pub(super) const MULTIPLY: &str = "__multiply";
 pub(super) const MODULO: &str = "__modulo";
+pub(super) const POWER: &str = "__power";
+pub(super) const TUPLE: &str = "__tuple";
 pub(super) const SLICE: &str = "__slice";
 pub(super) const KEEP: &str = "__keep";
 pub(super) const WALK: &str = "__walk";
@@ -27,6 +29,12 @@ pub(super) fn add_to(env: &mut Environment<'_>) {
         values.try_fold(first, |product, value| multiply(&product, &value))
     });
     env.add_function(MODULO, modulo);
+    env.add_function(POWER, |values: Rest<Value>| {
+        let mut values = values.0.into_iter();
+        let first = values.next().unwrap_or_default();
+        values.try_fold(first, |base, exponent| power(&base, &exponent))
+    });
+    env.add_function(TUPLE, |values: Rest<Value>| Tuple::value(values.0));
     env.add_function(SLICE, slice);
     env.add_function(KEEP, keep);
     env.add_function(WALK, walk);
@@ -81,7 +89,8 @@ pub(super) fn add(a: &Value, b: &Value) -> Result<Value, Error> {
     if is_list(a) && is_list(b) {
         let mut list = elements(a)?;
         list.extend(elements(b)?);
-        return Ok(Value::from(list));
+        let is_tuple = a.downcast_object_ref::<Tuple>().is_some();
+        return Ok(if is_tuple { Tuple::value(list) } else { Value::from(list) });
     }
     match (number(a), number(b)) {
         (Some(Number::Int(a)), Some(Number::Int(b))) => {
@@ -129,6 +138,17 @@ fn multiply(a: &Value, b: &Value) -> Result<Value, Error> {
         }
         (Some(a), Some(b)) => Ok(Value::from(a.float() * b.float())),
         _ => Err(impossible("*", a, b)),
+    }
+}
+
+fn power(base: &Value, exponent: &Value) -> Result<Value, Error> {
+    match (number(base), number(exponent)) {
+        (Some(Number::Int(a)), Some(Number::Int(b))) if b >= 0 => {
+            let power = u32::try_from(b).ok().and_then(|b| a.checked_pow(b));
+            power.map(int).ok_or_else(|| overflow("**"))
+        }
+        (Some(a), Some(b)) => Ok(Value::from(a.float().powf(b.float()))),
+        _ => Err(impossible("**", base, exponent)),
     }
 }
 
