@@ -31,6 +31,9 @@ pub struct Chat {
     pub variables: Map<String, Value>,
     /// Whether marks of the model (`<|im_end|>`) inside messages count as such. Else they are text, whoever wrote them.
     pub parse_marks: bool,
+    /// Whether thoughts are told from the answer, for models that think aloud: the text of tokens and of the
+    /// completion is then the answer alone, and thoughts are in the field `reasoning`.
+    pub split_reasoning: bool,
 }
 
 metallic_core::setters!(Chat {
@@ -38,6 +41,7 @@ metallic_core::setters!(Chat {
     tools: impl Into<Vec<Value>>,
     variables: Map<String, Value>,
     parse_marks: bool,
+    split_reasoning: bool,
 });
 
 impl Chat {

@@ -12,6 +12,8 @@ mod rewrite;
 mod sources;
 
 use std::fmt;
+use std::io::Read;
+use std::path::Path;
 use std::time::SystemTime;
 
 use minijinja::value::Rest;
@@ -89,6 +91,17 @@ impl ChatTemplate {
     pub fn for_tokenizer(source: &str, tokenizer: &Tokenizer) -> Result<Self, TextError> {
         let text = |id: Option<u32>| id.and_then(|id| tokenizer.token_text(id)).unwrap_or_default();
         Self::new(source, text(tokenizer.bos()), text(tokenizer.eos()))
+    }
+
+    /// Compiles the template in a file, for the model that `tokenizer` belongs to.
+    pub fn from_file(path: impl AsRef<Path>, tokenizer: &Tokenizer) -> Result<Self, TextError> {
+        let path = path.as_ref();
+        let io = |source| TextError::Io { path: path.to_owned(), source };
+        let mut source = String::new();
+        // One byte more than is allowed, so that a longer file is refused by its length.
+        let file = std::fs::File::open(path).map_err(io)?;
+        file.take(MAX_SOURCE as u64 + 1).read_to_string(&mut source).map_err(io)?;
+        Self::for_tokenizer(&source, tokenizer)
     }
 
     /// The template as it was given.
