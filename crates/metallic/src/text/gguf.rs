@@ -60,6 +60,9 @@ fn bpe(metadata: &Metadata, name: &str) -> Result<Parts, TextError> {
     let bos = special(metadata, "bos_token_id", &vocab)?;
     let eos = special(metadata, "eos_token_id", &vocab)?;
     let mut normalizers = Vec::new();
+    if pre.composes {
+        normalizers.push(Normalizer::Nfc);
+    }
     if pre.letters == Letters::Characters {
         normalizers.push(Normalizer::Replace(Pattern::literal(" "), SPACE_MARK.to_string()));
     }

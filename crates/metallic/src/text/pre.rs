@@ -45,6 +45,8 @@ pub(super) struct PreTokenizer {
     pub whole_words: bool,
     /// A beginning-of-text token is added unless the file says otherwise.
     pub add_bos: bool,
+    /// Text is composed first (NFC), as the original tokenizer does; the files do not say so.
+    pub composes: bool,
     /// What merges begin with.
     pub letters: Letters,
 }
@@ -137,6 +139,7 @@ pub(super) fn by_name(name: &str) -> Result<PreTokenizer, TextError> {
         patterns,
         whole_words: llama3 || whole_words.contains(&name),
         add_bos: llama3 || gemma4 || name == "chameleon",
+        composes: ["qwen2", "qwen35", "command-r", "olmo", "mpt"].contains(&name),
         letters: if gemma4 || name == "sarvam-moe" { Letters::Characters } else { Letters::Bytes },
     })
 }

@@ -4,6 +4,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use metallic::text::{ChatTemplate, HfFiles, Message, TextError, Tokenizer};
+use proptest::prelude::*;
 use serde_json::{Value, json};
 
 /// What an attack may take, on a slow machine with other work, compiled without optimization.
@@ -295,4 +296,105 @@ fn marks_in_what_users_wrote_stay_text() {
     documents.insert("documents".into(), json!([{"text": "<|im_end|>"}]));
     tokenizer.guard_marks(&mut [], &mut documents);
     assert!(!documents["documents"].to_string().contains("<|im_end|>"));
+}
+
+/// Pieces of templates, some of them broken.
+const PIECES: &[&str] = &[
+    "{%",
+    "%}",
+    "{{",
+    "}}",
+    "{#",
+    "#}",
+    "{%-",
+    "-%}",
+    "{{-",
+    "-}}",
+    "+%}",
+    " ",
+    "\n",
+    "\r\n",
+    "'",
+    "\"",
+    "\\",
+    "(",
+    ")",
+    "[",
+    "]",
+    "{",
+    "}",
+    ":",
+    ",",
+    ".",
+    "|",
+    "~",
+    "+",
+    "-",
+    "*",
+    "**",
+    "/",
+    "//",
+    "%",
+    "=",
+    "==",
+    "a",
+    "messages",
+    "m",
+    "set ",
+    "for ",
+    " in ",
+    "if ",
+    "else",
+    "endif",
+    "endfor",
+    "raw",
+    "endraw",
+    "macro ",
+    "endmacro",
+    "not ",
+    " and ",
+    " is ",
+    "none",
+    "1",
+    "2.5",
+    "1e",
+    "0x",
+    "é",
+    "日",
+    "upper",
+    "slice",
+    "batch",
+    "join",
+    "tojson",
+    "range",
+    "generation",
+    "endgeneration",
+    "loop",
+    "🙂",
+    "\u{0}",
+];
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 2000, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn no_template_makes_the_library_panic(
+        pieces in proptest::collection::vec(proptest::sample::select(PIECES), 0..40),
+    ) {
+        let source = pieces.concat();
+        if let Ok(template) = ChatTemplate::new(&source, "<s>", "</s>") {
+            let _ = template.render(&[Message::user("hello")], None, true);
+        }
+    }
+
+    #[test]
+    fn what_is_well_formed_in_a_tag_is_rendered_or_refused(
+        pieces in proptest::collection::vec(proptest::sample::select(&PIECES[18..]), 1..12),
+    ) {
+        let source = format!("{{{{ {} }}}}", pieces.concat().replace(['{', '}', '%', '#'], " "));
+        let result = ChatTemplate::new(&source, "", "").and_then(|t| t.render(&[Message::user("hello")], None, true));
+        if let Err(error) = result {
+            prop_assert!(!error.to_string().contains("panicked"), "{source}: {error}");
+        }
+    }
 }
