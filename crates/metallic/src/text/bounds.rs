@@ -1,5 +1,6 @@
 //! How much a pattern of a stranger's file may cost.
 
+use std::cell::Cell;
 use std::time::{Duration, Instant};
 
 use fancy_regex::Expr;
@@ -47,31 +48,30 @@ fn parts(expr: &Expr) -> usize {
     }
 }
 
-/// Ends the work of a pattern that backtracks more than it moves.
-#[derive(Debug)]
+/// Ends the work of patterns that backtrack more than they move, over all the pieces of a text.
+#[derive(Debug, Default)]
 pub(super) struct Patience {
-    start: Instant,
+    spent: Cell<Duration>,
+    passed: Cell<usize>,
 }
 
 impl Patience {
-    /// What any pattern may take, before it has to show progress.
+    /// What patterns may take for any text.
     const GRACE: Duration = Duration::from_millis(500);
-    /// What it may take for each byte it has passed: a hundred times what the slowest real one takes.
+    /// What they may take for each byte they have passed: a hundred times what the slowest real one takes.
     const PER_BYTE: Duration = Duration::from_micros(20);
 
-    pub(super) fn new() -> Self {
-        Self { start: Instant::now() }
-    }
-
-    /// An error when getting to byte `at` took too long.
-    pub(super) fn check(&self, pattern: &str, at: usize) -> Result<(), TextError> {
-        let allowed = Self::PER_BYTE.saturating_mul(u32::try_from(at).unwrap_or(u32::MAX));
-        if self.start.elapsed() <= Self::GRACE + allowed {
+    /// Notes that `pattern` has passed so many bytes since `began`; an error if that takes too long.
+    pub(super) fn spend(&self, pattern: &str, began: Instant, bytes: usize) -> Result<(), TextError> {
+        self.spent.set(self.spent.get() + began.elapsed());
+        self.passed.set(self.passed.get() + bytes);
+        let passed = u32::try_from(self.passed.get()).unwrap_or(u32::MAX);
+        if self.spent.get() <= Self::GRACE + Self::PER_BYTE.saturating_mul(passed) {
             return Ok(());
         }
         Err(TextError::Pattern {
             pattern: pattern.into(),
-            reason: format!("it was stopped at byte {at} because it makes no progress"),
+            reason: format!("it was stopped after {passed} bytes because it hardly moves"),
         })
     }
 }

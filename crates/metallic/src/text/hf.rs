@@ -6,6 +6,7 @@ use serde::Deserialize;
 use serde_json::Value;
 
 use super::added::AddedToken;
+use super::bounds::Patience;
 use super::bpe::{Alphabet, Bpe};
 use super::hf_pipeline::{self, DecoderJson, NormalizerJson, PreTokenizerJson, ProcessorJson};
 use super::pipeline::{Step, normalized_limit};
@@ -238,7 +239,7 @@ impl Tokenizer {
             let limit = normalized_limit(token.content.len());
             for normalizer in &normalizers {
                 let content = std::mem::take(&mut token.content);
-                token.content = normalizer.apply(content.into(), limit)?.into_owned();
+                token.content = normalizer.apply(content.into(), limit, &Patience::default())?.into_owned();
             }
         }
         Self::new(Parts {

@@ -6,8 +6,9 @@ use std::ops::Range;
 use unicode_normalization::{IsNormalized, UnicodeNormalization, is_nfc_quick, is_nfkc_quick};
 
 use super::TextError;
+use super::bounds::Patience;
 use super::charsmap::Charsmap;
-use super::split::{Behavior, Pattern};
+use super::split::{Behavior, Pattern, Rule};
 use super::vocab::Vocab;
 
 /// One step of normalization.
@@ -36,7 +37,12 @@ pub(super) fn normalized_limit(bytes: usize) -> usize {
 
 impl Normalizer {
     /// Applies one step, which may make no more than `limit` bytes.
-    pub(super) fn apply<'a>(&self, text: Cow<'a, str>, limit: usize) -> Result<Cow<'a, str>, TextError> {
+    pub(super) fn apply<'a>(
+        &self,
+        text: Cow<'a, str>,
+        limit: usize,
+        patience: &Patience,
+    ) -> Result<Cow<'a, str>, TextError> {
         let too_long = || TextError::Grows { limit };
         let out = match self {
             Self::Nfc if is_nfc_quick(text.chars()) == IsNormalized::Yes => text,
@@ -54,7 +60,9 @@ impl Normalizer {
             Self::Prepend(_) if text.is_empty() => text,
             Self::Prepend(prefix) if prefix.len() > limit => return Err(too_long()),
             Self::Prepend(prefix) => format!("{prefix}{text}").into(),
-            Self::Replace(pattern, with) => pattern.replace(&text, with, limit)?.ok_or_else(too_long)?.into(),
+            Self::Replace(pattern, with) => {
+                pattern.replace(&text, with, limit, patience)?.ok_or_else(too_long)?.into()
+            }
             Self::Strip(left, right) => {
                 let mut kept: &str = &text;
                 if *left {
@@ -121,12 +129,13 @@ impl<'a> Pieces<'a> {
     }
 
     /// Applies one step. `first` says that the text is the beginning of what was given to the tokenizer.
-    pub(super) fn apply(&mut self, step: &Step, first: bool) -> Result<(), TextError> {
+    pub(super) fn apply(&mut self, step: &Step, first: bool, patience: &Patience) -> Result<(), TextError> {
         match step {
             Step::Split(pattern, behavior, invert) => {
                 let mut out = Vec::with_capacity(self.ranges.len());
                 for range in &self.ranges {
-                    pattern.split(&self.text, range.clone(), (*behavior, *invert), &mut out)?;
+                    let rule = Rule { behavior: *behavior, invert: *invert, patience };
+                    pattern.split(&self.text, range.clone(), rule, &mut out)?;
                 }
                 self.ranges = out;
             }
@@ -150,7 +159,8 @@ impl<'a> Pieces<'a> {
                 });
                 if *split {
                     let pattern = Pattern::literal(mark.encode_utf8(&mut [0; 4]));
-                    self.apply(&Step::Split(pattern, Behavior::MergedWithNext, false), first)?;
+                    let step = Step::Split(pattern, Behavior::MergedWithNext, false);
+                    self.apply(&step, first, patience)?;
                 }
             }
         }

@@ -151,6 +151,7 @@ pub(super) fn gpt2() -> Result<Pattern, TextError> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::bounds::Patience;
     use super::super::pipeline::{Pieces, Step};
     use super::super::split::Behavior;
     use super::*;
@@ -205,7 +206,7 @@ mod tests {
             {
                 let mut pieces = Pieces::whole(text.as_str().unwrap().into());
                 for step in &steps {
-                    pieces.apply(step, true).unwrap();
+                    pieces.apply(step, true, &Patience::default()).unwrap();
                 }
                 let found: Vec<&str> = pieces.ranges.iter().map(|r| &pieces.text[r.clone()]).collect();
                 assert_eq!(serde_json::json!(found), *expected, "{name} {text}");

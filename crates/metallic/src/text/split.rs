@@ -1,6 +1,7 @@
 //! Splitting text with the regular expressions of pre-tokenizers.
 
 use std::ops::Range;
+use std::time::Instant;
 
 use fancy_regex::Regex as LookingRegex;
 use regex_automata::meta::Regex as LinearRegex;
@@ -27,6 +28,15 @@ pub(super) enum Behavior {
     MergedWithPrevious,
     MergedWithNext,
     Contiguous,
+}
+
+/// How a text is split by a pattern.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Rule<'p> {
+    pub behavior: Behavior,
+    /// What does not match counts as a match, and the other way round.
+    pub invert: bool,
+    pub patience: &'p Patience,
 }
 
 /// A compiled pattern.
@@ -109,7 +119,12 @@ impl Pattern {
     }
 
     /// Cuts `text` into the matches (true) and what lies between (false); together they cover it.
-    fn cut(&self, text: &str, mut emit: impl FnMut(Range<usize>, bool)) -> Result<(), TextError> {
+    fn cut(
+        &self,
+        text: &str,
+        patience: &Patience,
+        mut emit: impl FnMut(Range<usize>, bool),
+    ) -> Result<(), TextError> {
         if let Engine::Digits(digits) = &self.engine {
             digits.cut(text, emit);
             return Ok(());
@@ -119,12 +134,14 @@ impl Pattern {
             emit(0..text.len(), false);
             return Ok(());
         }
-        let patience = Patience::new();
         while at <= text.len() {
-            if matches!(self.engine, Engine::Looking(_)) {
-                patience.check(&self.source, at)?;
+            let began = matches!(self.engine, Engine::Looking(_)).then(Instant::now);
+            let found = self.find(text, at)?;
+            if let Some(began) = began {
+                let end = found.as_ref().map_or(text.len(), |found| found.end);
+                patience.spend(&self.source, began, end - at)?;
             }
-            let Some(found) = self.find(text, at)? else { break };
+            let Some(found) = found else { break };
             if done < found.start {
                 emit(done..found.start, false);
             }
@@ -148,12 +165,12 @@ impl Pattern {
         &self,
         text: &str,
         span: Range<usize>,
-        (behavior, invert): (Behavior, bool),
+        Rule { behavior, invert, patience }: Rule<'_>,
         out: &mut Vec<Range<usize>>,
     ) -> Result<(), TextError> {
         let first = out.len();
         let mut before: Option<bool> = None; // Was the piece before a match?
-        self.cut(&text[span.clone()], |piece, is_match| {
+        self.cut(&text[span.clone()], patience, |piece, is_match| {
             let piece = span.start + piece.start..span.start + piece.end;
             let is_match = is_match != invert;
             let joins = match behavior {
@@ -175,10 +192,16 @@ impl Pattern {
     }
 
     /// Replaces every match by `with`; `None` where that makes more than `limit` bytes.
-    pub(super) fn replace(&self, text: &str, with: &str, limit: usize) -> Result<Option<String>, TextError> {
+    pub(super) fn replace(
+        &self,
+        text: &str,
+        with: &str,
+        limit: usize,
+        patience: &Patience,
+    ) -> Result<Option<String>, TextError> {
         let mut out = String::with_capacity(text.len());
         let mut fits = true;
-        self.cut(text, |piece, is_match| {
+        self.cut(text, patience, |piece, is_match| {
             let piece = if is_match { with } else { &text[piece] };
             fits &= piece.len() <= limit - out.len();
             if fits {
@@ -227,7 +250,8 @@ mod tests {
 
     fn pieces<'a>(pattern: &Pattern, behavior: Behavior, text: &'a str) -> Vec<&'a str> {
         let mut out = Vec::new();
-        pattern.split(text, 0..text.len(), (behavior, false), &mut out).unwrap();
+        let rule = Rule { behavior, invert: false, patience: &Patience::default() };
+        pattern.split(text, 0..text.len(), rule, &mut out).unwrap();
         out.into_iter().map(|r| &text[r]).collect()
     }
 

@@ -3,6 +3,7 @@ use std::collections::{BTreeSet, HashMap};
 
 use super::TextError;
 use super::added::{AddedToken, AddedTokens, Fragment};
+use super::bounds::Patience;
 use super::bpe::Bpe;
 use super::merge::Scratch;
 use super::pipeline::{Normalizer, Pieces, Step, normalized_limit};
@@ -51,6 +52,7 @@ pub(super) enum Model {
 struct Buffers {
     merge: Scratch,
     lattice: Lattice,
+    patience: Patience,
 }
 
 /// Everything a tokenizer is made of, as the readers of the two formats fill it in.
@@ -208,7 +210,7 @@ impl Tokenizer {
         let mut text = Cow::Borrowed(text);
         let limit = normalized_limit(text.len());
         for normalizer in &self.normalizers {
-            text = normalizer.apply(text, limit)?;
+            text = normalizer.apply(text, limit, &scratch.patience)?;
         }
         for (i, fragment) in self.added_normalized.cut(&text, parse_special, &[]).into_iter().enumerate() {
             match fragment {
@@ -216,7 +218,7 @@ impl Tokenizer {
                 Fragment::Text(text) => {
                     let mut pieces = Pieces::whole(Cow::Borrowed(text));
                     for step in &self.steps {
-                        pieces.apply(step, first && i == 0)?;
+                        pieces.apply(step, first && i == 0, &scratch.patience)?;
                     }
                     self.encode_pieces(&pieces, scratch, out)?;
                 }

@@ -56,9 +56,17 @@ fn patterns_that_explode_when_compiled_are_refused() {
 #[test]
 fn patterns_that_explode_when_they_run_are_stopped() {
     for pattern in ["(?:a+)+(?=b)", "(?:a|aa)+(?=b)", "a*a*a*a*a*a*(?=b)", r"(a+)+\1(?=c)"] {
-        let tokenizer = tokenizer(|f| f["pre_tokenizer"] = split(pattern)).unwrap();
+        // After a cut into words, which must not make the limit one of each word.
+        let words = json!({"type": "Sequence", "pretokenizers": [split(" "), split(pattern)]});
+        let tokenizer = tokenizer(|f| f["pre_tokenizer"] = words).unwrap();
         // One long word, and many that each stay within the limit of a search.
-        for text in ["a".repeat(3000), "aaaaaaaaaaaaaaaaaaaaaaaa ".repeat(2000)] {
+        let mark = "aaaaaaaaaaaaaaaaaaaaaaaaaa<|im_end|>";
+        for text in [
+            "a".repeat(3000),
+            "aaaaaaaaaaaaaaaaaaaaaaaaaa ".repeat(2000),
+            mark.repeat(2000),
+            "aaaaaaaaaaaaa ".repeat(20_000),
+        ] {
             if let Err(error) = soon(pattern, || tokenizer.encode(&text, true, true)) {
                 assert!(error.to_string().contains(pattern), "{error}");
             }
