@@ -3,7 +3,8 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use metallic::{Chat, Device, Error, Llm, LoadOptions, Message, Options, Sampling};
+use metallic::formats::{Gguf, GgufWriter, Metadata};
+use metallic::{Chat, Device, Error, Llm, LoadOptions, Message, Model, Options, Sampling};
 use metallic_testkit::{data, golden};
 use serde_json::{Value, json};
 
@@ -158,4 +159,21 @@ fn thoughts_are_told_from_the_answer_when_asked_for() {
     let answer = llm.chat(chat.variable("thinks", false).split_reasoning(true), options).unwrap();
     let answer = answer.complete().unwrap();
     assert!(answer.reasoning.is_empty() && !answer.text.is_empty());
+}
+
+#[test]
+fn a_file_with_half_a_tokenizer_is_refused_by_what_it_lacks() {
+    let source = Gguf::open(&data::own().join("stories260K/stories260K-f32.gguf")).unwrap();
+    let mut metadata = Metadata::empty("half.gguf");
+    for (key, value) in source.metadata.iter().filter(|(key, _)| *key != "tokenizer.ggml.model") {
+        metadata.insert(key, value.clone());
+    }
+    let mut writer = GgufWriter::with_metadata(metadata);
+    for tensor in source.tensors() {
+        writer.add(tensor.clone()).unwrap();
+    }
+    let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join("half.gguf");
+    writer.write(&path).unwrap();
+    let error = Model::open(&path).unwrap().tokenizer().unwrap_err().to_string();
+    assert!(error.contains("tokenizer.ggml.model") && error.contains("half.gguf"), "{error}");
 }
