@@ -2,7 +2,9 @@
 
 use std::path::Path;
 
-use metallic::text::{Piece, ReasoningFormat, ReasoningSplitter, StopMatcher, StreamDecoder, Tokenizer};
+use metallic::text::{
+    HfFiles, Piece, ReasoningFormat, ReasoningSplitter, StopMatcher, StreamDecoder, Tokenizer,
+};
 
 /// A small generator of random numbers, the same on every run.
 struct Random(u64);
@@ -182,4 +184,39 @@ fn thoughts_are_told_from_answers_however_the_text_is_cut() {
         }
     }
     assert_eq!(ReasoningFormat::of(Some("{{ messages }}"), tokenizer), None);
+}
+
+/// Marks that are control tokens do not come as text; their ids tell.
+#[test]
+fn marks_that_are_control_tokens_are_seen_by_their_ids() {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/text/bpe/tokenizer.json");
+    let file: serde_json::Value = serde_json::from_slice(&std::fs::read(path).unwrap()).unwrap();
+    let harmony = ["<|start|>", "<|channel|>", "<|message|>", "<|end|>"];
+    let cohere = ["<|START_THINKING|>", "<|END_THINKING|>"];
+    for (marks, text) in [
+        (
+            &harmony[..],
+            "<|channel|>analysis<|message|>so it is<|end|><|start|>assistant<|channel|>final<|message|>the end",
+        ),
+        (&cohere[..], "<|START_THINKING|>so it is<|END_THINKING|>the end"),
+    ] {
+        let mut file = file.clone();
+        for (id, mark) in (1000..).zip(marks) {
+            let token = serde_json::json!({"id": id, "content": mark, "special": true});
+            file["added_tokens"].as_array_mut().unwrap().push(token);
+        }
+        let bytes = serde_json::to_vec(&file).unwrap();
+        let tokenizer =
+            Tokenizer::from_hf_files(HfFiles { tokenizer: &bytes, ..HfFiles::default() }).unwrap();
+        let mut splitter = ReasoningFormat::of(None, &tokenizer).unwrap().splitter("");
+        let mut decoder = StreamDecoder::continuing(&tokenizer, true);
+        let (mut thoughts, mut said) = (String::new(), String::new());
+        for id in tokenizer.encode(text, false, true).unwrap() {
+            let piece = splitter.push_token(id, &decoder.push(id));
+            thoughts += &piece.reasoning;
+            said += &piece.answer;
+        }
+        said += &splitter.finish().answer;
+        assert_eq!((&*thoughts, &*said), ("so it is", "the end"), "{text}");
+    }
 }
