@@ -143,6 +143,8 @@ fn templates_that_grow_without_end_are_stopped() {
         "{{ '%1000000000d'|format(1) }}",
         "{{ '%99999999999999999999d'|format(1) }}",
         "{{ '%*d'|format(10**9, 1) }}",
+        "{{ '%.99999f'|format(1.5) }}",
+        "{{ strftime_now('%A' * 10**7) }}",
         "{{ '%1000000000s' % 'x' }}",
         "{{ 'x' * 10**10 }}",
         "{{ 10**10 * 'x' }}",
@@ -202,6 +204,9 @@ fn templates_that_do_not_end_are_stopped() {
         "{% set a = 'x' * 10**7 %}{% set b = 'x' * 10**7 %}{% for i in range(100000) %}{% if a == b %}{% endif %}{% endfor %}",
         "{% set a = 'x' * 10**7 %}{% for i in range(100000) %}{% if 'y' in a %}{% endif %}{% endfor %}",
         "{{ (['x' * 10**6] * 10**5)|select('equalto', 'x' * 10**6)|list|length }}",
+        "{% macro f(n) %}{% if n < 60 %}{{ f(n + 1) }}{{ f(n + 1) }}{% endif %}{% endmacro %}{{ f(0) }}",
+        "{% include 'chat_template' %}{% include 'chat_template' %}",
+        "{% set x = range(100000)|list %}{% for i in range(100000) %}{% if -1 in x %}{% endif %}{% endfor %}",
     ] {
         let error = render(source).map(|text| text.len()).unwrap_err();
         assert!(error.to_string().starts_with("the chat template"), "{source}: {error:?}");

@@ -225,7 +225,11 @@ fn environment() -> Environment<'static> {
         let message = message.first().map_or(Ok(String::new()), python::str)?;
         Err(Error::new(ErrorKind::InvalidOperation, "raised").with_source(Raised(message)))
     });
-    env.add_function("strftime_now", |format: &str| clock::strftime(format, SystemTime::now()));
+    env.add_function("strftime_now", |format: &str| {
+        // A directive of two letters makes nine at most.
+        budget::charge_times(format.len(), 5)?;
+        Ok::<_, Error>(clock::strftime(format, SystemTime::now()))
+    });
     env
 }
 

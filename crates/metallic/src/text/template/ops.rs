@@ -174,24 +174,26 @@ fn modulo(state: &State, a: &Value, b: &Value) -> Result<Value, Error> {
     }
 }
 
+/// Characters that one field of a format may be wide.
+const MAX_WIDTH: usize = 10_000;
+
 /// The filter `format`, and `%` after a text.
 #[allow(clippy::needless_pass_by_value, reason = "the engine hands arguments over by value")]
 pub(super) fn format(state: &State, pattern: &Value, args: Rest<Value>) -> Result<Value, Error> {
     let text = pattern.as_str().unwrap_or_default();
-    // A width is a number of any size, and `*` takes one from the arguments.
+    // A width or a precision is a number of any size, and `*` takes one from the arguments.
+    let in_text = text.split(|c: char| !c.is_ascii_digit()).filter(|digits| !digits.is_empty());
+    let in_text = in_text.map(|digits| digits.parse().unwrap_or(usize::MAX));
+    let given = args.iter().filter(|_| text.contains('*')).filter_map(Value::as_usize);
     let mut widths = 0_usize;
-    for digits in text.split(|c: char| !c.is_ascii_digit()) {
-        widths = widths.saturating_add(digits.parse().unwrap_or(usize::from(!digits.is_empty())));
-        if digits.len() > 9 {
-            widths = usize::MAX / 4;
+    for width in in_text.chain(given) {
+        if width > MAX_WIDTH {
+            let what = format!("format: a width of {width}; at most {MAX_WIDTH} are allowed");
+            return Err(Error::new(ErrorKind::InvalidOperation, what));
         }
+        widths += width;
     }
-    if text.contains('*') {
-        for arg in args.iter() {
-            widths = widths.saturating_add(arg.as_usize().unwrap_or(0));
-        }
-    }
-    let mut bytes = text.len().saturating_add(widths.min(usize::MAX / 4));
+    let mut bytes = text.len().saturating_add(widths);
     for arg in args.iter() {
         bytes = bytes.saturating_add(arg.as_str().map_or(64, str::len));
     }
