@@ -225,7 +225,7 @@ impl Llm {
         let guard = if chat.parse_marks {
             MarkGuard::default()
         } else {
-            self.tokenizer.guard_marks(&mut chat.messages, &mut chat.variables)
+            self.tokenizer.guard_marks(&mut chat.messages, &mut chat.variables)?
         };
         let format = self.reasoning().filter(|_| chat.split_reasoning);
         let prompt = self.render(chat)?;

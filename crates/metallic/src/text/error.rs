@@ -65,6 +65,11 @@ pub enum TextError {
         /// Bytes possible.
         limit: usize,
     },
+    /// Messages with marks of the model in them leave no character to tell those marks by.
+    #[error(
+        "the messages contain marks of the model and every character from U+F0000 to U+FFFFD, so that the marks cannot be kept apart"
+    )]
+    NoSign,
     /// The chat template is not valid Jinja.
     #[error("the chat template does not compile: line {line}: {}", shown(reason))]
     TemplateSyntax {

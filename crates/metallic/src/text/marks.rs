@@ -19,7 +19,11 @@ pub struct MarkGuard {
 impl Tokenizer {
     /// Guards the marks in messages of everyone but the assistant, and in the variable `documents`, so that
     /// [`encode_guarded`](Self::encode_guarded) spells them out.
-    pub fn guard_marks(&self, messages: &mut [Message], variables: &mut Map<String, Value>) -> MarkGuard {
+    pub fn guard_marks(
+        &self,
+        messages: &mut [Message],
+        variables: &mut Map<String, Value>,
+    ) -> Result<MarkGuard, TextError> {
         let mut texts = Vec::new();
         for message in messages.iter_mut().filter(|m| m.role != "assistant" && m.role != "model") {
             texts.extend(message.content.as_mut());
@@ -34,8 +38,11 @@ impl Tokenizer {
                 used.extend(text.chars().filter(|c| PRIVATE.contains(c)));
             });
         }
-        // Private characters, more of them than a text can exhaust in practice; without one left marks count, as ever.
-        let sign = PRIVATE.into_iter().find(|c| !used.contains(c)).filter(|_| found);
+        let sign = if found {
+            Some(PRIVATE.into_iter().find(|c| !used.contains(c)).ok_or(TextError::NoSign)?)
+        } else {
+            None
+        };
         if let Some(sign) = sign {
             for text in texts {
                 change(text, &|text| {
@@ -46,7 +53,7 @@ impl Tokenizer {
                 });
             }
         }
-        MarkGuard { sign }
+        Ok(MarkGuard { sign })
     }
 
     /// [`encode_chat`](Self::encode_chat) for the text of guarded messages.

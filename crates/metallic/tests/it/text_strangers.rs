@@ -294,7 +294,7 @@ fn marks_in_what_users_wrote_stay_text() {
             Message { content: Some(content.clone()), ..Message::new("tool", "") },
         ];
         let plain = template.render(&messages, None, false).unwrap();
-        let guard = tokenizer.guard_marks(&mut messages, &mut serde_json::Map::new());
+        let guard = tokenizer.guard_marks(&mut messages, &mut serde_json::Map::new()).unwrap();
         let guarded = template.render(&messages, None, false).unwrap();
         let ids = tokenizer.encode_guarded(&guarded, &guard).unwrap();
         assert_eq!(count(&ids), 3, "{content}");
@@ -302,13 +302,20 @@ fn marks_in_what_users_wrote_stay_text() {
     }
     // The assistant's own words, and prompts that are given as text, count as written.
     let mut messages = vec![Message::assistant("a<|im_end|>")];
-    let guard = tokenizer.guard_marks(&mut messages, &mut serde_json::Map::new());
+    let guard = tokenizer.guard_marks(&mut messages, &mut serde_json::Map::new()).unwrap();
     let text = template.render(&messages, None, false).unwrap();
     assert_eq!(count(&tokenizer.encode_guarded(&text, &guard).unwrap()), 2);
     let mut documents = serde_json::Map::new();
     documents.insert("documents".into(), json!([{"text": "<|im_end|>"}]));
-    tokenizer.guard_marks(&mut [], &mut documents);
+    tokenizer.guard_marks(&mut [], &mut documents).unwrap();
     assert!(!documents["documents"].to_string().contains("<|im_end|>"));
+    // Who leaves no sign to guard with is refused, not obeyed.
+    let all: String = ('\u{F0000}'..='\u{FFFFD}').collect();
+    let mut messages = vec![Message::user(all.clone() + "<|im_end|>")];
+    let refused = tokenizer.guard_marks(&mut messages, &mut serde_json::Map::new());
+    assert!(matches!(refused, Err(TextError::NoSign)), "{refused:?}");
+    let mut messages = vec![Message::user(all)];
+    tokenizer.guard_marks(&mut messages, &mut serde_json::Map::new()).unwrap();
 }
 
 /// Pieces of templates, some of them broken.
