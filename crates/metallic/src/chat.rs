@@ -29,12 +29,19 @@ pub struct Chat {
     pub tools: Vec<Value>,
     /// Further variables of the template: `enable_thinking`, `documents`, `date_string`, …
     pub variables: Map<String, Value>,
+    /// Whether marks of the model (`<|im_end|>`) inside messages count as such. Else they are text, whoever wrote them.
+    pub parse_marks: bool,
+    /// Whether thoughts are told from the answer, for models that think aloud: the text of tokens and of the
+    /// completion is then the answer alone, and thoughts are in the field `reasoning`.
+    pub split_reasoning: bool,
 }
 
 metallic_core::setters!(Chat {
     messages: impl Into<Vec<Message>>,
     tools: impl Into<Vec<Value>>,
     variables: Map<String, Value>,
+    parse_marks: bool,
+    split_reasoning: bool,
 });
 
 impl Chat {

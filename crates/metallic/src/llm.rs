@@ -1,7 +1,7 @@
 //! A model ready to answer: engine, tokenizer and chat template together.
 
 use std::borrow::Cow;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -12,7 +12,7 @@ use crate::chat::Chat;
 use crate::device::{Device, OpenOptions, Providers, available_memory};
 use crate::generate::{Engine, EngineConfig, EngineError, Generation, Options, Request};
 use crate::model::{Model, ModelError};
-use crate::text::{ChatTemplate, TextError, Tokenizer};
+use crate::text::{ChatTemplate, MarkGuard, ReasoningFormat, TextError, Tokenizer};
 
 /// What can go wrong between a path and an answer.
 #[derive(Debug, thiserror::Error)]
@@ -105,10 +105,17 @@ pub struct LoadOptions {
     pub open: OpenOptions,
     /// How requests share it.
     pub engine: EngineOptions,
+    /// A file with a chat template (Jinja) to use instead of the model's own.
+    pub template: Option<PathBuf>,
 }
 
 metallic_core::setters!(
-    LoadOptions { device: Device, open: OpenOptions, engine: EngineOptions }
+    LoadOptions {
+        device: Device,
+        open: OpenOptions,
+        engine: EngineOptions,
+        template: impl Into<Option<PathBuf>>,
+    }
     open { threads: usize, profile: bool, exact: bool, providers: Providers }
     engine {
         kv_type: DType,
@@ -154,9 +161,9 @@ pub struct Llm {
     model: Model,
     engine: Engine,
     tokenizer: Arc<Tokenizer>,
-    template: Option<ChatTemplate>,
+    template: Option<Arc<ChatTemplate>>,
     /// The template for conversations with tools; often the same.
-    tool_template: Option<ChatTemplate>,
+    tool_template: Option<Arc<ChatTemplate>>,
     device: String,
     load_s: f64,
 }
@@ -179,9 +186,14 @@ impl Llm {
         let model = Model::open(path)?;
         let name = path.display().to_string();
         let tokenizer = Arc::new(model.tokenizer()?.ok_or(Error::NoTokenizer { path: name })?);
-        let template = model.template(&tokenizer, false)?;
-        let tool_template = model.template(&tokenizer, true)?;
-        let LoadOptions { device, open, engine } = options;
+        let LoadOptions { device, open, engine, template } = options;
+        let (template, tool_template) = if let Some(path) = template {
+            let template = Arc::new(ChatTemplate::from_file(path, &tokenizer)?);
+            (Some(Arc::clone(&template)), Some(template))
+        } else {
+            let own = |with_tools| Ok::<_, Error>(model.template(&tokenizer, with_tools)?.map(Arc::new));
+            (own(false)?, own(true)?)
+        };
         let backend = device.open_with(open)?;
         let config = engine.resolve(&model, &tokenizer, memory_of(backend.as_ref()))?;
         let program = model.compile(backend.as_ref(), engine.kv_type)?;
@@ -209,8 +221,30 @@ impl Llm {
 
     /// A request to answer a conversation.
     pub fn chat_request(&self, chat: impl Into<Chat>) -> Result<Request, Error> {
+        let mut chat = chat.into();
+        let guard = if chat.parse_marks {
+            MarkGuard::default()
+        } else {
+            self.tokenizer.guard_marks(&mut chat.messages, &mut chat.variables)?
+        };
+        let format = self.reasoning().filter(|_| chat.split_reasoning);
         let prompt = self.render(chat)?;
-        Ok(Request::new(self.tokenizer.encode_chat(&prompt)?))
+        let request = Request::new(self.tokenizer.encode_guarded(&prompt, &guard)?);
+        Ok(request.reasoning(format.map(|format| format.splitter(&prompt))))
+    }
+
+    /// How the model marks its thoughts; `None` for models that do not think aloud.
+    pub fn reasoning(&self) -> Option<ReasoningFormat> {
+        ReasoningFormat::of(self.template.as_deref().map(ChatTemplate::source), &self.tokenizer)
+    }
+
+    /// The same model with another chat template, for conversations with tools and without.
+    #[must_use]
+    pub fn with_template(mut self, template: ChatTemplate) -> Llm {
+        let template = Arc::new(template);
+        self.tool_template = Some(Arc::clone(&template));
+        self.template = Some(template);
+        self
     }
 
     /// Checks a request and queues it.
@@ -249,7 +283,7 @@ impl Llm {
 
     /// The text a conversation becomes for this model, up to where its answer begins.
     pub fn render(&self, chat: impl Into<Chat>) -> Result<String, Error> {
-        let Chat { messages, tools, variables } = chat.into();
+        let Chat { messages, tools, variables, .. } = chat.into();
         let (template, tools) = if tools.is_empty() {
             (&self.template, None)
         } else {
@@ -285,7 +319,7 @@ impl Llm {
 
     /// The chat template, where the model has one.
     pub fn template(&self) -> Option<&ChatTemplate> {
-        self.template.as_ref()
+        self.template.as_deref()
     }
 
     /// The kind of device it runs on: `cpu`, `metal`, `soft`.

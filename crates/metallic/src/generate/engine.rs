@@ -221,9 +221,10 @@ impl Engine {
     }
 
     /// Checks a request and queues it. The answer comes through the returned iterator.
-    pub fn submit(&self, request: Request) -> Result<Generation, EngineError> {
+    pub fn submit(&self, mut request: Request) -> Result<Generation, EngineError> {
         let most_tokens = self.config.most_tokens(&request, self.has_text)?;
-        let (outlet, generation) = Outlet::pair();
+        let (outlet, mut generation) = Outlet::pair();
+        generation.tell_apart(request.reasoning.take());
         let (seed, at) = (arbitrary_seed(), Instant::now());
         self.send(Command::Submit(Box::new(Submission { request, most_tokens, seed, outlet, at })))?;
         Ok(generation)

@@ -12,6 +12,7 @@ use serde::{Deserialize, Serialize};
 use super::channel::{Receiver, Sender, channel};
 use super::hook::Hook;
 use super::{EngineError, Sampling};
+use crate::text::ReasoningSplitter;
 
 /// How an answer is made.
 ///
@@ -57,6 +58,8 @@ pub struct Request {
     pub options: Options,
     /// Shows the hook the logits after every token of the prompt too; what it changes there changes nothing.
     pub prompt_logits: bool,
+    /// Tells the model's thoughts from its answer, in [`Token::reasoning`] and [`Completion::reasoning`].
+    pub reasoning: Option<ReasoningSplitter>,
     pub(super) hook: Option<Hook>,
     pub(super) hidden: Option<HiddenSink>,
 }
@@ -98,7 +101,12 @@ impl Request {
     }
 }
 
-metallic_core::setters!(Request { prompt: impl Into<Vec<u32>>, options: Options, prompt_logits: bool } options {
+metallic_core::setters!(Request {
+    prompt: impl Into<Vec<u32>>,
+    options: Options,
+    prompt_logits: bool,
+    reasoning: impl Into<Option<ReasoningSplitter>>,
+} options {
     max_tokens: impl Into<Option<usize>>,
     sampling: Sampling,
     stop: impl Into<Vec<String>>,
@@ -123,6 +131,9 @@ pub struct Token {
     pub id: u32,
     /// Text that became certain with it: whole characters, and nothing that may belong to a stop string.
     pub text: String,
+    /// Text that is part of the model's thoughts and not of its answer, where the request asked to tell them apart.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub reasoning: String,
     /// Its own log-probability, where the request asked for them.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub logprob: Option<f32>,
@@ -151,6 +162,9 @@ pub struct Finished {
     pub reason: FinishReason,
     /// The last of the text: what had been held back because it might have become a stop string. Usually empty.
     pub text: String,
+    /// The last of the thoughts, where the request asked to tell them apart.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub reasoning: String,
     /// What it cost.
     pub stats: RequestStats,
 }
@@ -215,6 +229,9 @@ pub struct Completion {
     pub tokens: Vec<u32>,
     /// The text; empty without a tokenizer.
     pub text: String,
+    /// What the model thought before it answered, where the request asked to tell it apart.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub reasoning: String,
     /// Why it ended.
     pub reason: FinishReason,
     /// What it cost.
@@ -228,9 +245,14 @@ pub struct Generation {
     events: Receiver<Result<Event, EngineError>>,
     canceller: Canceller,
     ended: bool,
+    reasoning: Option<ReasoningSplitter>,
 }
 
 impl Generation {
+    pub(super) fn tell_apart(&mut self, reasoning: Option<ReasoningSplitter>) {
+        self.reasoning = reasoning;
+    }
+
     /// Asks the engine to stop. Tokens already made still come, then the end with [`FinishReason::Cancelled`].
     pub fn cancel(&self) {
         self.canceller.cancel();
@@ -254,8 +276,20 @@ impl Generation {
 
     /// Notes the end. A line that ends without one was cut.
     fn taken(&mut self, event: Option<Result<Event, EngineError>>) -> Result<Event, EngineError> {
-        let event = event.unwrap_or(Err(EngineError::Gone));
+        let mut event = event.unwrap_or(Err(EngineError::Gone));
         self.ended = !matches!(event, Ok(Event::Token(_)));
+        match (&mut event, &mut self.reasoning) {
+            (Ok(Event::Token(token)), Some(splitter)) => {
+                let piece = splitter.push_token(token.id, &token.text);
+                (token.text, token.reasoning) = (piece.answer, piece.reasoning);
+            }
+            (Ok(Event::Finished(finished)), Some(splitter)) => {
+                let (last, rest) = (splitter.push(&finished.text), splitter.finish());
+                finished.text = last.answer + &rest.answer;
+                finished.reasoning = last.reasoning + &rest.reasoning;
+            }
+            _ => {}
+        }
         event
     }
 
@@ -266,16 +300,18 @@ impl Generation {
 
     /// Waits for the whole answer.
     pub fn complete(self) -> Result<Completion, EngineError> {
-        let (mut tokens, mut text) = (Vec::new(), String::new());
+        let (mut tokens, mut text, mut reasoning) = (Vec::new(), String::new(), String::new());
         for event in self {
             match event? {
                 Event::Token(token) => {
                     tokens.push(token.id);
                     text.push_str(&token.text);
+                    reasoning.push_str(&token.reasoning);
                 }
-                Event::Finished(Finished { reason, text: rest, stats }) => {
+                Event::Finished(Finished { reason, text: rest, reasoning: thoughts, stats }) => {
                     text.push_str(&rest);
-                    return Ok(Completion { tokens, text, reason, stats });
+                    reasoning.push_str(&thoughts);
+                    return Ok(Completion { tokens, text, reasoning, reason, stats });
                 }
             }
         }
@@ -337,7 +373,8 @@ impl Outlet {
         let (sender, receiver) = channel();
         let flag = Arc::new(AtomicBool::new(false));
         let outlet = Outlet { events: sender, cancelled: Arc::clone(&flag) };
-        (outlet, Generation { events: receiver, canceller: Canceller { flag }, ended: false })
+        let canceller = Canceller { flag };
+        (outlet, Generation { events: receiver, canceller, ended: false, reasoning: None })
     }
 
     pub(super) fn is_cancelled(&self) -> bool {

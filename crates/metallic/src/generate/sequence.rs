@@ -110,7 +110,7 @@ impl<'t> Sequence<'t> {
         text: Option<&'t dyn Detokenize>,
     ) -> Self {
         let Submission { request, most_tokens, seed, outlet, at } = submission;
-        let Request { prompt, options, prompt_logits, hook, hidden } = request;
+        let Request { prompt, options, prompt_logits, hook, hidden, reasoning: _ } = request;
         let mut stop_tokens = options.stop_tokens;
         if !options.ignore_eos {
             stop_tokens.extend_from_slice(end_tokens);
@@ -338,7 +338,7 @@ impl<'t> Sequence<'t> {
         self.tokens.push(id);
         let (text, stopped) = self.text.as_mut().map(|text| text.push(id)).unwrap_or_default();
         let (logprob, top_logprobs) = chances.map(|(own, top)| (Some(own), top)).unwrap_or_default();
-        self.outlet.send(Ok(Event::Token(Token { id, text, logprob, top_logprobs })));
+        self.outlet.send(Ok(Event::Token(Token { id, text, logprob, top_logprobs, ..Token::default() })));
         if stopped {
             self.text = None;
             self.outcome = Some(Ok(FinishReason::Stop));
@@ -351,7 +351,7 @@ impl<'t> Sequence<'t> {
     pub(super) fn end(mut self, outcome: Outcome) {
         let event = outcome.map(|reason| {
             let text = self.text.as_mut().map(TextStream::finish).unwrap_or_default();
-            Event::Finished(Finished { reason, text, stats: self.stats() })
+            Event::Finished(Finished { reason, text, reasoning: String::new(), stats: self.stats() })
         });
         self.outlet.send(event);
     }

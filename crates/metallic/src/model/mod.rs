@@ -315,7 +315,8 @@ impl Model {
     /// Its tokenizer; `None` where it comes without one.
     pub fn tokenizer(&self) -> Result<Option<Tokenizer>, ModelError> {
         let tokenizer = match &self.source {
-            Source::Gguf(gguf) if gguf.metadata.get("tokenizer.ggml.model").is_some() => {
+            // A file with parts of a tokenizer is held to all of it.
+            Source::Gguf(gguf) if gguf.metadata.iter().any(|(key, _)| key.starts_with("tokenizer.ggml.")) => {
                 Tokenizer::from_gguf(&gguf.metadata)
             }
             Source::Folder(_) if self.path.join("tokenizer.json").exists() => Tokenizer::from_hf(&self.path),

@@ -1,7 +1,8 @@
-use aho_corasick::{AhoCorasick, MatchKind};
+use aho_corasick::{AhoCorasick, Input, MatchKind};
 use regex_automata::meta::Regex;
 
 use super::TextError;
+use super::marks::is_spelled;
 
 /// A token that is found in the text as a whole, before anything is split.
 #[derive(Clone, Debug)]
@@ -52,8 +53,33 @@ impl AddedTokens {
         Ok(Self { tokens, all, plain, word })
     }
 
-    /// Cuts `text` at the added tokens.
-    pub(super) fn cut<'a>(&self, text: &'a str, parse_special: bool) -> Vec<Fragment<'a>> {
+    /// Where special tokens begin in `text`, and where something begins that its end may be the first part of.
+    pub(super) fn special_places(&self, text: &str) -> Vec<usize> {
+        let mut places = Vec::new();
+        let Some(all) = &self.all else { return places };
+        let mut at = 0;
+        while let Some(found) = all.find(Input::new(text).span(at..text.len())) {
+            if self.tokens[found.pattern().as_usize()].special {
+                places.push(found.start());
+            }
+            at = found.start() + text[found.start()..].chars().next().map_or(1, char::len_utf8);
+        }
+        let specials = || self.tokens.iter().filter(|t| t.special);
+        let longest = specials().map(|t| t.content.len()).max().unwrap_or(0);
+        let tail = text.char_indices().rev().take_while(|(at, _)| text.len() - at < longest);
+        let tail: Vec<usize> = tail.map(|(at, _)| at).collect();
+        for &at in tail.iter().rev() {
+            if specials().any(|t| t.content.starts_with(&text[at..])) {
+                places.push(at);
+            }
+        }
+        places.sort_unstable();
+        places.dedup();
+        places
+    }
+
+    /// Cuts `text` at the added tokens. Special ones that reach over one of the places in `spelled` are text.
+    pub(super) fn cut<'a>(&self, text: &'a str, parse_special: bool, spelled: &[usize]) -> Vec<Fragment<'a>> {
         let (finder, index) = match (&self.all, &self.plain) {
             (Some(all), _) if parse_special => (all, None),
             (_, Some((plain, index))) if !parse_special => (plain, Some(index)),
@@ -66,6 +92,9 @@ impl AddedTokens {
             let place = found.pattern().as_usize();
             let token = &self.tokens[index.map_or(place, |i| i[place])];
             let (mut start, mut end) = (found.start(), found.end());
+            if token.special && is_spelled(spelled, start, end) {
+                continue;
+            }
             if start < done || (token.single_word && !self.stands_alone(text, start, end)) {
                 continue;
             }
@@ -124,7 +153,7 @@ mod tests {
             AddedTokens::new(vec![token(0, "<a>", true), token(1, "\n", false), token(2, "\n\n", false)])
                 .unwrap();
         assert_eq!(
-            added.cut("x<a>\n\n\ny", true),
+            added.cut("x<a>\n\n\ny", true, &[]),
             [
                 Fragment::Text("x"),
                 Fragment::Token(0),
@@ -133,8 +162,8 @@ mod tests {
                 Fragment::Text("y")
             ]
         );
-        assert_eq!(added.cut("x<a>\n", false), [Fragment::Text("x<a>"), Fragment::Token(1)]);
-        assert!(added.cut("", true).is_empty());
+        assert_eq!(added.cut("x<a>\n", false, &[]), [Fragment::Text("x<a>"), Fragment::Token(1)]);
+        assert!(added.cut("", true, &[]).is_empty());
     }
 
     #[test]
@@ -143,9 +172,9 @@ mod tests {
         (t.lstrip, t.rstrip, t.single_word) = (true, true, true);
         let added = AddedTokens::new(vec![t]).unwrap();
         assert_eq!(
-            added.cut("a  <m>\n b", true),
+            added.cut("a  <m>\n b", true, &[]),
             [Fragment::Text("a"), Fragment::Token(7), Fragment::Text("b")]
         );
-        assert_eq!(added.cut("a<m>b", true), [Fragment::Text("a<m>b")]);
+        assert_eq!(added.cut("a<m>b", true, &[]), [Fragment::Text("a<m>b")]);
     }
 }

@@ -3,6 +3,7 @@
 
 use std::collections::HashMap;
 
+use super::TextError;
 use super::byte_level::byte_to_char;
 use super::merge::{Scratch, Symbol};
 use super::vocab::Vocab;
@@ -39,24 +40,29 @@ pub(super) struct Bpe {
 }
 
 impl Bpe {
-    /// `merges` in order of rank. A merge whose parts or result are not in the vocabulary can never apply and is left out.
+    /// `merges` in order of rank. Each must join two tokens to a third.
     pub(super) fn new<'a>(
         vocab: &Vocab,
         merges: impl Iterator<Item = (&'a str, &'a str)>,
         alphabet: Alphabet,
         whole_words: bool,
-    ) -> Self {
+    ) -> Result<Self, TextError> {
         let mut table = HashMap::with_capacity(merges.size_hint().0);
         let mut joined = String::new();
         for (rank, (left, right)) in merges.enumerate() {
             joined.clear();
             joined.push_str(left);
             joined.push_str(right);
-            if let (Some(l), Some(r), Some(id)) = (vocab.id(left), vocab.id(right), vocab.id(&joined)) {
-                table.entry((l, r)).or_insert((rank as u32, id));
-            }
+            let id = |text: &str| {
+                vocab.id(text).ok_or_else(|| TextError::Vocabulary {
+                    what: format!("merge {rank} (`{left}` and `{right}`)"),
+                    found: format!("about `{text}`, which is no token"),
+                    needed: "merges of tokens that make a token".into(),
+                })
+            };
+            table.entry((id(left)?, id(right)?)).or_insert((rank as u32, id(&joined)?));
         }
-        Self { merges: table, alphabet, whole_words }
+        Ok(Self { merges: table, alphabet, whole_words })
     }
 
     /// Appends the tokens of one word.

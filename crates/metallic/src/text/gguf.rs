@@ -4,10 +4,13 @@ use metallic_formats::Metadata;
 
 use super::added::AddedToken;
 use super::bpe::{Alphabet, Bpe};
+use super::charsmap::Charsmap;
 use super::pipeline::{Normalizer, Step};
+use super::pre::Letters;
 use super::split::{Behavior, Pattern};
 use super::spm::Spm;
 use super::tokenizer::{Model, Parts};
+use super::unigram::Unigram;
 use super::vocab::{Kind, SPACE_MARK, Spelling, Token, Vocab, parse_byte_token};
 use super::{TextError, Tokenizer, pre};
 
@@ -18,13 +21,15 @@ impl Tokenizer {
     pub fn from_gguf(metadata: &Metadata) -> Result<Self, TextError> {
         let model = metadata.str("tokenizer.ggml.model")?;
         let parts = match model {
-            "gpt2" => byte_level_bpe(metadata)?,
+            "gpt2" => bpe(metadata, metadata.opt_str("tokenizer.ggml.pre")?.unwrap_or("default"))?,
+            "gemma4" => bpe(metadata, "gemma4")?,
             "llama" => sentence_piece(metadata)?,
+            "t5" => unigram(metadata)?,
             _ => {
                 return Err(TextError::Unsupported {
                     part: "the tokenizer (tokenizer.ggml.model)",
                     found: model.into(),
-                    known: "gpt2, llama",
+                    known: "gpt2, llama, t5, gemma4",
                 });
             }
         };
@@ -32,43 +37,100 @@ impl Tokenizer {
     }
 }
 
-fn byte_level_bpe(metadata: &Metadata) -> Result<Parts, TextError> {
-    let name = metadata.opt_str("tokenizer.ggml.pre")?.unwrap_or("default");
+fn bpe(metadata: &Metadata, name: &str) -> Result<Parts, TextError> {
     let pre = pre::by_name(name)?;
-    let vocab = vocab(metadata, Spelling::ByteLevel)?;
+    let spelling = match pre.letters {
+        Letters::Bytes => Spelling::ByteLevel,
+        Letters::Characters => Spelling::Pieces { drop_first_space: false },
+    };
+    let vocab = vocab(metadata, spelling)?;
     let unk = special(metadata, "unknown_token_id", &vocab)?;
-    // "left right", where left may itself begin with a space.
-    let merges = metadata.strings("tokenizer.ggml.merges")?.iter().filter_map(|merge| {
-        let (at, _) = merge.char_indices().skip(1).find(|&(_, c)| c == ' ')?;
-        Some((&merge[..at], &merge[at + 1..]))
-    });
-    let alphabet = Alphabet::bytes(&vocab, unk);
-    let bpe = Bpe::new(&vocab, merges, alphabet, pre.whole_words);
+    let merges = metadata.strings("tokenizer.ggml.merges")?;
+    let merges: Vec<_> = merges.iter().map(|merge| halves(merge)).collect::<Result<_, _>>()?;
+    let alphabet = match pre.letters {
+        Letters::Bytes => Alphabet::bytes(&vocab, unk),
+        Letters::Characters => {
+            Alphabet::Chars { bytes: Some(vocab.byte_fallback_ids()), unk, fuse_unk: false }
+        }
+    };
+    let bpe = Bpe::new(&vocab, merges.into_iter(), alphabet, pre.whole_words)?;
     let steps = (pre.patterns.iter())
         .map(|p| Ok(Step::Split(Pattern::regex(p)?, Behavior::Isolated, false)))
         .collect::<Result<_, TextError>>()?;
     let bos = special(metadata, "bos_token_id", &vocab)?;
     let eos = special(metadata, "eos_token_id", &vocab)?;
-    let mut parts = Parts { steps, ..parts(metadata, vocab, Model::Bpe(bpe), (bos, eos))? };
-    surround(metadata, &mut parts, pre.add_bos)?;
+    let mut normalizers = Vec::new();
+    if pre.composes {
+        normalizers.push(Normalizer::Nfc);
+    }
+    if pre.letters == Letters::Characters {
+        normalizers.push(Normalizer::Replace(Pattern::literal(" "), SPACE_MARK.to_string()));
+    }
+    let mut parts = Parts { normalizers, steps, ..parts(metadata, vocab, Model::Bpe(bpe), (bos, eos))? };
+    surround(metadata, &mut parts, (pre.add_bos, false))?;
     Ok(parts)
+}
+
+/// The two sides of "left right", where left may itself begin with a space.
+fn halves(merge: &str) -> Result<(&str, &str), TextError> {
+    let space = merge.char_indices().skip(1).find(|&(_, c)| c == ' ');
+    space.map(|(at, _)| (&merge[..at], &merge[at + 1..])).ok_or_else(|| TextError::Vocabulary {
+        what: "a merge in tokenizer.ggml.merges".into(),
+        found: format!("`{merge}`"),
+        needed: "two tokens with a space between them".into(),
+    })
+}
+
+/// SentencePiece's unigram model, as T5 has it.
+fn unigram(metadata: &Metadata) -> Result<Parts, TextError> {
+    let prefix = metadata.opt_bool("tokenizer.ggml.add_space_prefix")?.unwrap_or(false);
+    let vocab = vocab(metadata, Spelling::Pieces { drop_first_space: prefix })?;
+    let eos = or_default(metadata, "eos_token_id", 1, &vocab)?;
+    let unk = or_default(metadata, "unknown_token_id", 2, &vocab)?;
+    let bos = special(metadata, "bos_token_id", &vocab)?;
+    let scores: Vec<f64> = scores(metadata, &vocab)?.into_iter().map(f64::from).collect();
+    let unigram = Unigram::new(&vocab, &scores, unk, None)?;
+    let mut normalizers = Vec::new();
+    if let Some(blob) = metadata.opt_i32s("tokenizer.ggml.precompiled_charsmap")? {
+        // Stored as signed or as unsigned bytes.
+        let blob: Vec<u8> = blob.into_iter().map(|b| b as u8).collect();
+        normalizers.push(Normalizer::Precompiled(Box::new(Charsmap::new(&blob)?)));
+    }
+    if metadata.opt_bool("tokenizer.ggml.remove_extra_whitespaces")?.unwrap_or(false) {
+        normalizers.push(Normalizer::SingleSpaces);
+    }
+    if prefix {
+        normalizers.push(Normalizer::Prepend(" ".into()));
+    }
+    normalizers.push(Normalizer::Replace(Pattern::literal(" "), SPACE_MARK.to_string()));
+    let steps = Step::words(&vocab)?.into_iter().collect();
+    let mut parts =
+        Parts { normalizers, steps, ..parts(metadata, vocab, Model::Unigram(unigram), (bos, eos))? };
+    surround(metadata, &mut parts, (false, true))?;
+    Ok(parts)
+}
+
+/// The id under `tokenizer.ggml.{key}`, or the place that SentencePiece gives it where the file does not say.
+fn or_default(metadata: &Metadata, key: &str, id: u32, vocab: &Vocab) -> Result<Option<u32>, TextError> {
+    let by_default = ((id as usize) < vocab.len()).then_some(id);
+    Ok(special(metadata, key, vocab)?.or(by_default))
+}
+
+fn scores(metadata: &Metadata, vocab: &Vocab) -> Result<Vec<f32>, TextError> {
+    let scores = metadata.opt_f32s("tokenizer.ggml.scores")?.unwrap_or_default();
+    if scores.len() < vocab.len() {
+        return Err(lengths("tokenizer.ggml.scores", scores.len(), vocab.len()));
+    }
+    Ok(scores)
 }
 
 fn sentence_piece(metadata: &Metadata) -> Result<Parts, TextError> {
     let prefix = metadata.opt_bool("tokenizer.ggml.add_space_prefix")?.unwrap_or(true);
     let vocab = vocab(metadata, Spelling::Pieces { drop_first_space: prefix })?;
-    // Files that do not say mean the places that SentencePiece gives these tokens.
-    let or_default = |key: &str, id: u32| -> Result<Option<u32>, TextError> {
-        let by_default = ((id as usize) < vocab.len()).then_some(id);
-        Ok(special(metadata, key, &vocab)?.or(by_default))
-    };
-    let bos = or_default("bos_token_id", 1)?;
-    let eos = or_default("eos_token_id", 2)?;
-    let unk = or_default("unknown_token_id", 0)?;
-    let scores = metadata.opt_f32s("tokenizer.ggml.scores")?.unwrap_or_default();
-    if scores.len() < vocab.len() {
-        return Err(lengths("tokenizer.ggml.scores", scores.len(), vocab.len()));
-    }
+    let bos = or_default(metadata, "bos_token_id", 1, &vocab)?;
+    let eos = or_default(metadata, "eos_token_id", 2, &vocab)?;
+    let unk = or_default(metadata, "unknown_token_id", 0, &vocab)?;
+    let scores = scores(metadata, &vocab)?;
     let spm = Spm::new(&vocab, &scores, unk);
     let mut normalizers = vec![Normalizer::Replace(Pattern::literal(" "), SPACE_MARK.to_string())];
     if prefix {
@@ -76,7 +138,7 @@ fn sentence_piece(metadata: &Metadata) -> Result<Parts, TextError> {
     }
     let steps = Step::words(&vocab)?.into_iter().collect();
     let mut parts = Parts { normalizers, steps, ..parts(metadata, vocab, Model::Spm(spm), (bos, eos))? };
-    surround(metadata, &mut parts, true)?;
+    surround(metadata, &mut parts, (true, false))?;
     Ok(parts)
 }
 
@@ -121,8 +183,8 @@ fn parts(
     })
 }
 
-/// Fills in what goes around a text.
-fn surround(metadata: &Metadata, parts: &mut Parts, bos_by_default: bool) -> Result<(), TextError> {
+/// Fills in what goes around a text; `by_default` says whether a first and a last token do where the file is silent.
+fn surround(metadata: &Metadata, parts: &mut Parts, by_default: (bool, bool)) -> Result<(), TextError> {
     let wanted = |key: &str, id: Option<u32>, by_default: bool| -> Result<Vec<u32>, TextError> {
         let asked = metadata.opt_bool(&format!("tokenizer.ggml.add_{key}_token"))?;
         match (asked.unwrap_or(by_default), id) {
@@ -136,8 +198,8 @@ fn surround(metadata: &Metadata, parts: &mut Parts, bos_by_default: bool) -> Res
             }),
         }
     };
-    parts.prefix = wanted("bos", parts.bos, bos_by_default)?;
-    parts.suffix = wanted("eos", parts.eos, false)?;
+    parts.prefix = wanted("bos", parts.bos, by_default.0)?;
+    parts.suffix = wanted("eos", parts.eos, by_default.1)?;
     Ok(())
 }
 

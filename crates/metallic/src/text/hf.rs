@@ -6,10 +6,12 @@ use serde::Deserialize;
 use serde_json::Value;
 
 use super::added::AddedToken;
+use super::bounds::Patience;
 use super::bpe::{Alphabet, Bpe};
 use super::hf_pipeline::{self, DecoderJson, NormalizerJson, PreTokenizerJson, ProcessorJson};
-use super::pipeline::Step;
+use super::pipeline::{Step, normalized_limit};
 use super::tokenizer::{Model, Parts};
+use super::unigram::Unigram;
 use super::vocab::{Kind, Spelling, Token, Vocab, parse_byte_token};
 use super::{TextError, Tokenizer};
 
@@ -72,6 +74,14 @@ struct ModelJson {
     vocab: Value,
     #[serde(default)]
     merges: Value,
+    /// The unknown token of a unigram model.
+    unk_id: Option<u64>,
+}
+
+impl ModelJson {
+    fn is_unigram(&self) -> bool {
+        self.r#type.as_deref() == Some("Unigram")
+    }
 }
 
 #[derive(Deserialize)]
@@ -163,15 +173,31 @@ impl Tokenizer {
         let spelling = hf_pipeline::spelling(json.decoder.as_ref(), json.pre_tokenizer.as_ref())?;
         check_model(&json.model)?;
         let vocab = vocab(&json, spelling)?;
-        let model = Model::Bpe(bpe(&json.model, &vocab, spelling)?);
-        let special = |name: Option<&NameJson>, ids: [Option<&OneOrMany>; 2]| {
-            name.and_then(|n| vocab.id(n.name()))
-                .or_else(|| ids.into_iter().flatten().find_map(|i| i.ids(&vocab).first().copied()))
+        let model = if json.model.is_unigram() {
+            Model::Unigram(unigram(&json.model, &vocab)?)
+        } else {
+            Model::Bpe(bpe(&json.model, &vocab, spelling)?)
         };
-        let bos =
-            special(config.bos_token.as_ref(), [generation.bos_token_id.as_ref(), ids.bos_token_id.as_ref()]);
-        let eos =
-            special(config.eos_token.as_ref(), [generation.eos_token_id.as_ref(), ids.eos_token_id.as_ref()]);
+        let special = |key: &str, name: Option<&NameJson>, ids: [Option<&OneOrMany>; 2]| {
+            let Some(name) = name.map(NameJson::name).filter(|name| !name.is_empty()) else {
+                return Ok(ids.into_iter().flatten().find_map(|i| i.ids(&vocab).first().copied()));
+            };
+            vocab.id(name).map(Some).ok_or_else(|| TextError::Vocabulary {
+                what: format!("`{key}` of tokenizer_config.json"),
+                found: format!("`{name}`, which is no token"),
+                needed: "a token of the vocabulary, or null".into(),
+            })
+        };
+        let bos = special(
+            "bos_token",
+            config.bos_token.as_ref(),
+            [generation.bos_token_id.as_ref(), ids.bos_token_id.as_ref()],
+        )?;
+        let eos = special(
+            "eos_token",
+            config.eos_token.as_ref(),
+            [generation.eos_token_id.as_ref(), ids.eos_token_id.as_ref()],
+        )?;
         let ends = [&generation.eos_token_id, &ids.eos_token_id];
         let ends = ends.into_iter().flatten().flat_map(|e| e.ids(&vocab)).collect();
         let (mut prefix, mut suffix) =
@@ -210,8 +236,10 @@ impl Tokenizer {
         };
         let mut added_normalized: Vec<AddedToken> = added_normalized.into_iter().map(convert).collect();
         for token in &mut added_normalized {
+            let limit = normalized_limit(token.content.len());
             for normalizer in &normalizers {
-                token.content = normalizer.apply(std::mem::take(&mut token.content).into())?.into_owned();
+                let content = std::mem::take(&mut token.content);
+                token.content = normalizer.apply(content.into(), limit, &Patience::default())?.into_owned();
             }
         }
         Self::new(Parts {
@@ -235,9 +263,9 @@ fn check_model(model: &ModelJson) -> Result<(), TextError> {
     let unsupported = |found: String| TextError::Unsupported {
         part: "the model of tokenizer.json,",
         found,
-        known: "BPE without dropout, word prefixes or word suffixes",
+        known: "Unigram, and BPE without dropout, word prefixes or word suffixes",
     };
-    if let Some(found) = model.r#type.as_ref().filter(|t| *t != "BPE") {
+    if let Some(found) = model.r#type.as_ref().filter(|t| !["BPE", "Unigram"].contains(&t.as_str())) {
         return Err(unsupported(found.clone()));
     }
     if let Some(dropout) = model.dropout.filter(|&d| d != 0.0) {
@@ -256,20 +284,56 @@ fn vocab(json: &TokenizerJson, spelling: Spelling) -> Result<Vocab, TextError> {
         file: "tokenizer.json".into(),
         reason: format!("model.vocab {found}; needed: an object from token to an id of 32 bits"),
     };
-    let table = json.model.vocab.as_object().ok_or_else(|| bad("is not an object".into()))?;
-    let mut entries = Vec::with_capacity(table.len() + json.added_tokens.len());
-    for (text, id) in table {
-        let id = id.as_u64().filter(|&id| id < u64::from(u32::MAX));
-        let id = id.ok_or_else(|| bad(format!("has `{}` for `{text}`", table[text])))?;
+    let mut entries = Vec::new();
+    let mut add = |id: u64, text: &str| {
         let byte = parse_byte_token(text).filter(|_| json.model.byte_fallback);
         let kind = byte.map_or(Kind::Normal, Kind::Byte);
-        entries.push((id, Token { text: text.as_str().into(), kind }));
+        entries.push((id, Token { text: text.into(), kind }));
+    };
+    if json.model.is_unigram() {
+        for (id, (text, _)) in (0..).zip(scored(&json.model)?) {
+            add(id, text);
+        }
+    } else {
+        let table = json.model.vocab.as_object().ok_or_else(|| bad("is not an object".into()))?;
+        for (text, id) in table {
+            let id = id.as_u64().filter(|&id| id < u64::from(u32::MAX));
+            add(id.ok_or_else(|| bad(format!("has `{}` for `{text}`", table[text])))?, text);
+        }
     }
     for added in &json.added_tokens {
         let kind = if added.special { Kind::Control } else { Kind::UserDefined };
         entries.push((u64::from(added.id), Token { text: added.content.as_str().into(), kind }));
     }
     Vocab::new(entries, spelling)
+}
+
+/// The tokens of a unigram model and their scores, in order of their ids.
+fn scored(model: &ModelJson) -> Result<Vec<(&str, f64)>, TextError> {
+    let bad = || TextError::Json {
+        file: "tokenizer.json".into(),
+        reason: "model.vocab of a Unigram model is not a list of [token, score]".into(),
+    };
+    let list = model.vocab.as_array().ok_or_else(bad)?;
+    let entry = |e: usize| Some((list[e].get(0)?.as_str()?, list[e].get(1)?.as_f64()?));
+    (0..list.len()).map(|e| entry(e).ok_or_else(bad)).collect()
+}
+
+fn unigram(model: &ModelJson, vocab: &Vocab) -> Result<Unigram, TextError> {
+    let mut scores: Vec<f64> = scored(model)?.into_iter().map(|s| s.1).collect();
+    let unk = model.unk_id.map(|id| {
+        let valid = u32::try_from(id).ok().filter(|&id| (id as usize) < scores.len());
+        valid.ok_or_else(|| TextError::Vocabulary {
+            what: "`unk_id` of the model of tokenizer.json".into(),
+            found: id.to_string(),
+            needed: format!("an id below the number of tokens, {}", scores.len()),
+        })
+    });
+    let unk = unk.transpose()?;
+    // Added tokens behind the table are found before the model runs.
+    scores.resize(vocab.len().max(scores.len()), 0.0);
+    let bytes = model.byte_fallback.then(|| vocab.byte_fallback_ids());
+    Unigram::new(vocab, &scores, unk, bytes)
 }
 
 fn bpe(model: &ModelJson, vocab: &Vocab, spelling: Spelling) -> Result<Bpe, TextError> {
@@ -280,10 +344,18 @@ fn bpe(model: &ModelJson, vocab: &Vocab, spelling: Spelling) -> Result<Bpe, Text
             reason: "model.merges is not a list of `left right` or [left, right]".into(),
         })?,
     };
-    let pairs = merges.iter().filter_map(|merge| match merge {
-        MergeJson::Pair(left, right) => Some((left.as_str(), right.as_str())),
-        MergeJson::Joined(both) => both.split_once(' '),
-    });
+    let mut pairs = Vec::with_capacity(merges.len());
+    for merge in &merges {
+        pairs.push(match merge {
+            MergeJson::Pair(left, right) => (left.as_str(), right.as_str()),
+            MergeJson::Joined(both) => both.split_once(' ').ok_or_else(|| TextError::Json {
+                file: "tokenizer.json".into(),
+                reason: format!(
+                    "model.merges has `{both}`, which are not two tokens with a space between them"
+                ),
+            })?,
+        });
+    }
     let unk = model.unk_token.as_ref().and_then(|t| vocab.id(t));
     let alphabet = if spelling == Spelling::ByteLevel {
         Alphabet::bytes(vocab, unk)
@@ -291,7 +363,7 @@ fn bpe(model: &ModelJson, vocab: &Vocab, spelling: Spelling) -> Result<Bpe, Text
         let bytes = model.byte_fallback.then(|| vocab.byte_fallback_ids());
         Alphabet::Chars { bytes, unk, fuse_unk: model.fuse_unk }
     };
-    Ok(Bpe::new(vocab, pairs, alphabet, model.ignore_merges))
+    Bpe::new(vocab, pairs.into_iter(), alphabet, model.ignore_merges)
 }
 
 pub(super) fn parse<'a, T: Deserialize<'a>>(file: &str, bytes: &'a [u8]) -> Result<T, TextError> {

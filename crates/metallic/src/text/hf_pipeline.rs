@@ -5,6 +5,7 @@
 use serde_json::{Map, Value};
 
 use super::TextError;
+use super::charsmap::Charsmap;
 use super::pipeline::{Normalizer, PrependScheme, Step};
 use super::pre;
 use super::split::{Behavior, Pattern};
@@ -35,6 +36,8 @@ pub(super) struct DecoderJson(Component);
 
 /// Sequences in sequences are flattened no deeper than this.
 const MAX_DEPTH: usize = 16;
+/// Components of one kind. Real files have less than ten.
+const MAX_COMPONENTS: usize = 64;
 
 /// All components of a tree of `Sequence`s, in order.
 fn leaves<'a>(
@@ -43,6 +46,12 @@ fn leaves<'a>(
     depth: usize,
     out: &mut Vec<&'a Component>,
 ) -> Result<(), TextError> {
+    if out.len() >= MAX_COMPONENTS {
+        return Err(TextError::Json {
+            file: "tokenizer.json".into(),
+            reason: format!("more than {MAX_COMPONENTS} {list}"),
+        });
+    }
     if kind(root) != "Sequence" {
         out.push(root);
         return Ok(());
@@ -99,12 +108,17 @@ impl NormalizerJson {
                 "Lowercase" => Normalizer::Lowercase,
                 "Prepend" => Normalizer::Prepend(text(c, "prepend")?.into()),
                 "Replace" => Normalizer::Replace(pattern(c)?, text(c, "content")?.into()),
+                "Precompiled" => {
+                    let blob = base64(text(c, "precompiled_charsmap")?);
+                    let blob = blob.ok_or_else(|| malformed(c, "precompiled_charsmap"))?;
+                    Normalizer::Precompiled(Box::new(Charsmap::new(&blob)?))
+                }
                 "Strip" => Normalizer::Strip(flag(c, "strip_left", true), flag(c, "strip_right", true)),
                 found => {
                     return Err(TextError::Unsupported {
                         part: "the normalizer of tokenizer.json,",
                         found: found.into(),
-                        known: "NFC, NFD, NFKC, NFKD, Lowercase, Prepend, Replace, Strip, Sequence",
+                        known: "NFC, NFD, NFKC, NFKD, Lowercase, Precompiled, Prepend, Replace, Strip, Sequence",
                     });
                 }
             });
@@ -156,6 +170,29 @@ impl PreTokenizerJson {
         }
         Ok(())
     }
+}
+
+/// The bytes of a text in base64.
+fn base64(text: &str) -> Option<Vec<u8>> {
+    let mut out = Vec::with_capacity(text.len() / 4 * 3);
+    let (mut bits, mut count) = (0_u32, 0);
+    for c in text.trim_end_matches('=').bytes() {
+        let value = match c {
+            b'A'..=b'Z' => c - b'A',
+            b'a'..=b'z' => c - b'a' + 26,
+            b'0'..=b'9' => c - b'0' + 52,
+            b'+' => 62,
+            b'/' => 63,
+            _ => return None,
+        };
+        bits = bits << 6 | u32::from(value);
+        count += 6;
+        if count >= 8 {
+            count -= 8;
+            out.push((bits >> count) as u8);
+        }
+    }
+    Some(out)
 }
 
 fn behavior(component: &Component) -> Result<Behavior, TextError> {

@@ -5,25 +5,33 @@
 //! conversation the way a model was trained to read it.
 
 mod added;
+mod bounds;
 mod bpe;
 mod byte_level;
+mod charsmap;
+mod digits;
 mod error;
 mod gguf;
 mod hf;
 mod hf_pipeline;
+mod marks;
 mod merge;
 mod pipeline;
 mod pre;
+mod reasoning;
 mod split;
 mod spm;
 mod stop;
 mod stream;
 mod template;
 mod tokenizer;
+mod unigram;
 mod vocab;
 
 pub use error::TextError;
 pub use hf::HfFiles;
+pub use marks::MarkGuard;
+pub use reasoning::{Piece, ReasoningFormat, ReasoningSplitter};
 pub use stop::StopMatcher;
 pub use stream::StreamDecoder;
 pub use template::{ChatTemplate, Message, TemplateSources};

@@ -6,7 +6,9 @@ use std::ops::Range;
 use unicode_normalization::{IsNormalized, UnicodeNormalization, is_nfc_quick, is_nfkc_quick};
 
 use super::TextError;
-use super::split::{Behavior, Pattern};
+use super::bounds::Patience;
+use super::charsmap::Charsmap;
+use super::split::{Behavior, Pattern, Rule};
 use super::vocab::Vocab;
 
 /// One step of normalization.
@@ -17,6 +19,10 @@ pub(super) enum Normalizer {
     Nfkc,
     Nfkd,
     Lowercase,
+    /// What SentencePiece compiled into the model.
+    Precompiled(Box<Charsmap>),
+    /// Trims spaces at both ends and leaves one of each run.
+    SingleSpaces,
     /// Puts a text in front of what is not empty.
     Prepend(String),
     Replace(Pattern, String),
@@ -24,9 +30,21 @@ pub(super) enum Normalizer {
     Strip(bool, bool),
 }
 
+/// The most bytes that normalizers may make of a text of so many. One character becomes 18 bytes at worst by Unicode's rules.
+pub(super) fn normalized_limit(bytes: usize) -> usize {
+    bytes.saturating_mul(32).saturating_add(1 << 16)
+}
+
 impl Normalizer {
-    pub(super) fn apply<'a>(&self, text: Cow<'a, str>) -> Result<Cow<'a, str>, TextError> {
-        Ok(match self {
+    /// Applies one step, which may make no more than `limit` bytes.
+    pub(super) fn apply<'a>(
+        &self,
+        text: Cow<'a, str>,
+        limit: usize,
+        patience: &Patience,
+    ) -> Result<Cow<'a, str>, TextError> {
+        let too_long = || TextError::Grows { limit };
+        let out = match self {
             Self::Nfc if is_nfc_quick(text.chars()) == IsNormalized::Yes => text,
             Self::Nfkc if is_nfkc_quick(text.chars()) == IsNormalized::Yes => text,
             Self::Nfc => text.nfc().collect(),
@@ -34,9 +52,17 @@ impl Normalizer {
             Self::Nfkc => text.nfkc().collect(),
             Self::Nfkd => text.nfkd().collect(),
             Self::Lowercase => text.to_lowercase().into(),
+            Self::Precompiled(map) => map.apply(text, limit).ok_or_else(too_long)?,
+            Self::SingleSpaces => {
+                let words: Vec<&str> = text.split(' ').filter(|w| !w.is_empty()).collect();
+                words.join(" ").into()
+            }
             Self::Prepend(_) if text.is_empty() => text,
+            Self::Prepend(prefix) if prefix.len() > limit => return Err(too_long()),
             Self::Prepend(prefix) => format!("{prefix}{text}").into(),
-            Self::Replace(pattern, with) => pattern.replace(&text, with)?.into(),
+            Self::Replace(pattern, with) => {
+                pattern.replace(&text, with, limit, patience)?.ok_or_else(too_long)?.into()
+            }
             Self::Strip(left, right) => {
                 let mut kept: &str = &text;
                 if *left {
@@ -47,7 +73,8 @@ impl Normalizer {
                 }
                 kept.to_owned().into()
             }
-        })
+        };
+        if out.len() > limit { Err(too_long()) } else { Ok(out) }
     }
 }
 
@@ -102,12 +129,13 @@ impl<'a> Pieces<'a> {
     }
 
     /// Applies one step. `first` says that the text is the beginning of what was given to the tokenizer.
-    pub(super) fn apply(&mut self, step: &Step, first: bool) -> Result<(), TextError> {
+    pub(super) fn apply(&mut self, step: &Step, first: bool, patience: &Patience) -> Result<(), TextError> {
         match step {
             Step::Split(pattern, behavior, invert) => {
                 let mut out = Vec::with_capacity(self.ranges.len());
                 for range in &self.ranges {
-                    pattern.split(&self.text, range.clone(), (*behavior, *invert), &mut out)?;
+                    let rule = Rule { behavior: *behavior, invert: *invert, patience };
+                    pattern.split(&self.text, range.clone(), rule, &mut out)?;
                 }
                 self.ranges = out;
             }
@@ -131,7 +159,8 @@ impl<'a> Pieces<'a> {
                 });
                 if *split {
                     let pattern = Pattern::literal(mark.encode_utf8(&mut [0; 4]));
-                    self.apply(&Step::Split(pattern, Behavior::MergedWithNext, false), first)?;
+                    let step = Step::Split(pattern, Behavior::MergedWithNext, false);
+                    self.apply(&step, first, patience)?;
                 }
             }
         }

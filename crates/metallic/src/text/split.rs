@@ -1,15 +1,21 @@
 //! Splitting text with the regular expressions of pre-tokenizers.
 
 use std::ops::Range;
+use std::time::Instant;
 
 use fancy_regex::Regex as LookingRegex;
 use regex_automata::meta::Regex as LinearRegex;
 use regex_automata::{Anchored, Input, util::syntax};
 
 use super::TextError;
+use super::bounds::{self, Patience};
+use super::digits::Digits;
 
 /// How nearly every pattern ends: a run of spaces leaves its last one to the word that follows.
 const SPACE_RUN: &str = r"|\s+(?!\S)|\s+";
+
+/// Steps back that one search may take. A search that finds nothing takes one for each byte.
+const BACKTRACKS: usize = 10_000_000;
 
 /// Name of the group that stands in for [`SPACE_RUN`].
 const RUN: &str = "metallic_space_run";
@@ -24,6 +30,15 @@ pub(super) enum Behavior {
     Contiguous,
 }
 
+/// How a text is split by a pattern.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Rule<'p> {
+    pub behavior: Behavior,
+    /// What does not match counts as a match, and the other way round.
+    pub invert: bool,
+    pub patience: &'p Patience,
+}
+
 /// A compiled pattern.
 #[derive(Debug)]
 pub(super) struct Pattern {
@@ -34,6 +49,8 @@ pub(super) struct Pattern {
 #[derive(Debug)]
 enum Engine {
     Literal,
+    /// Groups of digits.
+    Digits(Box<Digits>),
     /// No look-around. Pattern 1, where there is one, is `\s+` standing in for [`SPACE_RUN`]: [`space_run`] applies that rule,
     /// so that a megabyte of spaces costs a megabyte of steps and no backtracking stack.
     Linear(LinearRegex),
@@ -47,6 +64,10 @@ impl Pattern {
     }
 
     pub(super) fn regex(source: &str) -> Result<Self, TextError> {
+        if let Some(digits) = Digits::new(source) {
+            return Ok(Self { source: source.into(), engine: Engine::Digits(Box::new(digits)) });
+        }
+        bounds::check(source).map_err(|reason| failed(source, &reason))?;
         let rest = source.strip_suffix(SPACE_RUN);
         let parts = rest.map_or(vec![source], |rest| vec![rest, r"\s+"]);
         // Like Oniguruma, for which these patterns are written: `^` and `$` mean lines.
@@ -60,7 +81,7 @@ impl Pattern {
                 let pattern =
                     rest.map_or(format!("(?m){source}"), |rest| format!(r"(?m)(?:{rest})|(?<{RUN}>\s+)"));
                 let regex = fancy_regex::RegexBuilder::new(&pattern)
-                    .backtrack_limit(10_000_000)
+                    .backtrack_limit(BACKTRACKS)
                     .delegate_size_limit(16 << 20)
                     .build();
                 Engine::Looking(regex.map_err(|e| failed(source, &e))?)
@@ -76,6 +97,7 @@ impl Pattern {
                 let found = text[at..].find(&self.source);
                 Ok(found.map(|i| at + i..at + i + self.source.len()))
             }
+            Engine::Digits(_) => Ok(None),
             Engine::Linear(regex) => {
                 // Most matches begin where the last one ended; an anchored search need not look for the beginning.
                 let input = Input::new(text).span(at..text.len());
@@ -97,14 +119,29 @@ impl Pattern {
     }
 
     /// Cuts `text` into the matches (true) and what lies between (false); together they cover it.
-    fn cut(&self, text: &str, mut emit: impl FnMut(Range<usize>, bool)) -> Result<(), TextError> {
+    fn cut(
+        &self,
+        text: &str,
+        patience: &Patience,
+        mut emit: impl FnMut(Range<usize>, bool),
+    ) -> Result<(), TextError> {
+        if let Engine::Digits(digits) = &self.engine {
+            digits.cut(text, emit);
+            return Ok(());
+        }
         let (mut done, mut at) = (0, 0);
         if matches!(self.engine, Engine::Literal) && self.source.is_empty() {
             emit(0..text.len(), false);
             return Ok(());
         }
         while at <= text.len() {
-            let Some(found) = self.find(text, at)? else { break };
+            let began = matches!(self.engine, Engine::Looking(_)).then(Instant::now);
+            let found = self.find(text, at)?;
+            if let Some(began) = began {
+                let end = found.as_ref().map_or(text.len(), |found| found.end);
+                patience.spend(&self.source, began, end - at)?;
+            }
+            let Some(found) = found else { break };
             if done < found.start {
                 emit(done..found.start, false);
             }
@@ -128,12 +165,12 @@ impl Pattern {
         &self,
         text: &str,
         span: Range<usize>,
-        (behavior, invert): (Behavior, bool),
+        Rule { behavior, invert, patience }: Rule<'_>,
         out: &mut Vec<Range<usize>>,
     ) -> Result<(), TextError> {
         let first = out.len();
         let mut before: Option<bool> = None; // Was the piece before a match?
-        self.cut(&text[span.clone()], |piece, is_match| {
+        self.cut(&text[span.clone()], patience, |piece, is_match| {
             let piece = span.start + piece.start..span.start + piece.end;
             let is_match = is_match != invert;
             let joins = match behavior {
@@ -154,11 +191,24 @@ impl Pattern {
         })
     }
 
-    /// Replaces every match by `with`.
-    pub(super) fn replace(&self, text: &str, with: &str) -> Result<String, TextError> {
+    /// Replaces every match by `with`; `None` where that makes more than `limit` bytes.
+    pub(super) fn replace(
+        &self,
+        text: &str,
+        with: &str,
+        limit: usize,
+        patience: &Patience,
+    ) -> Result<Option<String>, TextError> {
         let mut out = String::with_capacity(text.len());
-        self.cut(text, |piece, is_match| out.push_str(if is_match { with } else { &text[piece] }))?;
-        Ok(out)
+        let mut fits = true;
+        self.cut(text, patience, |piece, is_match| {
+            let piece = if is_match { with } else { &text[piece] };
+            fits &= piece.len() <= limit - out.len();
+            if fits {
+                out.push_str(piece);
+            }
+        })?;
+        Ok(fits.then_some(out))
     }
 }
 
@@ -200,7 +250,8 @@ mod tests {
 
     fn pieces<'a>(pattern: &Pattern, behavior: Behavior, text: &'a str) -> Vec<&'a str> {
         let mut out = Vec::new();
-        pattern.split(text, 0..text.len(), (behavior, false), &mut out).unwrap();
+        let rule = Rule { behavior, invert: false, patience: &Patience::default() };
+        pattern.split(text, 0..text.len(), rule, &mut out).unwrap();
         out.into_iter().map(|r| &text[r]).collect()
     }
 

@@ -62,7 +62,7 @@ impl StopMatcher {
 }
 
 /// Bytes at the end of `text` that are a beginning of `stop`.
-fn overlap(text: &str, stop: &str) -> usize {
+pub(super) fn overlap(text: &str, stop: &str) -> usize {
     let longest = text.len().min(stop.len() - 1);
     (1..=longest)
         .rev()

@@ -3,11 +3,13 @@ use std::collections::{BTreeSet, HashMap};
 
 use super::TextError;
 use super::added::{AddedToken, AddedTokens, Fragment};
+use super::bounds::Patience;
 use super::bpe::Bpe;
 use super::merge::Scratch;
-use super::pipeline::{Normalizer, Pieces, Step};
+use super::pipeline::{Normalizer, Pieces, Step, normalized_limit};
 use super::spm::Spm;
 use super::stream::StreamDecoder;
+use super::unigram::{Lattice, Unigram};
 use super::vocab::{Kind, Vocab};
 
 /// Tokens that end an answer in the models that have them, whatever else their files say.
@@ -42,6 +44,15 @@ const CACHED_WORD: usize = 64;
 pub(super) enum Model {
     Bpe(Bpe),
     Spm(Spm),
+    Unigram(Unigram),
+}
+
+/// What the models write into, kept between words.
+#[derive(Debug, Default)]
+struct Buffers {
+    merge: Scratch,
+    lattice: Lattice,
+    patience: Patience,
 }
 
 /// Everything a tokenizer is made of, as the readers of the two formats fill it in.
@@ -140,6 +151,17 @@ impl Tokenizer {
     /// `parse_special`, marks such as `<|im_end|>` inside the text become their tokens; without it they are spelled
     /// out, which is what text from users needs.
     pub fn encode(&self, text: &str, add_special: bool, parse_special: bool) -> Result<Vec<u32>, TextError> {
+        self.encode_spelling(text, add_special, parse_special, &[])
+    }
+
+    /// [`encode`](Self::encode), with special tokens that reach over one of the places in `spelled` spelled out.
+    fn encode_spelling(
+        &self,
+        text: &str,
+        add_special: bool,
+        parse_special: bool,
+        spelled: &[usize],
+    ) -> Result<Vec<u32>, TextError> {
         if text.len() > Self::MAX_TEXT {
             return Err(TextError::TooLong { found: text.len(), limit: Self::MAX_TEXT });
         }
@@ -147,11 +169,13 @@ impl Tokenizer {
         if add_special {
             out.extend_from_slice(&self.prefix);
         }
-        let mut scratch = Scratch::default();
-        for (i, fragment) in self.added.cut(text, parse_special).into_iter().enumerate() {
+        let mut scratch = Buffers::default();
+        for (i, fragment) in self.added.cut(text, parse_special, spelled).into_iter().enumerate() {
             match fragment {
                 Fragment::Token(id) => out.push(id),
                 Fragment::Text(text) => {
+                    // Where normalization may move the places, no mark counts.
+                    let parse_special = parse_special && spelled.is_empty();
                     self.encode_fragment(text, (i == 0, parse_special), &mut scratch, &mut out)?;
                 }
             }
@@ -165,7 +189,11 @@ impl Tokenizer {
     /// The tokens of a text that a chat template has written: marks count, and the text begins with exactly one
     /// [`bos`](Self::bos) if the model wants one, whether or not the template wrote it.
     pub fn encode_chat(&self, text: &str) -> Result<Vec<u32>, TextError> {
-        let mut ids = self.encode(text, false, true)?;
+        self.encode_chat_spelling(text, &[])
+    }
+
+    pub(super) fn encode_chat_spelling(&self, text: &str, spelled: &[usize]) -> Result<Vec<u32>, TextError> {
+        let mut ids = self.encode_spelling(text, false, true, spelled)?;
         if self.adds_bos() && ids.first() != self.bos.as_ref() {
             ids.splice(0..0, self.bos);
         }
@@ -176,29 +204,35 @@ impl Tokenizer {
         &self,
         text: &str,
         (first, parse_special): (bool, bool),
-        scratch: &mut Scratch,
+        scratch: &mut Buffers,
         out: &mut Vec<u32>,
     ) -> Result<(), TextError> {
         let mut text = Cow::Borrowed(text);
+        let limit = normalized_limit(text.len());
         for normalizer in &self.normalizers {
-            text = normalizer.apply(text)?;
+            text = normalizer.apply(text, limit, &scratch.patience)?;
         }
-        for (i, fragment) in self.added_normalized.cut(&text, parse_special).into_iter().enumerate() {
+        for (i, fragment) in self.added_normalized.cut(&text, parse_special, &[]).into_iter().enumerate() {
             match fragment {
                 Fragment::Token(id) => out.push(id),
                 Fragment::Text(text) => {
                     let mut pieces = Pieces::whole(Cow::Borrowed(text));
                     for step in &self.steps {
-                        pieces.apply(step, first && i == 0)?;
+                        pieces.apply(step, first && i == 0, &scratch.patience)?;
                     }
-                    self.encode_pieces(&pieces, scratch, out);
+                    self.encode_pieces(&pieces, scratch, out)?;
                 }
             }
         }
         Ok(())
     }
 
-    fn encode_pieces(&self, pieces: &Pieces<'_>, scratch: &mut Scratch, out: &mut Vec<u32>) {
+    fn encode_pieces(
+        &self,
+        pieces: &Pieces<'_>,
+        scratch: &mut Buffers,
+        out: &mut Vec<u32>,
+    ) -> Result<(), TextError> {
         // Text repeats its words: the tokens of one seen before are copied from where they stand in `out`.
         let mut seen: HashMap<&str, (usize, usize)> = HashMap::new();
         for range in &pieces.ranges {
@@ -209,13 +243,15 @@ impl Tokenizer {
             }
             let start = out.len();
             match &self.model {
-                Model::Bpe(bpe) => bpe.encode(&self.vocab, word, scratch, out),
-                Model::Spm(spm) => spm.encode(&self.vocab, word, scratch, out),
+                Model::Bpe(bpe) => bpe.encode(&self.vocab, word, &mut scratch.merge, out),
+                Model::Spm(spm) => spm.encode(&self.vocab, word, &mut scratch.merge, out),
+                Model::Unigram(unigram) => unigram.encode(word, &mut scratch.lattice, out)?,
             }
             if word.len() <= CACHED_WORD && pieces.ranges.len() > 1 {
                 seen.insert(word, (start, out.len()));
             }
         }
+        Ok(())
     }
 
     /// The text of `ids`. With `skip_special`, control tokens are left out. Bytes that are not UTF-8 become `U+FFFD`;
@@ -278,6 +314,15 @@ impl Tokenizer {
     /// Whether `id` is a mark that is not part of the text, such as `<s>` or `<|im_end|>`.
     pub fn is_special(&self, id: u32) -> bool {
         self.vocab.get(id).is_some_and(|t| matches!(t.kind, Kind::Control | Kind::Unknown))
+    }
+
+    /// Where marks that count only when they are parsed begin in `text`.
+    pub(super) fn mark_places(&self, text: &str) -> Vec<usize> {
+        let mut places = self.added.special_places(text);
+        places.extend(self.added_normalized.special_places(text));
+        places.sort_unstable();
+        places.dedup();
+        places
     }
 
     pub(super) fn vocab(&self) -> &Vocab {

@@ -3,7 +3,8 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use metallic::{Chat, Device, Error, Llm, LoadOptions, Message, Options, Sampling};
+use metallic::formats::{Gguf, GgufWriter, Metadata};
+use metallic::{Chat, Device, Error, Llm, LoadOptions, Message, Model, Options, Sampling};
 use metallic_testkit::{data, golden};
 use serde_json::{Value, json};
 
@@ -108,4 +109,71 @@ fn hidden_states_are_what_logits_are_made_of_while_others_answer() {
     assert!((length(&a) - 1.0).abs() < 1e-5);
     let near = |x: &[f32], y: &[f32]| x.iter().zip(y).map(|(a, b)| a * b).sum::<f32>();
     assert!(near(&a, &b) > near(&a, &c), "{} {}", near(&a, &b), near(&a, &c));
+}
+
+#[test]
+fn a_template_from_a_file_takes_the_place_of_the_models_own() {
+    let folder = folder_with_templates("override");
+    let path = folder.join("mine.jinja");
+    fs::write(&path, "{% for m in messages %}[{{ m.content }}]{% endfor %}{{ tools is defined and tools }}")
+        .unwrap();
+    let options = LoadOptions::default().device(Device::Cpu).threads(2).template(path.clone());
+    let llm = Llm::load_with(&folder, &options).unwrap();
+    let chat = Chat::new([Message::user("Hello")]);
+    assert_eq!(llm.render(chat.clone()).unwrap(), "[Hello]None");
+    assert_eq!(llm.render(chat.clone().tools([json!("t")])).unwrap(), "[Hello]['t']");
+    let other = metallic::ChatTemplate::new("other", "", "").unwrap();
+    assert_eq!(llm.with_template(other).render(chat).unwrap(), "other");
+    let missing = LoadOptions::default().device(Device::Cpu).template(folder.join("no-such.jinja"));
+    let error = Llm::load_with(&folder, &missing).map(|_| ()).unwrap_err().to_string();
+    assert!(error.contains("no-such.jinja"), "{error}");
+}
+
+#[test]
+fn marks_in_messages_are_text_unless_the_caller_says_otherwise() {
+    let llm = load(&folder_with_templates("marks"));
+    let special =
+        (0..llm.tokenizer().vocab_size() as u32).find(|&id| llm.tokenizer().is_special(id)).unwrap();
+    let mark = llm.tokenizer().token_text(special).unwrap().to_owned();
+    let chat = Chat::new([Message::user(format!("a {mark} b"))]);
+    let spelled = llm.chat_request(chat.clone()).unwrap().prompt;
+    assert!(!spelled.contains(&special), "{mark}");
+    assert_eq!(llm.tokenizer().decode(&spelled, false), llm.render(chat.clone()).unwrap());
+    assert!(llm.chat_request(chat.parse_marks(true)).unwrap().prompt.contains(&special));
+}
+
+#[test]
+fn thoughts_are_told_from_the_answer_when_asked_for() {
+    let folder = folder_with_templates("thoughts");
+    let path = folder.join("thinks.jinja");
+    fs::write(&path, "{{ messages[0].content }}</think>{% if thinks %}<think>\n{% endif %}").unwrap();
+    let options = LoadOptions::default().device(Device::Cpu).threads(2).exact(true).template(path);
+    let llm = Llm::load_with(&folder, &options).unwrap();
+    let chat = Chat::new([Message::user("Hello")]).variable("thinks", true);
+    let options = Options::default().max_tokens(12).sampling(Sampling::greedy()).stop(Vec::new());
+    let whole = llm.chat(chat.clone(), options.clone()).unwrap().complete().unwrap();
+    let split = llm.chat(chat.clone().split_reasoning(true), options.clone()).unwrap().complete().unwrap();
+    assert_eq!(split.tokens, whole.tokens);
+    // The prompt opened the thoughts, and a tiny model does not close them.
+    assert_eq!((split.text, split.reasoning.trim()), (String::new(), whole.text.trim()));
+    let answer = llm.chat(chat.variable("thinks", false).split_reasoning(true), options).unwrap();
+    let answer = answer.complete().unwrap();
+    assert!(answer.reasoning.is_empty() && !answer.text.is_empty());
+}
+
+#[test]
+fn a_file_with_half_a_tokenizer_is_refused_by_what_it_lacks() {
+    let source = Gguf::open(&data::own().join("stories260K/stories260K-f32.gguf")).unwrap();
+    let mut metadata = Metadata::empty("half.gguf");
+    for (key, value) in source.metadata.iter().filter(|(key, _)| *key != "tokenizer.ggml.model") {
+        metadata.insert(key, value.clone());
+    }
+    let mut writer = GgufWriter::with_metadata(metadata);
+    for tensor in source.tensors() {
+        writer.add(tensor.clone()).unwrap();
+    }
+    let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join("half.gguf");
+    writer.write(&path).unwrap();
+    let error = Model::open(&path).unwrap().tokenizer().unwrap_err().to_string();
+    assert!(error.contains("tokenizer.ggml.model") && error.contains("half.gguf"), "{error}");
 }

@@ -23,6 +23,7 @@ mod tensor;
 mod tensor_sizes;
 mod tensor_support;
 mod text_shared;
+mod text_strangers;
 mod text_stream;
 mod text_template;
 mod text_tokenizer;

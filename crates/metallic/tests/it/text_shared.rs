@@ -106,6 +106,11 @@ fn real_tokenizer_json_files_agree_with_the_same_vocabulary_in_gguf() {
     for (folder, vocab) in [("qwen2_5", "qwen2"), ("llama3_2", "llama-bpe"), ("gpt2", "gpt-2")] {
         let path = root.join(format!("ggml-vocab-{vocab}.gguf"));
         let tokenizer = Tokenizer::from_hf(&root.join("tokenizer_json").join(folder)).unwrap();
+        let gguf = from_gguf(&path).unwrap();
+        for text in ["Cafe\u{301} A\u{30a}ngstro\u{308}m", "\u{1112}\u{1161}\u{11ab}", "ﬁ ½ \u{212b}"] {
+            let expected = tokenizer.encode(text, false, true).unwrap();
+            assert_eq!(gguf.encode(text, false, true).unwrap(), expected, "{folder} {text:?}");
+        }
         for (text, ids) in vectors(&path) {
             assert_eq!(tokenizer.encode(&text, false, true).unwrap(), ids, "{folder} {text:?}");
             assert_eq!(tokenizer.decode(&ids, false), text, "{folder}");

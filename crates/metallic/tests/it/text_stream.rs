@@ -2,7 +2,9 @@
 
 use std::path::Path;
 
-use metallic::text::{StopMatcher, StreamDecoder, Tokenizer};
+use metallic::text::{
+    HfFiles, Piece, ReasoningFormat, ReasoningSplitter, StopMatcher, StreamDecoder, Tokenizer,
+};
 
 /// A small generator of random numbers, the same on every run.
 struct Random(u64);
@@ -117,4 +119,104 @@ fn text_that_cannot_begin_a_stop_is_not_held_back() {
     assert_eq!(matcher.finish(), "U");
     let mut none = StopMatcher::new([""]);
     assert_eq!(none.push("anything"), "anything");
+}
+
+/// What a splitter makes of `text` cut at these places.
+fn split(mut splitter: ReasoningSplitter, text: &str, mut next: impl FnMut(usize) -> usize) -> Piece {
+    let mut whole = Piece::default();
+    let mut add = |piece: Piece| {
+        whole.reasoning += &piece.reasoning;
+        whole.answer += &piece.answer;
+    };
+    let chars: Vec<char> = text.chars().collect();
+    let mut rest = &chars[..];
+    while !rest.is_empty() {
+        let (piece, after) = rest.split_at(1 + next(rest.len()));
+        add(splitter.push(&piece.iter().collect::<String>()));
+        rest = after;
+    }
+    add(splitter.finish());
+    whole
+}
+
+#[test]
+fn thoughts_are_told_from_answers_however_the_text_is_cut() {
+    let tokenizer = &tokenizers()[0];
+    let harmony = "<|channel|> <|message|>";
+    let mut random = Random(5);
+    for (template, prompt, text, reasoning, answer) in [
+        ("</think>", "user", "<think>\nhm <b>\n</think>\n\nYes.\n", "hm <b>", "Yes.\n"),
+        ("</think>", "assistant\n<think>\n", "hm\n\nso\n</think>\n\nYes", "hm\n\nso", "Yes"),
+        ("</think>", "<think>\n\n</think>\n\n", "Just an answer", "", "Just an answer"),
+        ("</think>", "", " An answer, </think> <thin", "", " An answer, </think> <thin"),
+        ("</think>", "", "<think>never ends </thi", "never ends </thi", ""),
+        ("</think>", "", "<think></think>a<think>b</think>c", "b", "ac"),
+        ("[/THINK]", "[/INST]", "[THINK]a [b] c[/THINK]d", "a [b] c", "d"),
+        (
+            "<|END_THINKING|>",
+            "",
+            "<|START_THINKING|>t<|END_THINKING|><|START_RESPONSE|>r",
+            "t",
+            "<|START_RESPONSE|>r",
+        ),
+        ("<channel|>", "", "<|channel>thought\nt\n<channel|>r", "t", "r"),
+        (
+            harmony,
+            "<|start|>assistant",
+            "<|channel|>analysis<|message|>a b<|end|><|start|>assistant<|channel|>final<|message|>c d<|return|>",
+            "a b",
+            "c d",
+        ),
+        (
+            harmony,
+            "<|start|>assistant",
+            "<|channel|>analysis<|message|>t<|end|><|start|>assistant<|channel|>commentary to=f <|constrain|>json<|message|>{}<|call|>",
+            "t",
+            "{}",
+        ),
+        (harmony, "<|start|>assistant<|channel|>final<|message|>", "c", "", "c"),
+    ] {
+        let format = ReasoningFormat::of(Some(template), tokenizer).unwrap();
+        for round in 0..200 {
+            let piece =
+                split(format.splitter(prompt), text, |n| if round == 0 { 0 } else { random.below(n) });
+            assert_eq!((&*piece.reasoning, &*piece.answer), (reasoning, answer), "{text:?}");
+        }
+    }
+    assert_eq!(ReasoningFormat::of(Some("{{ messages }}"), tokenizer), None);
+}
+
+/// Marks that are control tokens do not come as text; their ids tell.
+#[test]
+fn marks_that_are_control_tokens_are_seen_by_their_ids() {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/text/bpe/tokenizer.json");
+    let file: serde_json::Value = serde_json::from_slice(&std::fs::read(path).unwrap()).unwrap();
+    let harmony = ["<|start|>", "<|channel|>", "<|message|>", "<|end|>"];
+    let cohere = ["<|START_THINKING|>", "<|END_THINKING|>"];
+    for (marks, text) in [
+        (
+            &harmony[..],
+            "<|channel|>analysis<|message|>so it is<|end|><|start|>assistant<|channel|>final<|message|>the end",
+        ),
+        (&cohere[..], "<|START_THINKING|>so it is<|END_THINKING|>the end"),
+    ] {
+        let mut file = file.clone();
+        for (id, mark) in (1000..).zip(marks) {
+            let token = serde_json::json!({"id": id, "content": mark, "special": true});
+            file["added_tokens"].as_array_mut().unwrap().push(token);
+        }
+        let bytes = serde_json::to_vec(&file).unwrap();
+        let tokenizer =
+            Tokenizer::from_hf_files(HfFiles { tokenizer: &bytes, ..HfFiles::default() }).unwrap();
+        let mut splitter = ReasoningFormat::of(None, &tokenizer).unwrap().splitter("");
+        let mut decoder = StreamDecoder::continuing(&tokenizer, true);
+        let (mut thoughts, mut said) = (String::new(), String::new());
+        for id in tokenizer.encode(text, false, true).unwrap() {
+            let piece = splitter.push_token(id, &decoder.push(id));
+            thoughts += &piece.reasoning;
+            said += &piece.answer;
+        }
+        said += &splitter.finish().answer;
+        assert_eq!((&*thoughts, &*said), ("so it is", "the end"), "{text}");
+    }
 }

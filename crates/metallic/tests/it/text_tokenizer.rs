@@ -204,12 +204,88 @@ fn malformed_metadata_is_refused_with_the_reason() {
 }
 
 #[test]
-fn merges_that_make_no_sense_are_passed_over() {
-    let mut object = byte_level();
-    object["tokenizer.ggml.merges"] = json!(["", " ", "x", "Ġ t", "zzz yyy", "é", "  ", "t h e"]);
-    let tokenizer = Tokenizer::from_gguf(&metadata(&object)).unwrap();
-    let ids = tokenizer.encode("the theé", true, true).unwrap();
-    assert_eq!(tokenizer.decode(&ids, true), "the theé");
+fn a_merge_of_what_is_no_token_is_refused_by_name() {
+    for (merge, word) in
+        [("", "two tokens"), ("x", "`x`"), ("Ġ zzz", "`zzz`"), ("yyy t", "`yyy`"), ("x q", "`xq`")]
+    {
+        let error = refused(|o| o["tokenizer.ggml.merges"] = json!(["Ġ t", merge])).to_string();
+        assert!(error.contains("merge") && error.contains(word), "{merge:?}: {error}");
+        let mut file = read_json(&data("bpe/tokenizer.json"));
+        file["model"]["merges"] = json!([merge]);
+        let bytes = serde_json::to_vec(&file).unwrap();
+        let error =
+            Tokenizer::from_hf_files(HfFiles { tokenizer: &bytes, ..HfFiles::default() }).unwrap_err();
+        assert!(error.to_string().contains(word), "{merge:?}: {error}");
+    }
+}
+
+#[test]
+fn a_first_token_that_the_vocabulary_lacks_is_refused_by_name() {
+    let tokenizer = std::fs::read(data("bpe/tokenizer.json")).unwrap();
+    for key in ["bos_token", "eos_token"] {
+        let config = json!({key: "<|no such token|>"}).to_string();
+        let files = HfFiles {
+            tokenizer: &tokenizer,
+            tokenizer_config: Some(config.as_bytes()),
+            generation_config: Some(br#"{"bos_token_id": 1, "eos_token_id": 1}"#),
+            ..HfFiles::default()
+        };
+        let error = Tokenizer::from_hf_files(files).unwrap_err().to_string();
+        assert!(error.contains(key) && error.contains("<|no such token|>"), "{error}");
+    }
+}
+
+#[test]
+fn unigram_models_give_the_ids_of_sentencepiece_from_both_formats() {
+    let cases = read_json(&data("unigram/expected.json"));
+    let hf = Tokenizer::from_hf(&data("unigram")).unwrap();
+    let gguf = Tokenizer::from_gguf(&metadata(&read_json(&data("unigram/gguf_metadata.json")))).unwrap();
+    for case in cases["cases"].as_array().unwrap() {
+        let text = case["text"].as_str().unwrap();
+        // Where the two references differ, in a rule for two characters, the original counts.
+        let expected = ids(if case["sp"].is_null() { &case["hf"] } else { &case["sp"] });
+        for (name, tokenizer) in [("tokenizer.json", &hf), ("gguf", &gguf)] {
+            assert_eq!(tokenizer.encode(text, false, true).unwrap(), expected, "{name} {text:?}");
+            let with_end = [&expected[..], &[1]].concat();
+            assert_eq!(tokenizer.encode(text, true, true).unwrap(), with_end, "{name} {text:?}");
+            if expected == ids(&case["hf"]) {
+                assert_eq!(tokenizer.decode(&expected, true), case["decoded"], "{name} {text:?}");
+            }
+        }
+    }
+    let spelled = hf.encode("</s>", false, false).unwrap();
+    assert!(!spelled.contains(&1), "{spelled:?}");
+    let bytes = Tokenizer::from_hf(&data("unigram_bytes")).unwrap();
+    for case in read_json(&data("unigram_bytes/expected.json"))["cases"].as_array().unwrap() {
+        let text = case["text"].as_str().unwrap();
+        if !text.contains("①①") {
+            assert_eq!(bytes.encode(text, false, true).unwrap(), ids(&case["ids"]), "{text:?}");
+        }
+    }
+}
+
+#[test]
+fn gemma_4_is_byte_pair_encoding_over_characters() {
+    let mut tokens: Vec<String> = ["<pad>", "<eos>", "<bos>", "<unk>"].map(String::from).to_vec();
+    tokens.extend((0..256).map(|b| format!("<0x{b:02X}>")));
+    let types: Vec<i32> = (0..tokens.len()).map(|i| if i < 4 { 3 } else { 6 }).collect();
+    let pieces = ["▁", "a", "b", "ab", "▁ab", "\n", "\n\n", "\n\n\n", "▁a"];
+    tokens.extend(pieces.map(String::from));
+    let types: Vec<i32> = types.into_iter().chain(pieces.map(|_| 1)).collect();
+    let tokenizer = Tokenizer::from_gguf(&metadata(&json!({
+        "tokenizer.ggml.model": "gemma4",
+        "tokenizer.ggml.tokens": tokens,
+        "tokenizer.ggml.token_type": types,
+        "tokenizer.ggml.merges": ["a b", "▁ ab", "\n \n", "▁ a"],
+        "tokenizer.ggml.bos_token_id": 2,
+        "tokenizer.ggml.eos_token_id": 1,
+    })))
+    .unwrap();
+    let text = "ab ab a\n\nbé";
+    let ids = tokenizer.encode(text, true, true).unwrap();
+    let names: Vec<&str> = ids.iter().map(|&id| tokenizer.token_text(id).unwrap()).collect();
+    assert_eq!(names, ["<bos>", "ab", "▁ab", "▁a", "\n\n", "b", "<0xC3>", "<0xA9>"]);
+    assert_eq!(tokenizer.decode(&ids, true), text);
 }
 
 #[test]
@@ -223,14 +299,19 @@ fn malformed_tokenizer_files_are_refused_with_the_reason() {
     };
     for (word, edit) in [
         ("Foobar", &(|f: &mut Value| f["model"]["type"] = json!("Foobar")) as &dyn Fn(&mut Value)),
-        ("Unigram", &|f| f["model"] = json!({"type": "Unigram", "vocab": [["a", 0.0]]})),
+        ("WordLevel", &|f| f["model"] = json!({"type": "WordLevel", "vocab": {"a": 0}})),
+        ("[token, score]", &|f| f["model"] = json!({"type": "Unigram", "vocab": [["a"]]})),
+        ("unk_id", &|f| f["model"] = json!({"type": "Unigram", "unk_id": 7, "vocab": [["a", 0.0]]})),
         ("dropout", &|f| f["model"]["dropout"] = json!(0.1)),
         ("-1", &|f| f["model"]["vocab"]["zz"] = json!(-1)),
         ("2147483648", &|f| f["model"]["vocab"]["zz"] = json!(1u64 << 31)),
         ("zz", &|f| f["model"]["vocab"]["zz"] = json!("zero")),
         ("merges", &|f| f["model"]["merges"] = json!([1, 2])),
         ("Odd", &|f| f["pre_tokenizer"] = json!({"type": "Odd"})),
-        ("Precompiled", &|f| f["normalizer"] = json!({"type": "Precompiled"})),
+        ("precompiled_charsmap", &|f| f["normalizer"] = json!({"type": "Precompiled"})),
+        ("charsmap", &|f| {
+            f["normalizer"] = json!({"type": "Precompiled", "precompiled_charsmap": "/////w=="});
+        }),
         ("RobertaProcessing", &|f| f["post_processor"] = json!({"type": "RobertaProcessing"})),
         ("CTC", &|f| f["decoder"] = json!({"type": "CTC"})),
         ("(", &|f| {

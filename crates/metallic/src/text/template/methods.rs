@@ -3,7 +3,8 @@
 use minijinja::value::{Kwargs, Rest, ValueKind, from_args};
 use minijinja::{Error, ErrorKind, State, Value};
 
-use super::python;
+use super::budget::{charge, charge_times, elements, room};
+use super::python::{self, Tuple};
 
 /// Calls `method` of `value`.
 pub(super) fn call(_: &State, value: &Value, method: &str, args: &[Value]) -> Result<Value, Error> {
@@ -60,6 +61,8 @@ impl Args {
 
 fn of_str(s: &str, method: &str, args: &[Value]) -> Result<Value, Error> {
     let args = Args::new(method, args)?;
+    // Most methods make about as much as they are given.
+    charge_times(s.len(), if method.contains("split") { 8 } else { 1 })?;
     let all = |test: fn(char) -> bool| !s.is_empty() && s.chars().all(test);
     let trimmed = |left: bool, right: bool| -> Result<Value, Error> {
         let chars = args.text(0, "chars")?;
@@ -80,12 +83,15 @@ fn of_str(s: &str, method: &str, args: &[Value]) -> Result<Value, Error> {
         "lstrip" => trimmed(true, false)?,
         "rstrip" => trimmed(false, true)?,
         "upper" => s.to_uppercase().into(),
-        "lower" | "casefold" => s.to_lowercase().into(),
-        "capitalize" => {
-            let mut chars = s.chars();
-            let head: String = chars.next().into_iter().flat_map(char::to_uppercase).collect();
-            (head + &chars.as_str().to_lowercase()).into()
+        "lower" => s.to_lowercase().into(),
+        "casefold" => s.to_lowercase().replace('ß', "ss").replace('ς', "σ").into(),
+        "expandtabs" => {
+            let width = usize::try_from(args.int(0, "tabsize")?.unwrap_or(8).clamp(0, 256)).unwrap_or(8);
+            charge_times(s.matches('\t').count(), width)?;
+            expand_tabs(s, width).into()
         }
+        "istitle" => (s.chars().any(char::is_uppercase) && title(s) == s).into(),
+        "capitalize" => capitalize(s).into(),
         "title" => title(s).into(),
         "swapcase" => {
             let swap = |c: char| -> String {
@@ -112,10 +118,7 @@ fn of_str(s: &str, method: &str, args: &[Value]) -> Result<Value, Error> {
         }
         "replace" => {
             let (old, new) = (args.needed_text(0, "old")?, args.needed_text(1, "new")?);
-            match args.int(2, "count")?.and_then(|n| usize::try_from(n).ok()) {
-                Some(count) => s.replacen(&old, &new, count).into(),
-                None => s.replace(&old, &new).into(),
-            }
+            replace(s, &old, &new, args.int(2, "count")?.and_then(|n| usize::try_from(n).ok()))?.into()
         }
         "count" => match args.needed_text(0, "sub")?.as_str() {
             "" => (s.chars().count() + 1).into(),
@@ -143,26 +146,26 @@ fn of_str(s: &str, method: &str, args: &[Value]) -> Result<Value, Error> {
                 None if method == "partition" => [s, "", ""],
                 None => ["", "", s],
             };
-            parts.into_iter().map(Value::from).collect()
+            Tuple::value(parts.into_iter().map(Value::from))
         }
         "splitlines" => {
             let keep = args.get(0, "keepends")?.is_some_and(|v| v.is_true());
-            lines(s, keep)
+            lines(s, keep).into_iter().map(Value::from).collect()
         }
         "join" => {
             let items = args.get(0, "iterable")?.ok_or_else(|| args.wrong("iterable", "a list"))?;
-            let mut texts = Vec::new();
-            for item in items.try_iter()? {
-                texts.push(
-                    item.as_str()
-                        .map(str::to_owned)
-                        .ok_or_else(|| args.wrong("iterable", "a list of texts"))?,
-                );
+            let mut out = String::new();
+            for (i, item) in elements(&items)?.iter().enumerate() {
+                let item = item.as_str().ok_or_else(|| args.wrong("iterable", "a list of texts"))?;
+                charge(s.len() + item.len())?;
+                out.push_str(if i > 0 { s } else { "" });
+                out.push_str(item);
             }
-            texts.join(s).into()
+            out.into()
         }
         "ljust" | "rjust" | "center" | "zfill" => {
-            let width = args.int(0, "width")?.unwrap_or(0).clamp(0, 1 << 16) as usize;
+            let width = usize::try_from(args.int(0, "width")?.unwrap_or(0).max(0)).unwrap_or(usize::MAX);
+            charge_times(width, 4)?;
             let fill = if method == "zfill" { None } else { args.text(1, "fillchar")? };
             pad(s, method, width, fill.and_then(|f| f.chars().next())).into()
         }
@@ -176,14 +179,59 @@ fn is_space(c: char) -> bool {
     c.is_whitespace() || ('\u{1c}'..='\u{1f}').contains(&c)
 }
 
-fn title(s: &str) -> String {
+/// Replaces the first `count` occurrences of `old`, or all.
+pub(super) fn replace(s: &str, old: &str, new: &str, count: Option<usize>) -> Result<String, Error> {
+    let most = count.unwrap_or(usize::MAX);
+    let found = if old.is_empty() { s.chars().count() + 1 } else { s.matches(old).count() };
+    charge_times(found.min(most), new.len())?;
+    charge(s.len())?;
+    Ok(s.replacen(old, new, most))
+}
+
+pub(super) fn capitalize(s: &str) -> String {
+    let mut chars = s.chars();
+    let mut out = String::with_capacity(s.len());
+    chars.next().into_iter().for_each(|c| push_title(c, &mut out));
+    out + &chars.as_str().to_lowercase()
+}
+
+/// The form of a letter that begins a word: of letters that become several, only the first is large.
+pub(super) fn push_title(c: char, out: &mut String) {
+    for (i, upper) in c.to_uppercase().enumerate() {
+        if i > 0 && out.ends_with(char::is_uppercase) {
+            out.extend(upper.to_lowercase());
+        } else {
+            out.push(upper);
+        }
+    }
+}
+
+fn expand_tabs(s: &str, width: usize) -> String {
+    let (mut out, mut column) = (String::new(), 0);
+    for c in s.chars() {
+        match c {
+            '\t' => {
+                let spaces = if width == 0 { 0 } else { width - column % width };
+                (0..spaces).for_each(|_| out.push(' '));
+                column += spaces;
+            }
+            c => {
+                column = if matches!(c, '\n' | '\r') { 0 } else { column + 1 };
+                out.push(c);
+            }
+        }
+    }
+    out
+}
+
+pub(super) fn title(s: &str) -> String {
     let mut out = String::with_capacity(s.len());
     let mut inside = false;
     for c in s.chars() {
         if inside {
             out.extend(c.to_lowercase());
         } else {
-            out.extend(c.to_uppercase());
+            push_title(c, &mut out);
         }
         inside = c.is_alphabetic();
     }
@@ -239,7 +287,8 @@ fn words(s: &str, most: usize, from_right: bool) -> Vec<&str> {
     }
 }
 
-fn lines(s: &str, keep_ends: bool) -> Value {
+/// `str.splitlines`.
+pub(super) fn lines(s: &str, keep_ends: bool) -> Vec<&str> {
     let mut out = Vec::new();
     let mut rest = s;
     let is_break = |c: char| {
@@ -253,16 +302,16 @@ fn lines(s: &str, keep_ends: bool) -> Value {
         if rest[at..].starts_with("\r\n") {
             end = at + 2;
         }
-        out.push(Value::from(&rest[..if keep_ends { end } else { at }]));
+        out.push(&rest[..if keep_ends { end } else { at }]);
         rest = &rest[end..];
     }
     if !rest.is_empty() {
-        out.push(Value::from(rest));
+        out.push(rest);
     }
-    Value::from(out)
+    out
 }
 
-fn pad(s: &str, method: &str, width: usize, fill: Option<char>) -> String {
+pub(super) fn pad(s: &str, method: &str, width: usize, fill: Option<char>) -> String {
     let missing = width.saturating_sub(s.chars().count());
     let fill = |n: usize| fill.unwrap_or(' ').to_string().repeat(n);
     match method {
@@ -307,20 +356,23 @@ fn format(s: &str, args: &Args) -> Result<Value, Error> {
         } else {
             args.named.get::<Option<Value>>(field)?
         };
+        room(out.len())?;
         out.push_str(&python::str(&value.ok_or_else(|| bad(&format!("nothing for the field `{field}`")))?)?);
     }
     out.push_str(rest);
+    charge(out.len())?;
     Ok(out.into())
 }
 
-fn of_dict(dict: &Value, method: &str, args: &[Value]) -> Result<Value, Error> {
+pub(super) fn of_dict(dict: &Value, method: &str, args: &[Value]) -> Result<Value, Error> {
+    charge_times(dict.len().unwrap_or(0), 64)?;
     let pairs = || -> Result<Vec<(Value, Value)>, Error> {
         dict.try_iter()?.map(|key| Ok((key.clone(), dict.get_item(&key)?))).collect()
     };
     // A key of this name hides the method, as it does not in Python; what templates mean is the method.
     let args = Args::new(method, args)?;
     Ok(match method {
-        "items" => pairs()?.into_iter().map(|(k, v)| Value::from(vec![k, v])).collect(),
+        "items" => pairs()?.into_iter().map(|(k, v)| Tuple::value([k, v])).collect(),
         "keys" => pairs()?.into_iter().map(|(k, _)| k).collect(),
         "values" => pairs()?.into_iter().map(|(_, v)| v).collect(),
         "copy" => dict.clone(),
@@ -341,7 +393,7 @@ fn of_list(list: &Value, method: &str, args: &[Value]) -> Result<Value, Error> {
     let args = Args::new(method, args)?;
     let wanted = args.positional.first();
     Ok(match method {
-        "copy" => list.clone(),
+        "copy" => Value::from(elements(list)?),
         "count" => list.try_iter()?.filter(|v| Some(v) == wanted).count().into(),
         "index" => match list.try_iter()?.position(|v| Some(&v) == wanted) {
             Some(at) => at.into(),

@@ -1,17 +1,22 @@
 //! Chat templates: the Jinja programs that come with models, run the way the `transformers` library runs them.
 
+mod budget;
 mod clock;
+mod expression;
 mod filters;
 mod message;
 mod methods;
+mod ops;
 mod python;
 mod rewrite;
 mod sources;
 
 use std::fmt;
+use std::io::Read;
+use std::path::Path;
 use std::time::SystemTime;
 
-use minijinja::value::{Rest, ValueKind};
+use minijinja::value::Rest;
 use minijinja::{Environment, Error, ErrorKind, UndefinedBehavior, Value};
 use serde_json::Map;
 
@@ -22,6 +27,12 @@ pub use sources::TemplateSources;
 
 /// Instructions a template may use. The longest real ones need some thousands for each message.
 const FUEL: u64 = 20_000_000;
+/// Bytes of the longest template. The longest real one has about thirty thousand.
+const MAX_SOURCE: usize = 1 << 18;
+/// Stack of the thread that renders: dropping and comparing take a frame for each level of nesting.
+const STACK: usize = 64 << 20;
+/// Levels of nesting in what the caller gives.
+const LEVELS: usize = 32;
 /// Name under which the environment knows the template.
 const NAME: &str = "chat_template";
 
@@ -64,8 +75,14 @@ impl ChatTemplate {
     /// Compiles a template. `bos` and `eos` are the texts of the model's first and last token, empty where it has none.
     pub fn new(source: &str, bos: &str, eos: &str) -> Result<Self, TextError> {
         let mut environment = environment();
-        environment
-            .add_template_owned(NAME, rewrite::rewrite(source))
+        if source.len() > MAX_SOURCE {
+            let reason = format!("it has {} bytes; at most {MAX_SOURCE} are allowed", source.len());
+            return Err(TextError::TemplateSyntax { line: 0, reason });
+        }
+        let rewritten = rewrite::rewrite(&source.replace("\r\n", "\n").replace('\r', "\n"))
+            .map_err(|(line, reason)| TextError::TemplateSyntax { line, reason })?;
+        let compiled = on_a_stack_of_its_own(|| environment.add_template_owned(NAME, rewritten))?;
+        compiled
             .map_err(|e| TextError::TemplateSyntax { line: e.line().unwrap_or(0), reason: describe(&e) })?;
         Ok(Self { environment, source: source.into(), bos: bos.into(), eos: eos.into() })
     }
@@ -74,6 +91,17 @@ impl ChatTemplate {
     pub fn for_tokenizer(source: &str, tokenizer: &Tokenizer) -> Result<Self, TextError> {
         let text = |id: Option<u32>| id.and_then(|id| tokenizer.token_text(id)).unwrap_or_default();
         Self::new(source, text(tokenizer.bos()), text(tokenizer.eos()))
+    }
+
+    /// Compiles the template in a file, for the model that `tokenizer` belongs to.
+    pub fn from_file(path: impl AsRef<Path>, tokenizer: &Tokenizer) -> Result<Self, TextError> {
+        let path = path.as_ref();
+        let io = |source| TextError::Io { path: path.to_owned(), source };
+        let mut source = String::new();
+        // One byte more than is allowed, so that a longer file is refused by its length.
+        let file = std::fs::File::open(path).map_err(io)?;
+        file.take(MAX_SOURCE as u64 + 1).read_to_string(&mut source).map_err(io)?;
+        Self::for_tokenizer(&source, tokenizer)
     }
 
     /// The template as it was given.
@@ -111,17 +139,30 @@ impl ChatTemplate {
         ];
         context.extend(variables.iter().map(|(k, v)| (k.clone(), Value::from_serialize(v))));
         let context: Value = context.into_iter().collect();
-        // A template is untrusted input, and slices with odd bounds make this version of the engine panic.
-        let rendered = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
-            self.environment.get_template(NAME).and_then(|t| t.render(context))
-        }));
-        match rendered {
-            Ok(result) => result.map_err(|e| render_error(&e)),
-            Err(_) => {
-                Err(TextError::TemplateFailed { line: 0, reason: "the template engine panicked".into() })
-            }
+        let input = budget::size(&context, LEVELS).saturating_add(self.source.len() as u64);
+        let (result, is_late) = on_a_stack_of_its_own(|| {
+            budget::begin(input);
+            let text = self.environment.get_template(NAME).and_then(|t| t.render(context));
+            (text, budget::is_late())
+        })?;
+        if is_late {
+            return Err(TextError::TemplateTooMuch);
         }
+        result.map_err(|e| render_error(&e))
     }
+}
+
+/// Runs `work`, which handles a stranger's program: there is stack enough for it, and a panic of the engine ends here.
+fn on_a_stack_of_its_own<T: Send>(work: impl FnOnce() -> T + Send) -> Result<T, TextError> {
+    let failed = |reason: String| TextError::TemplateFailed { line: 0, reason };
+    std::thread::scope(|scope| {
+        let thread = std::thread::Builder::new().name("chat template".into()).stack_size(STACK);
+        match thread.spawn_scoped(scope, work).map(std::thread::ScopedJoinHandle::join) {
+            Ok(Ok(result)) => Ok(result),
+            Ok(Err(_)) => Err(failed("the template engine panicked".into())),
+            Err(error) => Err(failed(format!("no thread for it: {error}"))),
+        }
+    })
 }
 
 fn render_error(error: &Error) -> TextError {
@@ -130,6 +171,9 @@ fn render_error(error: &Error) -> TextError {
     while let Some(e) = cause {
         if let Some(raised) = e.downcast_ref::<Raised>() {
             return TextError::TemplateRaised { line, message: raised.0.clone() };
+        }
+        if e.is::<budget::Exhausted>() {
+            return TextError::TemplateTooMuch;
         }
         if let Some(e) = e.downcast_ref::<Error>() {
             line = e.line().unwrap_or(line);
@@ -166,23 +210,26 @@ fn environment() -> Environment<'static> {
     env.set_unknown_method_callback(methods::call);
     env.set_formatter(|out, _, value| {
         let text = match value.as_str() {
-            Some(text) => return out.write_str(text).map_err(Error::from),
+            Some(text) => {
+                budget::charge(text.len())?;
+                return out.write_str(text).map_err(Error::from);
+            }
             None => python::str(value)?,
         };
         out.write_str(&text).map_err(Error::from)
     });
     filters::add_to(&mut env);
-    env.add_test("iterable", |value: &Value| {
-        matches!(value.kind(), ValueKind::Seq | ValueKind::Map | ValueKind::Iterable | ValueKind::String)
-    });
-    env.add_test("sequence", |value: &Value| {
-        matches!(value.kind(), ValueKind::Seq | ValueKind::Map | ValueKind::String | ValueKind::Iterable)
-    });
+    ops::add_to(&mut env);
+    filters::add_tests_to(&mut env);
     env.add_function("raise_exception", |message: Rest<Value>| -> Result<Value, Error> {
         let message = message.first().map_or(Ok(String::new()), python::str)?;
         Err(Error::new(ErrorKind::InvalidOperation, "raised").with_source(Raised(message)))
     });
-    env.add_function("strftime_now", |format: &str| clock::strftime(format, SystemTime::now()));
+    env.add_function("strftime_now", |format: &str| {
+        // A directive of two letters makes nine at most.
+        budget::charge_times(format.len(), 5)?;
+        Ok::<_, Error>(clock::strftime(format, SystemTime::now()))
+    });
     env
 }
 
@@ -206,7 +253,7 @@ mod tests {
             let mut env = environment();
             env.set_trim_blocks(false);
             env.set_lstrip_blocks(false);
-            let source = rewrite::rewrite(case["template"].as_str().unwrap());
+            let source = rewrite::rewrite(case["template"].as_str().unwrap()).unwrap();
             let context = Value::from_serialize(&case["context"]);
             let found = env.render_str(&source, context).map_err(|e| describe(&e));
             if found.as_deref() != Ok(case["expected"].as_str().unwrap()) {

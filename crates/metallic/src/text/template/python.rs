@@ -1,12 +1,39 @@
 //! How Python writes values: `str`, `repr` and `json.dumps`. Templates are written for it, and print what it prints.
 
 use std::fmt::Write;
+use std::sync::Arc;
 
-use minijinja::value::{Kwargs, ValueKind};
+use minijinja::value::{Enumerator, Kwargs, Object, ObjectRepr, ValueKind};
 use minijinja::{Error, ErrorKind, Value};
+
+use super::budget::{charge, room};
 
 /// Values nested deeper than this are not written.
 const MAX_DEPTH: usize = 128;
+
+/// A list that Python writes in parentheses.
+#[derive(Debug)]
+pub(super) struct Tuple(pub Vec<Value>);
+
+impl Object for Tuple {
+    fn repr(self: &Arc<Self>) -> ObjectRepr {
+        ObjectRepr::Seq
+    }
+
+    fn get_value(self: &Arc<Self>, key: &Value) -> Option<Value> {
+        self.0.get(key.as_usize()?).cloned()
+    }
+
+    fn enumerate(self: &Arc<Self>) -> Enumerator {
+        Enumerator::Seq(self.0.len())
+    }
+}
+
+impl Tuple {
+    pub(super) fn value(items: impl IntoIterator<Item = Value>) -> Value {
+        Value::from_object(Tuple(items.into_iter().collect()))
+    }
+}
 
 /// `str(value)`.
 pub(super) fn str(value: &Value) -> Result<String, Error> {
@@ -16,12 +43,14 @@ pub(super) fn str(value: &Value) -> Result<String, Error> {
         (ValueKind::Undefined, _) => {}
         _ => repr(value, 0, &mut out)?,
     }
+    charge(out.len())?;
     Ok(out)
 }
 
 /// Appends `repr(value)`.
 fn repr(value: &Value, depth: usize, out: &mut String) -> Result<(), Error> {
     check(depth)?;
+    room(out.len())?;
     match value.kind() {
         ValueKind::Undefined => out.push_str("Undefined"),
         ValueKind::None => out.push_str("None"),
@@ -29,12 +58,17 @@ fn repr(value: &Value, depth: usize, out: &mut String) -> Result<(), Error> {
         ValueKind::Number => number(value, out),
         ValueKind::String => repr_str(value.as_str().unwrap_or_default(), out),
         ValueKind::Seq | ValueKind::Iterable => {
-            out.push('[');
+            let is_tuple = value.downcast_object_ref::<Tuple>().is_some();
+            out.push(if is_tuple { '(' } else { '[' });
             for (i, item) in value.try_iter()?.enumerate() {
                 out.push_str(if i > 0 { ", " } else { "" });
                 repr(&item, depth + 1, out)?;
             }
-            out.push(']');
+            out.push_str(match (is_tuple, value.len()) {
+                (true, Some(1)) => ",)",
+                (true, _) => ")",
+                (false, _) => "]",
+            });
         }
         ValueKind::Map => {
             out.push('{');
@@ -100,19 +134,20 @@ fn float(x: f64, out: &mut String) {
     };
 }
 
-/// The filter `tojson`, with the defaults that chat templates are written for: not ASCII only, no HTML escapes.
-pub(super) fn tojson(value: &Value, indent: Option<Value>, options: &Kwargs) -> Result<Value, Error> {
-    let indent = match indent {
-        Some(indent) => Some(indent),
-        None => options.get("indent")?,
+/// The filter `tojson(ensure_ascii, indent, separators, sort_keys)`, each by place or by name, with the defaults that chat
+/// templates are written for: not ASCII only, no HTML escapes.
+pub(super) fn tojson(value: &Value, places: &[Value], options: &Kwargs) -> Result<Value, Error> {
+    let option = |place: usize, name: &str| match places.get(place) {
+        Some(given) => Ok(Some(given.clone())),
+        None => options.get::<Option<Value>>(name),
     };
+    let indent = option(1, "indent")?;
     let indent = match indent.filter(|i| !i.is_none()) {
         Some(indent) if indent.as_str().is_some() => indent.as_str().map(ToOwned::to_owned),
         Some(indent) => Some(" ".repeat(usize::try_from(indent)?.min(64))),
         None => None,
     };
-    let separators: Option<Vec<String>> = options
-        .get::<Option<Value>>("separators")?
+    let separators: Option<Vec<String>> = option(2, "separators")?
         .filter(|s| !s.is_none())
         .map(|s| Ok::<_, Error>(s.try_iter()?.map(|s| s.to_string()).collect()))
         .transpose()?;
@@ -128,12 +163,13 @@ pub(super) fn tojson(value: &Value, indent: Option<Value>, options: &Kwargs) -> 
         indent,
         item,
         key,
-        ascii: options.get::<Option<bool>>("ensure_ascii")?.unwrap_or(false),
-        sorted: options.get::<Option<bool>>("sort_keys")?.unwrap_or(false),
+        ascii: option(0, "ensure_ascii")?.is_some_and(|v| v.is_true()),
+        sorted: option(3, "sort_keys")?.is_some_and(|v| v.is_true()),
     };
     options.assert_all_used()?;
     let mut out = String::new();
     writer.write(value, 0, &mut out)?;
+    charge(out.len())?;
     Ok(Value::from(out))
 }
 
@@ -148,6 +184,7 @@ struct JsonWriter {
 impl JsonWriter {
     fn write(&self, value: &Value, depth: usize, out: &mut String) -> Result<(), Error> {
         check(depth)?;
+        room(out.len())?;
         match value.kind() {
             ValueKind::None => out.push_str("null"),
             ValueKind::Bool => out.push_str(if value.is_true() { "true" } else { "false" }),
@@ -258,7 +295,7 @@ mod tests {
 
     fn written(value: serde_json::Value) -> (String, String) {
         let value = Value::from_serialize(value);
-        let json = tojson(&value, None, &std::iter::empty::<(&str, Value)>().collect::<Kwargs>()).unwrap();
+        let json = tojson(&value, &[], &std::iter::empty::<(&str, Value)>().collect::<Kwargs>()).unwrap();
         (str(&value).unwrap(), json.to_string())
     }
 

@@ -1,11 +1,16 @@
 //! Changes to a template's source that make it mean here what it means in Python.
 
-/// Rewrites what the engine lacks or gets wrong, inside tags and outside of texts:
+use super::expression;
+
+/// Rewrites what the engine lacks, gets wrong or does without limits, inside tags and outside of texts:
 ///
 /// - `{% generation %}` marks what the assistant said, for training; it prints its contents, like `{% if true %}`.
-/// - `list[::-1]` panics for an empty list; `list|reverse` does not.
-pub(super) fn rewrite(source: &str) -> String {
-    let mut out = String::with_capacity(source.len());
+/// - Operators, slices, loops and assignments become calls of functions that keep within bounds.
+///
+/// A template that would make the engine recurse deeper than any real one is refused, with the place and the reason.
+pub(super) fn rewrite(source: &str) -> Result<String, (usize, String)> {
+    let mut open_blocks = 0_usize;
+    let mut out = String::with_capacity(source.len() + source.len() / 4);
     let mut rest = source;
     while let Some(start) = rest.find('{') {
         let (before, tag) = rest.split_at(start);
@@ -18,19 +23,77 @@ pub(super) fn rewrite(source: &str) -> String {
         };
         let (tag, after) = tag.split_at(end.unwrap_or(tag.len()));
         rest = after;
-        if tag.len() < 4 || tag.starts_with("{#") {
+        if tag.len() < 4 || tag.starts_with("{#") || end.is_none() {
             out.push_str(tag);
             continue;
         }
-        let word = tag[2..tag.len() - 2].trim_matches(|c: char| c.is_whitespace() || c == '-' || c == '+');
-        match word {
-            "generation" => out.push_str(&tag.replace(word, "if true")),
-            "endgeneration" => out.push_str(&tag.replace(word, "endif")),
-            _ => reverse_slices(tag, &mut out),
+        let (open, inside, close) = parts(tag);
+        let is_statement = tag.starts_with("{%");
+        let refuse = |what: &str, most: usize| {
+            let line = 1 + source[..source.len() - tag.len() - after.len()].matches('\n').count();
+            Err((line, format!("{what}; at most {most} are allowed")))
+        };
+        if is_statement {
+            let word = inside.trim_start();
+            if word.starts_with("end") {
+                open_blocks = open_blocks.saturating_sub(1);
+            } else if BLOCKS.iter().any(|b| word.starts_with(b)) {
+                open_blocks += usize::from(!is_assignment(inside));
+            }
+            if open_blocks > MAX_BLOCKS {
+                return refuse("too many blocks in blocks", MAX_BLOCKS);
+            }
         }
+        out.push_str(open);
+        match inside.trim() {
+            "generation" if is_statement => out.push_str(&inside.replace("generation", "if true")),
+            "endgeneration" if is_statement => out.push_str(&inside.replace("endgeneration", "endif")),
+            "raw" if is_statement => {
+                out.push_str(inside);
+                out.push_str(close);
+                let raw = raw_end(rest);
+                out.push_str(&rest[..raw]);
+                rest = &rest[raw..];
+                continue;
+            }
+            _ => {
+                if !expression::rewrite(inside, is_statement, &mut out) {
+                    return refuse("too many words in a tag", expression::MAX_WORDS);
+                }
+            }
+        }
+        out.push_str(close);
     }
     out.push_str(rest);
-    out
+    Ok(out)
+}
+
+/// Blocks in blocks. Real templates have about ten.
+const MAX_BLOCKS: usize = 100;
+/// Words that open a block, or may.
+const BLOCKS: &[&str] =
+    &["if", "for", "macro", "call", "filter", "with", "set", "generation", "block", "autoescape"];
+
+/// Whether a tag is `set x = …`, which opens no block.
+fn is_assignment(inside: &str) -> bool {
+    inside.trim_start().starts_with("set") && inside.contains('=')
+}
+
+/// A tag's opening and closing marks, with the signs that trim, and what is between them.
+fn parts(tag: &str) -> (&str, &str, &str) {
+    let signs: &[char] = &['-', '+'];
+    let open = 2 + usize::from(tag[2..tag.len() - 2].starts_with(signs));
+    let close = tag.len() - 2 - usize::from(tag[open..tag.len() - 2].ends_with(signs));
+    (&tag[..open], &tag[open..close], &tag[close..])
+}
+
+/// Where the text of a `raw` block ends.
+fn raw_end(text: &str) -> usize {
+    let ends = |(at, _): &(usize, &str)| {
+        let inside = text[at + 2..].trim_start_matches(['-', '+']).trim_start();
+        inside.starts_with("endraw")
+    };
+    text.match_indices("{%").find(ends).map_or(text.len(), |(at, _)| at)
 }
 
 /// Where the tag that `text` begins with ends; its texts may contain anything.
@@ -50,29 +113,6 @@ fn tag_end(text: &str, close: &str) -> Option<usize> {
     None
 }
 
-/// Copies a tag with `[::-1]` outside of its texts written as a filter.
-fn reverse_slices(tag: &str, out: &mut String) {
-    const SLICE: &str = "[::-1]";
-    let mut quote = None;
-    let mut skip = 0;
-    for (at, c) in tag.char_indices() {
-        if at < skip {
-            continue;
-        }
-        match quote {
-            Some(q) if c == q && !tag[..at].ends_with('\\') => quote = None,
-            None if c == '"' || c == '\'' => quote = Some(c),
-            None if tag[at..].starts_with(SLICE) && !tag[at + SLICE.len()..].starts_with(['[', '.', '(']) => {
-                out.push_str("|reverse");
-                skip = at + SLICE.len();
-                continue;
-            }
-            _ => {}
-        }
-        out.push(c);
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::rewrite;
@@ -81,16 +121,28 @@ mod tests {
     fn only_tags_are_rewritten_and_only_outside_of_texts() {
         for (source, expected) in [
             ("a {%- generation -%} b {% endgeneration %}", "a {%- if true -%} b {% endif %}"),
-            ("{% for m in messages[::-1] %}{{ x[::-1] }}", "{% for m in messages|reverse %}{{ x|reverse }}"),
             (
-                "[::-1] {{ '[::-1] %}' ~ a[::-1][0] }} {# [::-1] #}",
-                "[::-1] {{ '[::-1] %}' ~ a[::-1][0] }} {# [::-1] #}",
+                "[::-1] {{ '[::-1] %}' ~ a }} {# a ~ b #}",
+                "[::-1] {{ __concat('[::-1] %}' , a) }} {# a ~ b #}",
             ),
+            (
+                "{% raw %}{{ a ~ b }}{%- endraw %}{{ 1 + 2 }}",
+                "{% raw %}{{ a ~ b }}{%- endraw %}{{ __add(1 , 2) }}",
+            ),
+            ("{{- a ~ b -}}", "{{- __concat(a , b) -}}"),
             ("{ {{ a }} {% open", "{ {{ a }} {% open"),
             ("{", "{"),
             ("{%%}{%}", "{%%}{%}"),
         ] {
-            assert_eq!(rewrite(source), expected);
+            assert_eq!(rewrite(source).unwrap(), expected);
         }
+    }
+    #[test]
+    fn templates_that_nest_too_deep_are_refused_with_the_line() {
+        let (line, reason) = rewrite(&format!("a\nb{}", "{% if x %}".repeat(200))).unwrap_err();
+        assert!(line == 2 && reason.contains("100"), "{line}: {reason}");
+        let (line, reason) = rewrite(&format!("\n\n{{{{ {}x }}}}", "not ".repeat(9000))).unwrap_err();
+        assert!(line == 3 && reason.contains("words"), "{line}: {reason}");
+        assert!(rewrite(&"{% set x = 1 %}{% if x %}{% endif %}".repeat(500)).is_ok());
     }
 }
