@@ -70,6 +70,25 @@ impl Graph {
         &self.outputs
     }
 
+    /// The part of this graph that ends with the last of these nodes, with them as its outputs; without what only comes after.
+    /// Fails where there are more of them than a graph may have.
+    pub fn up_to(&self, outputs: &[NodeId]) -> Result<Graph, TypeError> {
+        let last = outputs.iter().max().map_or(0, |id| id.0 + 1).min(self.nodes.len());
+        if outputs.len() > Needed::MOST || outputs.iter().any(|id| id.0 >= self.nodes.len()) {
+            let what =
+                format!("{} outputs, at most {}, of {} nodes", outputs.len(), Needed::MOST, self.nodes.len());
+            return Err(TypeError::Parameter { op: "graph", what });
+        }
+        let (mut nodes, mut weights) = (self.nodes[..last].to_vec(), Vec::new());
+        for node in &mut nodes {
+            if let Op::Weight(id) = &mut node.op {
+                weights.push(self.weights[id.0].clone());
+                *id = WeightId(weights.len() - 1);
+            }
+        }
+        Ok(Graph { nodes, weights, outputs: outputs.to_vec() })
+    }
+
     /// A node.
     pub fn node(&self, id: NodeId) -> &Node {
         &self.nodes[id.0]

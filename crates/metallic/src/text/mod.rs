@@ -24,6 +24,7 @@ mod vocab;
 
 pub use error::TextError;
 pub use hf::HfFiles;
+pub(crate) use pre::{GPT2_PATTERN, name_of as pre_tokenizer_name};
 pub use stop::StopMatcher;
 pub use stream::StreamDecoder;
 pub use template::{ChatTemplate, Message, TemplateSources};
