@@ -496,6 +496,21 @@ mod tests {
     }
 
     #[test]
+    fn a_graph_up_to_some_nodes_has_what_comes_before_them() {
+        let g = GraphBuilder::new();
+        let unused = g.constant("later", &[5.0]);
+        let x = g.constant("x", &[1.0, 2.0]) + g.constant("y", &[1.0, 2.0]);
+        let after = x * g.constant("z", &[3.0, 4.0]);
+        let graph = g.finish(&[after, unused]).unwrap();
+        let part = graph.up_to(&[x.id()]).unwrap();
+        let names: Vec<&str> = part.weights().iter().map(|w| w.name.as_str()).collect();
+        assert_eq!((names, part.outputs()), (vec!["later", "x", "y"], &[x.id()][..]));
+        assert_eq!(part.weight(part.node(x.id()).inputs[1]).unwrap().name, "y");
+        assert!(graph.up_to(&[NodeId(99)]).is_err());
+        assert!(graph.up_to(&vec![x.id(); 40]).unwrap_err().to_string().contains("at most 31"));
+    }
+
+    #[test]
     fn the_same_weight_is_one_node() {
         let g = GraphBuilder::new();
         let a = g.constant("w", &[1.0]);

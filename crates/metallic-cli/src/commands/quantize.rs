@@ -170,7 +170,8 @@ fn tell(plan: &Plan, args: &QuantizeArgs, seconds: f64, ui: Ui) -> anyhow::Resul
     }
     for ((wanted, found, columns), count) in fallbacks {
         ui.note(&format!(
-            "note: rows of {columns} do not fill blocks of {wanted}: {count} matrices are {found} instead"
+            "note: rows of {columns} do not fill blocks of {wanted}: {} instead",
+            if count == 1 { format!("1 matrix is {found}") } else { format!("{count} matrices are {found}") }
         ));
     }
     let kinds: Vec<String> = types.iter().map(|(name, count)| format!("{count} {name}")).collect();
