@@ -141,10 +141,14 @@ fn a_stream_is_a_file_when_all_that_was_announced_is_there() {
     drop(stream);
     assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0);
     let mut stream = begin();
-    parts.iter().for_each(|part| stream.write(&part.data).unwrap());
+    for part in &parts {
+        stream.write(&part.data).unwrap();
+    }
     stream.finish().unwrap();
     let file = Gguf::open(&path).unwrap();
-    parts.iter().for_each(|part| assert_eq!(file.require(&part.name).unwrap().data[..], part.data[..]));
+    for part in &parts {
+        assert_eq!(file.require(&part.name).unwrap().data[..], part.data[..]);
+    }
 }
 
 #[test]

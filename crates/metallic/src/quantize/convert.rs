@@ -189,11 +189,11 @@ impl Conversion {
         let different = self
             .folder
             .compare(metadata, &tensors, self.lost_window().is_none())
-            .map_err(|error| self.unwritable(error.to_string()))?;
-        different.map_or(Ok(()), |what| Err(self.unwritable(what)))
+            .map_err(|error| self.unwritable(&error.to_string()))?;
+        different.map_or(Ok(()), |what| Err(self.unwritable(&what)))
     }
 
-    fn unwritable(&self, found: String) -> QuantizeError {
+    fn unwritable(&self, found: &str) -> QuantizeError {
         QuantizeError::Unwritable {
             file: self.path.display().to_string(),
             found: format!("a `{}` model ({found})", self.family.hf),
