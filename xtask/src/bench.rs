@@ -113,10 +113,10 @@ fn smollm2_files(metallic: &Path) -> Result<Vec<PathBuf>> {
             let part = path.with_extension("gguf.part");
             run_command(
                 command(metallic)
-                    .args(["tool", "quantize", "-m"])
+                    .arg("quantize")
                     .arg(SMOLLM2.path())
-                    .args(["-t", format])
-                    .arg(&part),
+                    .arg(&part)
+                    .args(["--pure", "--type", format]),
             )?;
             fs::rename(&part, &path).with_context(|| format!("cannot name {}", path.display()))?;
         }

@@ -3,7 +3,8 @@
 use std::error::Error;
 
 use metallic::{
-    core::BackendError, formats::FormatError, generate::EngineError, model::ModelError, text::TextError,
+    core::BackendError, formats::FormatError, generate::EngineError, model::ModelError,
+    quantize::QuantizeError, text::TextError,
 };
 
 const WEIGHTS: &str =
@@ -24,6 +25,7 @@ pub(crate) fn of(error: &(dyn Error + 'static)) -> Option<&'static str> {
     of_all
         .or_else(|| error.downcast_ref().and_then(of_model))
         .or_else(|| error.downcast_ref().map(of_format))
+        .or_else(|| error.downcast_ref().and_then(of_quantize))
         .or_else(|| error.downcast_ref().and_then(of_text))
         .or_else(|| error.downcast_ref().and_then(of_engine))
         .or_else(|| error.downcast_ref().and_then(of_backend))
@@ -41,6 +43,22 @@ fn of_library(error: &metallic::Error) -> Option<&'static str> {
         }
         E::NoTemplate { .. } => Some("`metallic run --raw` continues plain text"),
         E::NoRoom { .. } => Some(MEMORY),
+        _ => None,
+    }
+}
+
+fn of_quantize(error: &QuantizeError) -> Option<&'static str> {
+    match error {
+        QuantizeError::Format(error) => Some(of_format(error)),
+        QuantizeError::Model(error) => of_model(error),
+        QuantizeError::NotFinite { .. } => {
+            Some("the weights are damaged; `--type F16` or F32 keeps them as they are")
+        }
+        QuantizeError::Importance { .. } => {
+            Some("`metallic imatrix MODEL TEXT -o FILE` makes one of the model that is quantised")
+        }
+        QuantizeError::NotGguf { .. } => Some("`metallic quantize FOLDER FILE.gguf --type F16` makes one"),
+        QuantizeError::TextTooShort { .. } => Some("give a longer text, or a smaller `--ctx`"),
         _ => None,
     }
 }

@@ -32,6 +32,8 @@ fn main() -> ExitCode {
         Command::Bench(args) => commands::bench::run(&args, ui),
         Command::Devices(args) => commands::devices::run(&args),
         Command::Inspect(args) => commands::inspect::run(&args),
+        Command::Quantize(args) => commands::quantize::run(&args, ui),
+        Command::Imatrix(args) => commands::imatrix::run(&args, ui),
         Command::Tool(args) => commands::tool::run(&args, ui),
         Command::Pull(args) => commands::pull::run(&args, ui),
         Command::List(args) => commands::list::run(&args, ui),

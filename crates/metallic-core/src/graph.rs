@@ -69,6 +69,25 @@ impl Graph {
         &self.outputs
     }
 
+    /// The part of this graph that ends with the last of these nodes, with them as its outputs; without what only comes after.
+    /// Fails where there are more of them than a graph may have.
+    pub fn up_to(&self, outputs: &[NodeId]) -> Result<Graph, TypeError> {
+        let last = outputs.iter().max().map_or(0, |id| id.0 + 1).min(self.nodes.len());
+        if outputs.len() > Needed::MOST || outputs.iter().any(|id| id.0 >= self.nodes.len()) {
+            let what =
+                format!("{} outputs, at most {}, of {} nodes", outputs.len(), Needed::MOST, self.nodes.len());
+            return Err(TypeError::Parameter { op: "graph", what });
+        }
+        let (mut nodes, mut weights) = (self.nodes[..last].to_vec(), Vec::new());
+        for node in &mut nodes {
+            if let Op::Weight(id) = &mut node.op {
+                weights.push(self.weights[id.0].clone());
+                *id = WeightId(weights.len() - 1);
+            }
+        }
+        Ok(Graph { nodes, weights, outputs: outputs.to_vec() })
+    }
+
     /// A node.
     pub fn node(&self, id: NodeId) -> &Node {
         &self.nodes[id.0]
@@ -364,6 +383,21 @@ mod tests {
         assert_eq!(error.site.line(), line);
         assert!(error.to_string().contains("F32 [3]"), "{error}");
         assert!(error.to_string().contains("[2]"), "{error}");
+    }
+
+    #[test]
+    fn a_graph_up_to_some_nodes_has_what_comes_before_them() {
+        let g = GraphBuilder::new();
+        let unused = g.constant("later", &[5.0]);
+        let x = g.constant("x", &[1.0, 2.0]) + g.constant("y", &[1.0, 2.0]);
+        let after = x * g.constant("z", &[3.0, 4.0]);
+        let graph = g.finish(&[after, unused]).unwrap();
+        let part = graph.up_to(&[x.id()]).unwrap();
+        let names: Vec<&str> = part.weights().iter().map(|w| w.name.as_str()).collect();
+        assert_eq!((names, part.outputs()), (vec!["later", "x", "y"], &[x.id()][..]));
+        assert_eq!(part.weight(part.node(x.id()).inputs[1]).unwrap().name, "y");
+        assert!(graph.up_to(&[NodeId(99)]).is_err());
+        assert!(graph.up_to(&vec![x.id(); 40]).unwrap_err().to_string().contains("at most 31"));
     }
 
     #[test]

@@ -18,7 +18,7 @@ mod tensor;
 mod value;
 
 pub use error::FormatError;
-pub use gguf::{Gguf, GgufWriter};
+pub use gguf::{Gguf, GgufStream, GgufWriter, TensorSpec};
 pub use metadata::Metadata;
 pub use safetensors::SafeTensors;
 pub use tensor::Tensor;

@@ -13,6 +13,7 @@ pub mod generate;
 mod llm;
 pub mod model;
 pub mod nn;
+pub mod quantize;
 pub mod tensor;
 pub mod text;
 pub mod weights;

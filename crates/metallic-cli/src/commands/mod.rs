@@ -4,10 +4,12 @@ pub(crate) mod bench;
 pub(crate) mod chat;
 pub(crate) mod completions;
 pub(crate) mod devices;
+pub(crate) mod imatrix;
 pub(crate) mod inspect;
 pub(crate) mod list;
 pub(crate) mod options;
 pub(crate) mod pull;
+pub(crate) mod quantize;
 pub(crate) mod rm;
 pub(crate) mod run;
 pub(crate) mod tool;
@@ -38,6 +40,10 @@ pub(crate) enum Command {
     Devices(devices::DevicesArgs),
     /// Show what is in a model file
     Inspect(inspect::InspectArgs),
+    /// Make a model smaller: a GGUF file with its weights in another type
+    Quantize(quantize::QuantizeArgs),
+    /// Find out which columns of a model's matrices matter, for `quantize --imatrix`
+    Imatrix(imatrix::ImatrixArgs),
     /// Use the parts of the engine one by one
     Tool(tool::ToolArgs),
     /// Fetch a model into the cache

@@ -50,8 +50,13 @@ fn every_bad_input_has_a_reason_and_a_hint() {
             "a list of messages",
         ),
         (&["tool", "template", "-m", &model, "--messages", "list.json"], "no chat template", "instruct"),
-        (&["tool", "quantize", "-m", "empty", "-t", "f16", "o.gguf"], "is a folder", "GGUF"),
-        (&["tool", "quantize", "-m", &model, "-t", "f16", "no/o.gguf"], "cannot write", "folder"),
+        (&["quantize", "empty", "o.gguf", "--type", "f16"], "has no config.json", "config.json"),
+        (&["quantize", &model, "no/o.gguf", "--type", "f16"], "cannot write", "folder"),
+        (
+            &["quantize", &model, "o.gguf", "--type", "q4_k_m", "--imatrix", &model],
+            "it is not an importance matrix",
+            "metallic imatrix",
+        ),
         (&["bench", "-m", &model, "-p", "600"], "context holds 512", "fewer"),
         (&["inspect", "text.gguf"], "not a GGUF file", "GGUF file"),
         (&["inspect", "cut.gguf"], "cut.gguf", "download it again"),
@@ -78,7 +83,6 @@ fn options_out_of_range_are_wrong_usage() {
         (&["tool", "generate", "--tokens", "1", "-n", "0"], "--max-tokens"),
         (&["tool", "logits"], "--tokens"),
         (&["tool", "tokenize"], "TEXT"),
-        (&["tool", "quantize", "-t", "q2_k", "o.gguf"], "q2_k"),
         (&["bench", "-p", "0"], "--prompt"),
         (&["bench", "-r", "0"], "--repetitions"),
     ];

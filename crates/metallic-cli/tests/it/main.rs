@@ -8,6 +8,7 @@ mod devices;
 mod disk;
 mod hub;
 mod pull;
+mod quantize;
 mod stop;
 mod support;
 mod tools;

@@ -116,7 +116,7 @@ fn a_quantised_model_is_smaller_and_predicts_almost_as_well() {
     {
         let out = machine.folder().join(format!("{kind}.gguf"));
         let path = out.to_str().unwrap();
-        let args = ["tool", "quantize", "-m", &stories(), "-t", kind, path];
+        let args = ["quantize", &stories(), path, "--pure", "--type", kind];
         machine.run(&args).ok();
         assert!(size(&out) * 10 < size(Path::new(&stories())) * 7, "{kind}");
         let after = perplexity(&machine, path, &text, &[]);

@@ -12,10 +12,22 @@ use crate::{
 #[test]
 fn every_help_text_has_examples() {
     let machine = Machine::without_hub();
-    let tools = ["tokenize", "detokenize", "template", "logits", "generate", "perplexity", "quantize"];
+    let tools = ["tokenize", "detokenize", "template", "logits", "generate", "perplexity"];
     let tools = tools.map(|tool| format!("tool {tool}"));
-    let commands =
-        ["run", "chat", "bench", "devices", "inspect", "tool", "pull", "list", "rm", "completions"];
+    let commands = [
+        "run",
+        "chat",
+        "bench",
+        "devices",
+        "inspect",
+        "quantize",
+        "imatrix",
+        "tool",
+        "pull",
+        "list",
+        "rm",
+        "completions",
+    ];
     for command in commands.into_iter().chain(tools.iter().map(String::as_str)) {
         for flag in ["-h", "--help"] {
             let args: Vec<&str> = command.split(' ').chain([flag]).collect();

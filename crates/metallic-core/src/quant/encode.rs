@@ -20,6 +20,20 @@ pub(super) fn blocks<const LEN: usize, const N: usize>(
     }
 }
 
+/// The same for an encoder that weighs errors; `importance` is one for each column of rows.
+pub(super) fn weighed<const LEN: usize, const N: usize>(
+    values: &[f32],
+    importance: Option<&[f32]>,
+    out: &mut [u8],
+    encode: impl Fn(&[f32; LEN], &[f32; LEN], &mut [u8; N]),
+) {
+    let columns = importance.map(|importance| importance.as_chunks().0);
+    for (i, (values, block)) in values.as_chunks().0.iter().zip(out.as_chunks_mut().0).enumerate() {
+        let importance = columns.map(|columns| &columns[i % columns.len()]);
+        encode(values, &super::search::weights(values, importance), block);
+    }
+}
+
 /// `f16` has an instruction for slices, which elements one by one would not use.
 pub(super) fn f16s(values: &[f32], out: &mut [u8]) {
     let mut run = [half::f16::ZERO; 256];
@@ -101,14 +115,14 @@ pub(super) fn q5_1(values: &[f32; 32], block: &mut [u8; 24]) {
 }
 
 /// Elements `i` and `i + 16` into the nibbles of byte `i`.
-fn nibbles(levels: &[u8; 32], out: &mut [u8]) {
+pub(super) fn nibbles(levels: &[u8; 32], out: &mut [u8]) {
     for (i, byte) in out.iter_mut().enumerate() {
         *byte = levels[i] & 15 | (levels[i + 16] & 15) << 4;
     }
 }
 
 /// Fifth bits into a word, the other four into nibbles.
-fn five_bits(levels: &[u8; 32], out: &mut [u8]) {
+pub(super) fn five_bits(levels: &[u8; 32], out: &mut [u8]) {
     let word = levels.iter().enumerate().fold(0, |word, (i, level)| word | u32::from(level >> 4) << i);
     out[..4].copy_from_slice(&word.to_le_bytes());
     nibbles(levels, &mut out[4..]);

@@ -1,4 +1,4 @@
-//! The meaning of every element type: bytes to `f32`, and the plain ways back.
+//! The meaning of every element type: bytes to `f32`, and the ways back.
 //!
 //! Blocks are little-endian. The formulas and their order of operations are those of ggml, so results are
 //! the same to the last bit. This code says what a format means; backends have faster forms of their own.
@@ -6,6 +6,10 @@
 mod block;
 mod decode;
 mod encode;
+mod fit;
+mod search;
+#[cfg(test)]
+mod tests;
 
 pub use block::Block;
 
@@ -27,6 +31,9 @@ pub enum QuantError {
     /// The two slices do not belong together; bytes are needed for begun blocks as well.
     #[error("{elements} elements of {dtype} in {found} bytes; needed are {needed_bytes} bytes, in whole blocks of {} elements", dtype.block_len())]
     Length { dtype: DType, elements: usize, found: usize, needed_bytes: usize },
+    /// Rows of so many columns are no whole blocks, or are not all there.
+    #[error("{elements} elements of {dtype} with an importance for each of {columns} columns; rows must be whole, and in blocks of {}", dtype.block_len())]
+    Importance { dtype: DType, elements: usize, columns: usize },
 }
 
 /// Decodes `bytes`, `out.len()` elements of `dtype`.
@@ -58,8 +65,8 @@ pub fn dequantize(dtype: DType, bytes: &[u8], out: &mut [f32]) -> Result<(), Qua
     Ok(())
 }
 
-/// Encodes `values` as `dtype`, each block by itself and each number to the nearest level, as ggml's
-/// reference does. The k-quants, whose good encoders search, have none here.
+/// Encodes `values` as `dtype`, each block by itself. Types of one scale a block are encoded as ggml's reference does, to
+/// the byte; the others search for scales that lose little.
 pub fn quantize(dtype: DType, values: &[f32], out: &mut [u8]) -> Result<(), QuantError> {
     check(dtype, values.len(), out.len())?;
     match dtype {
@@ -78,14 +85,61 @@ pub fn quantize(dtype: DType, values: &[f32], out: &mut [u8]) -> Result<(), Quan
         | DType::Q6K
         | DType::IQ4NL
         | DType::IQ4XS
-        | DType::MXFP4
-        | DType::I32
-        | DType::U32
-        | DType::U8 => {
+        | DType::MXFP4 => search(dtype, values, None, out),
+        DType::I32 | DType::U32 | DType::U8 => {
             return Err(QuantError::Unsupported { dtype, action: "made from floating-point numbers" });
         }
     }
     Ok(())
+}
+
+/// Encodes rows of `importance.len()` columns as `dtype`, so that errors count by the importance of their column: the mean
+/// square of what it is multiplied by. Numbers that are not in blocks, and those of `Q8_0`, are encoded as [`quantize`] does.
+///
+/// ```
+/// use metallic_core::{DType, quant};
+/// let mut out = [0; 18];
+/// let mut importance = [0.1; 32];
+/// importance[7] = 100.0;
+/// quant::quantize_by_importance(DType::Q4_0, &[0.3; 32], &importance, &mut out)?;
+/// # Ok::<(), quant::QuantError>(())
+/// ```
+pub fn quantize_by_importance(
+    dtype: DType,
+    values: &[f32],
+    importance: &[f32],
+    out: &mut [u8],
+) -> Result<(), QuantError> {
+    if !dtype.is_quantized() || dtype == DType::Q8_0 {
+        return quantize(dtype, values, out);
+    }
+    check(dtype, values.len(), out.len())?;
+    let columns = importance.len();
+    if columns == 0 || !columns.is_multiple_of(dtype.block_len()) || !values.len().is_multiple_of(columns) {
+        return Err(QuantError::Importance { dtype, elements: values.len(), columns });
+    }
+    search(dtype, values, Some(importance), out);
+    Ok(())
+}
+
+/// Encodes one of the types in blocks.
+fn search(dtype: DType, values: &[f32], importance: Option<&[f32]>, out: &mut [u8]) {
+    match dtype {
+        DType::Q4_0 => encode::weighed(values, importance, out, search::q4_0),
+        DType::Q4_1 => encode::weighed(values, importance, out, search::q4_1),
+        DType::Q5_0 => encode::weighed(values, importance, out, search::q5_0),
+        DType::Q5_1 => encode::weighed(values, importance, out, search::q5_1),
+        DType::Q2K => encode::weighed(values, importance, out, search::q2_k),
+        DType::Q3K => encode::weighed(values, importance, out, search::q3_k),
+        DType::Q4K => encode::weighed(values, importance, out, search::q4_k),
+        DType::Q5K => encode::weighed(values, importance, out, search::q5_k),
+        DType::Q6K => encode::weighed(values, importance, out, search::q6_k),
+        DType::IQ4NL => encode::weighed(values, importance, out, search::iq4_nl),
+        DType::IQ4XS => encode::weighed(values, importance, out, search::iq4_xs),
+        DType::MXFP4 => encode::weighed(values, importance, out, search::mxfp4),
+        DType::Q8_0 => encode::blocks(values, out, encode::q8_0),
+        DType::F32 | DType::F16 | DType::BF16 | DType::I32 | DType::U32 | DType::U8 => {}
+    }
 }
 
 /// `2^(e - 128)`, the scale of an `MXFP4` block.
@@ -102,87 +156,4 @@ fn check(dtype: DType, elements: usize, bytes: usize) -> Result<(), QuantError> 
     }
     let needed_bytes = elements.div_ceil(dtype.block_len()).saturating_mul(dtype.block_bytes());
     Err(QuantError::Length { dtype, elements, found: bytes, needed_bytes })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn integers_and_searching_encoders_are_refused_by_name() {
-        for dtype in [DType::I32, DType::U32, DType::U8] {
-            let error = dequantize(dtype, &vec![0; dtype.block_bytes()], &mut [0.0]).unwrap_err();
-            assert!(error.to_string().starts_with(dtype.name()), "{error}");
-        }
-        for dtype in
-            [DType::I32, DType::U32, DType::Q2K, DType::Q3K, DType::Q4K, DType::Q5K, DType::Q6K, DType::MXFP4]
-        {
-            let (values, mut bytes) = (vec![0.0; dtype.block_len()], vec![0; dtype.block_bytes()]);
-            let error = quantize(dtype, &values, &mut bytes).unwrap_err();
-            assert_eq!(error, QuantError::Unsupported { dtype, action: "made from floating-point numbers" });
-        }
-    }
-
-    #[test]
-    fn slices_that_do_not_belong_together_are_refused() {
-        for dtype in DType::all() {
-            let (elements, bytes) = (2 * dtype.block_len(), 2 * dtype.block_bytes());
-            let mut out = vec![0.0; elements];
-            for len in [0, bytes - 1, bytes + 1] {
-                let error = dequantize(dtype, &vec![0; len], &mut out).unwrap_err();
-                assert!(
-                    matches!(error, QuantError::Length { needed_bytes, .. } if needed_bytes == bytes),
-                    "{error}"
-                );
-            }
-        }
-        let error = dequantize(DType::Q8_0, &[0; 17], &mut [0.0; 16]).unwrap_err();
-        assert!(error.to_string().contains("blocks of 32"), "{error}");
-    }
-
-    #[test]
-    fn nothing_is_nothing() {
-        for dtype in DType::all().filter(|dtype| !matches!(dtype, DType::I32 | DType::U32 | DType::U8)) {
-            assert_eq!(dequantize(dtype, &[], &mut []), Ok(()));
-        }
-    }
-
-    #[test]
-    fn a_block_of_zeros_or_of_one_value_survives() {
-        for dtype in [DType::Q4_0, DType::Q4_1, DType::Q5_0, DType::Q5_1, DType::Q8_0] {
-            for value in [0.0, 1.0, -0.5] {
-                let values = [value; 32];
-                let mut bytes = vec![0; dtype.block_bytes()];
-                quantize(dtype, &values, &mut bytes).unwrap();
-                let mut out = [f32::NAN; 32];
-                dequantize(dtype, &bytes, &mut out).unwrap();
-                let error = out.iter().map(|v| (v - value).abs()).fold(0.0, f32::max);
-                assert!(error < 1e-3, "{dtype} {value}: {error}");
-            }
-        }
-    }
-
-    #[test]
-    fn halves_beyond_the_last_full_run_are_converted() {
-        let values: Vec<f32> = (0..300_i16).map(|i| f32::from(i - 150)).collect();
-        for dtype in [DType::F16, DType::BF16] {
-            let mut bytes = vec![0; 600];
-            quantize(dtype, &values, &mut bytes).unwrap();
-            let mut out = vec![0.0; 300];
-            dequantize(dtype, &bytes, &mut out).unwrap();
-            assert_eq!(out, values, "{dtype}");
-        }
-    }
-
-    #[test]
-    fn numbers_that_are_not_finite_encode_without_panic() {
-        let mut values = [1.0; 32];
-        (values[3], values[7], values[9]) = (f32::NAN, f32::INFINITY, f32::NEG_INFINITY);
-        for dtype in
-            [DType::F16, DType::BF16, DType::Q4_0, DType::Q4_1, DType::Q5_0, DType::Q5_1, DType::Q8_0]
-        {
-            let mut bytes = vec![0; dtype.bytes_for(32).unwrap()];
-            quantize(dtype, &values, &mut bytes).unwrap();
-        }
-    }
 }

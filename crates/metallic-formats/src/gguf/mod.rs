@@ -15,7 +15,7 @@ use crate::error::shown;
 use crate::map::map;
 use crate::{FormatError, Metadata, Tensor};
 
-pub use write::GgufWriter;
+pub use write::{GgufStream, GgufWriter, TensorSpec};
 
 const MAGIC: [u8; 4] = *b"GGUF";
 const ALIGNMENT_KEY: &str = "general.alignment";

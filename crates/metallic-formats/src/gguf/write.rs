@@ -7,6 +7,8 @@ use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use metallic_core::DType;
+
 use super::{ALIGNMENT_KEY, MAGIC, MAX_DIMS, MAX_KEY_LEN, alignment, value};
 use crate::tensor::byte_len;
 use crate::{FormatError, Metadata, Tensor, Value};
@@ -60,10 +62,59 @@ impl GgufWriter {
 
     /// Adds a tensor, refusing what a reader would refuse.
     pub fn add(&mut self, tensor: Tensor) -> Result<(), FormatError> {
+        let spec = TensorSpec { name: &tensor.name, dtype: tensor.dtype, shape: &tensor.shape };
+        let len = spec.checked(&mut self.names)?;
+        if len != tensor.data.len() {
+            let (found, needed) = (format!("{} bytes", tensor.data.len()), format!("{len} bytes"));
+            return Err(FormatError::tensor(UNNAMED, &tensor.name, "the data", found, needed));
+        }
+        self.tensors.push(tensor);
+        Ok(())
+    }
+
+    /// Writes the file at `path`, which appears complete or not at all: the bytes go to a temporary name
+    /// beside it first.
+    pub fn write(&self, path: &Path) -> Result<(), FormatError> {
+        let mut file = GgufStream::create(path, &self.metadata, self.specs())?;
+        for tensor in &self.tensors {
+            file.write(&tensor.data)?;
+        }
+        file.finish()
+    }
+
+    fn specs(&self) -> impl Iterator<Item = TensorSpec<'_>> {
+        self.tensors.iter().map(|t| TensorSpec { name: &t.name, dtype: t.dtype, shape: &t.shape })
+    }
+
+    /// The whole file in memory.
+    pub fn to_vec(&self) -> Result<Vec<u8>, FormatError> {
+        let Head { bytes: mut out, alignment, .. } = Head::new(&self.metadata, self.specs())?;
+        for tensor in &self.tensors {
+            out.extend_from_slice(&tensor.data);
+            out.resize(out.len() + padding(tensor.data.len(), alignment), 0);
+        }
+        Ok(out)
+    }
+}
+
+/// A tensor of a file whose data comes later.
+#[derive(Clone, Copy, Debug)]
+pub struct TensorSpec<'a> {
+    /// Its name.
+    pub name: &'a str,
+    /// Its element type.
+    pub dtype: DType,
+    /// Row-major, outermost axis first.
+    pub shape: &'a [usize],
+}
+
+impl TensorSpec<'_> {
+    /// How many bytes it takes; an error for what a reader would refuse, or what has a name of these.
+    fn checked(&self, names: &mut HashSet<String>) -> Result<usize, FormatError> {
+        let TensorSpec { name, dtype, shape } = *self;
         let fail = |what, found: String, needed: String| {
-            Err(FormatError::tensor(UNNAMED, &tensor.name, what, found, needed))
+            Err(FormatError::tensor(UNNAMED, name, what, found, needed))
         };
-        let Tensor { name, dtype, shape, data } = &tensor;
         if name.is_empty() {
             return fail("the name", "empty".into(), "a name".into());
         }
@@ -73,64 +124,101 @@ impl GgufWriter {
         if !(1..=MAX_DIMS).contains(&shape.len()) || shape.contains(&0) {
             return fail("the shape", format!("{shape:?}"), "1 to 4 axes of 1 or more".into());
         }
-        match byte_len(*dtype, shape) {
-            Some(len) if len == data.len() => {}
-            Some(len) => return fail("the data", format!("{} bytes", data.len()), format!("{len} bytes")),
-            None => {
-                let needed = format!("rows in blocks of {} that can be addressed", dtype.block_len());
-                return fail("the shape", format!("{shape:?}"), needed);
-            }
-        }
-        if !self.names.insert(name.clone()) {
+        let Some(len) = byte_len(dtype, shape) else {
+            let needed = format!("rows in blocks of {} that can be addressed", dtype.block_len());
+            return fail("the shape", format!("{shape:?}"), needed);
+        };
+        if !names.insert(name.to_owned()) {
             return Err(FormatError::duplicate(UNNAMED, "tensor", name));
         }
-        self.tensors.push(tensor);
-        Ok(())
+        Ok(len)
     }
+}
 
-    /// Writes the file at `path`, which appears complete or not at all: the bytes go to a temporary name
-    /// beside it first.
-    pub fn write(&self, path: &Path) -> Result<(), FormatError> {
+/// A GGUF file that is written one tensor after the other, so that only one need be in memory. It appears complete or not at
+/// all: until [`GgufStream::finish`] its bytes are under a temporary name beside it.
+pub struct GgufStream {
+    path: PathBuf,
+    temporary: Temporary,
+    out: BufWriter<File>,
+    alignment: usize,
+    /// Bytes of the tensors to come, the next one last.
+    expected: Vec<usize>,
+}
+
+impl GgufStream {
+    /// Begins the file at `path` with its metadata and the descriptions of all its tensors.
+    pub fn create<'a>(
+        path: &Path,
+        metadata: &Metadata,
+        tensors: impl Iterator<Item = TensorSpec<'a>>,
+    ) -> Result<GgufStream, FormatError> {
         let fail = |reason| FormatError::io(path, "write", reason);
-        let head = self.head()?;
+        let Head { bytes, alignment, mut lengths } = Head::new(metadata, tensors)?;
+        lengths.reverse();
         let Some(name) = path.file_name() else {
             return Err(fail(io::Error::new(io::ErrorKind::InvalidInput, "this path has no file name")));
         };
         let temporary = Temporary::beside(path, name);
         let file = OpenOptions::new().write(true).create_new(true).open(&temporary.0).map_err(fail)?;
         let mut out = BufWriter::with_capacity(1 << 20, file);
-        let finish =
-            |out: BufWriter<File>| out.into_inner().map_err(io::IntoInnerError::into_error)?.sync_all();
-        self.emit(&head, &mut out).and_then(|()| finish(out)).map_err(fail)?;
-        fs::rename(&temporary.0, path).map_err(fail)
+        out.write_all(&bytes).map_err(fail)?;
+        Ok(GgufStream { path: path.to_owned(), temporary, out, alignment, expected: lengths })
     }
 
-    /// The whole file in memory.
-    pub fn to_vec(&self) -> Result<Vec<u8>, FormatError> {
-        let head = self.head()?;
-        let mut out = Vec::new();
-        let fail = |reason| FormatError::Io { file: UNNAMED.into(), action: "write", reason };
-        self.emit(&head, &mut out).map_err(fail)?;
-        Ok(out)
+    fn io(&self, reason: io::Error) -> FormatError {
+        FormatError::io(&self.path, "write", reason)
     }
 
-    fn emit(&self, head: &Head, out: &mut impl Write) -> io::Result<()> {
-        out.write_all(&head.bytes)?;
-        for tensor in &self.tensors {
-            out.write_all(&tensor.data)?;
-            out.write_all(&vec![0; padding(tensor.data.len(), head.alignment)])?;
+    /// Writes the data of the next tensor.
+    pub fn write(&mut self, data: &[u8]) -> Result<(), FormatError> {
+        let expected = self.expected.pop().unwrap_or_default();
+        if data.len() != expected {
+            let reason = format!("a tensor has {} bytes and was announced with {expected}", data.len());
+            return Err(self.io(io::Error::new(io::ErrorKind::InvalidInput, reason)));
         }
-        Ok(())
+        let padding = vec![0; padding(data.len(), self.alignment)];
+        let written = self.out.write_all(data).and_then(|()| self.out.write_all(&padding));
+        written.map_err(|reason| self.io(reason))
     }
 
-    /// Everything before the data section, padding included.
-    fn head(&self) -> Result<Head, FormatError> {
-        let alignment = alignment(&self.metadata)?;
+    /// Gives the file its name.
+    pub fn finish(mut self) -> Result<(), FormatError> {
+        if !self.expected.is_empty() {
+            let reason = format!("{} of its tensors were not written", self.expected.len());
+            return Err(self.io(io::Error::new(io::ErrorKind::InvalidInput, reason)));
+        }
+        let done = self.out.flush().and_then(|()| self.out.get_ref().sync_all());
+        done.and_then(|()| fs::rename(&self.temporary.0, &self.path)).map_err(|reason| self.io(reason))
+    }
+}
+
+impl std::fmt::Debug for GgufStream {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "GgufStream(`{}`, {} tensors to come)", self.path.display(), self.expected.len())
+    }
+}
+
+/// Everything before the data section, padding included.
+struct Head {
+    bytes: Vec<u8>,
+    alignment: usize,
+    /// Bytes of each tensor.
+    lengths: Vec<usize>,
+}
+
+impl Head {
+    fn new<'a>(
+        metadata: &Metadata,
+        tensors: impl Iterator<Item = TensorSpec<'a>>,
+    ) -> Result<Head, FormatError> {
+        let alignment = alignment(metadata)?;
+        let tensors: Vec<TensorSpec<'_>> = tensors.collect();
         let mut out = MAGIC.to_vec();
         out.extend(3_u32.to_le_bytes());
-        out.extend((self.tensors.len() as u64).to_le_bytes());
-        out.extend((self.metadata.len() as u64).to_le_bytes());
-        for (key, given) in self.metadata.iter() {
+        out.extend((tensors.len() as u64).to_le_bytes());
+        out.extend((metadata.len() as u64).to_le_bytes());
+        for (key, given) in metadata.iter() {
             if key.len() > MAX_KEY_LEN {
                 let found = format!("under a key of {} bytes", key.len());
                 let needed = format!("a key of at most {MAX_KEY_LEN} bytes");
@@ -144,26 +232,23 @@ impl GgufWriter {
                 value::write(&mut out, given);
             }
         }
-        let mut offset = 0;
-        for tensor in &self.tensors {
-            value::string(&mut out, &tensor.name);
+        let (mut offset, mut names, mut lengths) = (0, HashSet::new(), Vec::new());
+        for tensor in tensors {
+            let len = tensor.checked(&mut names)?;
+            lengths.push(len);
+            value::string(&mut out, tensor.name);
             out.extend((tensor.shape.len() as u32).to_le_bytes());
             for axis in tensor.shape.iter().rev() {
                 out.extend((*axis as u64).to_le_bytes());
             }
-            // `add` refused the types without an id.
+            // Types without an id were refused.
             out.extend(tensor.dtype.ggml_id().unwrap_or_default().to_le_bytes());
             out.extend((offset as u64).to_le_bytes());
-            offset += tensor.data.len() + padding(tensor.data.len(), alignment);
+            offset += len + padding(len, alignment);
         }
         out.resize(out.len() + padding(out.len(), alignment), 0);
-        Ok(Head { bytes: out, alignment })
+        Ok(Head { bytes: out, alignment, lengths })
     }
-}
-
-struct Head {
-    bytes: Vec<u8>,
-    alignment: usize,
 }
 
 /// A file name that is removed again unless it was renamed away.

@@ -1,7 +1,9 @@
 //! GGUF files: what is written is read back, in both versions, and appears whole or not at all.
 
 use metallic_core::{Bytes, DType};
-use metallic_formats::{Array, FormatError, Gguf, GgufWriter, Tensor, Value};
+use metallic_formats::{
+    Array, FormatError, Gguf, GgufStream, GgufWriter, Metadata, Tensor, TensorSpec, Value,
+};
 use proptest::prelude::*;
 
 fn tensor(name: &str, dtype: DType, shape: &[usize]) -> Tensor {
@@ -122,6 +124,31 @@ fn a_failed_write_leaves_nothing() {
 
     let error = sample().write(&folder.path().join("no/such/folder.gguf")).unwrap_err();
     assert!(error.to_string().contains("folder.gguf`: cannot write: "), "{error}");
+}
+
+#[test]
+fn a_stream_is_a_file_when_all_that_was_announced_is_there() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("s.gguf");
+    let parts = [tensor("a", DType::F16, &[3, 5]), tensor("b", DType::Q4K, &[2, 512])];
+    let begin = || {
+        let specs = parts.iter().map(|t| TensorSpec { name: &t.name, dtype: t.dtype, shape: &t.shape });
+        GgufStream::create(&path, &Metadata::empty("s"), specs).unwrap()
+    };
+    let mut stream = begin();
+    assert!(stream.write(&[0; 7]).unwrap_err().to_string().contains("announced with 30"));
+    assert!(begin().finish().unwrap_err().to_string().contains("2 of its tensors"));
+    drop(stream);
+    assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0);
+    let mut stream = begin();
+    for part in &parts {
+        stream.write(&part.data).unwrap();
+    }
+    stream.finish().unwrap();
+    let file = Gguf::open(&path).unwrap();
+    for part in &parts {
+        assert_eq!(file.require(&part.name).unwrap().data[..], part.data[..]);
+    }
 }
 
 #[test]

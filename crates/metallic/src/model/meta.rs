@@ -1,6 +1,8 @@
 //! One view over what files say about a model: GGUF metadata, and `config.json` as transformers 4 and 5 write it.
 
-use metallic_formats::{FormatError, Metadata, Value as GgufValue};
+use std::cell::RefCell;
+
+use metallic_formats::{Array, FormatError, Metadata, Value as GgufValue};
 use serde_json::{Map, Value};
 
 use super::ModelError;
@@ -50,10 +52,12 @@ pub trait Field<'a>: Sized {
     fn gguf(metadata: &'a Metadata, key: &str) -> Result<Option<Self>, FormatError>;
     /// Reads it from JSON; `None` where the value is of another type.
     fn json(value: &'a Value) -> Option<Self>;
+    /// What a GGUF file has for it.
+    fn to_gguf(&self) -> GgufValue;
 }
 
 macro_rules! field {
-    ($type:ty, $needed:literal, $gguf:expr, $json:expr) => {
+    ($type:ty, $needed:literal, $gguf:expr, $json:expr, $value:expr) => {
         impl<'a> Field<'a> for $type {
             const NEEDED: &'static str = $needed;
 
@@ -63,6 +67,10 @@ macro_rules! field {
 
             fn json(value: &'a Value) -> Option<Self> {
                 $json(value)
+            }
+
+            fn to_gguf(&self) -> GgufValue {
+                $value(self)
             }
         }
     };
@@ -76,11 +84,17 @@ fn whole(value: &Value) -> Option<usize> {
     value.as_u64()?.try_into().ok()
 }
 
-field!(usize, "a whole number", Metadata::opt_usize, whole);
-field!(f32, "a number", Metadata::opt_f32, |v: &Value| v.as_f64().map(|n| n as f32));
-field!(bool, "true or false", Metadata::opt_bool, Value::as_bool);
-field!(&'a str, "a string", Metadata::opt_str, Value::as_str);
-field!(Vec<f32>, "a list of numbers", Metadata::opt_f32s, |v| list(v, <f32 as Field>::json));
+field!(usize, "a whole number", Metadata::opt_usize, whole, |n: &usize| GgufValue::U32(*n as u32));
+field!(f32, "a number", Metadata::opt_f32, |v: &Value| v.as_f64().map(|n| n as f32), |v: &f32| {
+    GgufValue::F32(*v)
+});
+field!(bool, "true or false", Metadata::opt_bool, Value::as_bool, |v: &bool| GgufValue::Bool(*v));
+field!(&'a str, "a string", Metadata::opt_str, Value::as_str, |v: &&str| GgufValue::String((*v).to_owned()));
+field!(Vec<f32>, "a list of numbers", Metadata::opt_f32s, |v| list(v, <f32 as Field>::json), |v: &Vec<
+    f32,
+>| {
+    GgufValue::Array(Array::F32(v.clone()))
+});
 field!(
     Vec<usize>,
     "a list of whole numbers",
@@ -95,7 +109,8 @@ field!(
             |list: Vec<i32>| list.into_iter().map(|n| usize::try_from(n).map_err(|_| negative(n))).collect();
         metadata.opt_i32s(key)?.map(counts).transpose()
     },
-    |v| list(v, whole)
+    |v| list(v, whole),
+    |v: &Vec<usize>| GgufValue::Array(Array::I32(v.iter().map(|n| *n as i32).collect()))
 );
 field!(
     Vec<&'a str>,
@@ -103,7 +118,8 @@ field!(
     |metadata: &'a Metadata, key: &str| {
         Ok(metadata.opt_strings(key)?.map(|list| list.iter().map(String::as_str).collect()))
     },
-    |v| list(v, Value::as_str)
+    |v| list(v, Value::as_str),
+    |v: &Vec<&str>| GgufValue::Array(Array::Strings(v.iter().map(|s| (*s).to_owned()).collect()))
 );
 
 #[derive(Clone, Debug)]
@@ -123,7 +139,12 @@ pub struct Meta<'a> {
     file: &'a str,
     architecture: &'a str,
     section: Section<'a>,
+    /// What was read, under the names that GGUF files have for it.
+    found: Option<&'a Found>,
 }
+
+/// Values by the names that GGUF files have for them, in the order they were read.
+pub(crate) type Found = RefCell<Vec<(&'static str, GgufValue)>>;
 
 /// Where a larger model keeps what is about its model of text.
 const TEXT: &str = "text_config";
@@ -132,13 +153,13 @@ const ARCHITECTURE: Key = Key::new("general.architecture", "model_type");
 impl<'a> Meta<'a> {
     /// The metadata of the GGUF file called `file`.
     pub fn gguf(file: &'a str, metadata: &'a Metadata) -> Result<Meta<'a>, ModelError> {
-        Meta::named(Meta { file, architecture: "", section: Section::Gguf(metadata) })
+        Meta::named(Meta { file, architecture: "", section: Section::Gguf(metadata), found: None })
     }
 
     /// The `config.json` called `file`.
     pub fn json(file: &'a str, map: &'a Map<String, Value>) -> Result<Meta<'a>, ModelError> {
         let section = Section::Json { map: Some(map), path: String::new() };
-        Meta::named(Meta { file, architecture: "", section })
+        Meta::named(Meta { file, architecture: "", section, found: None })
     }
 
     /// The `config.json` of a model, or of the model of text in a larger one where none of these families is called as the
@@ -155,6 +176,11 @@ impl<'a> Meta<'a> {
         }
         let text = Meta::named(whole.within(TEXT)?)?;
         Ok(if known(&text) { text } else { whole })
+    }
+
+    /// The same, which notes what is read of it.
+    pub(crate) fn noting(self, found: &'a Found) -> Meta<'a> {
+        Meta { found: Some(found), ..self }
     }
 
     fn named(meta: Meta<'a>) -> Result<Meta<'a>, ModelError> {
@@ -199,7 +225,10 @@ impl<'a> Meta<'a> {
                     map.and_then(|map| lookup(map, name)).map(read).transpose()?
                 }
             };
-            if found.is_some() {
+            if let Some(value) = &found {
+                if let (Some(notes), Some(name)) = (self.found, key.spellings(Naming::Gguf).next()) {
+                    notes.borrow_mut().push((name, value.to_gguf()));
+                }
                 return Ok(found);
             }
         }

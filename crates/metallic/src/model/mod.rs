@@ -6,6 +6,7 @@ mod deepseek;
 mod error;
 mod exaone4;
 mod falcon_h1;
+mod folder;
 mod gemma;
 mod glm4;
 mod gpt2;
@@ -40,7 +41,9 @@ use serde_json::{Map, Value};
 
 pub use config::Config;
 pub use error::ModelError;
+pub(crate) use folder::Folder;
 pub use meta::{Field, Key, Meta, Naming};
+pub(crate) use rope::yarn_magnitude;
 pub use rope::{RopeConfig, RopeScaling};
 
 use crate::text::{ChatTemplate, TemplateSources, TextError, Tokenizer};

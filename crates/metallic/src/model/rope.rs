@@ -160,7 +160,7 @@ pub(super) fn yarn_sharpening(meta: &Meta<'_>) -> Result<f32, ModelError> {
 }
 
 /// What YaRN multiplies attention by, for contexts of so many times the original.
-pub(super) fn yarn_magnitude(factor: f32, by: f32) -> f32 {
+pub(crate) fn yarn_magnitude(factor: f32, by: f32) -> f32 {
     if factor <= 1.0 { 1.0 } else { 0.1 * by * factor.ln() + 1.0 }
 }
 

@@ -31,6 +31,7 @@ mod vocab;
 pub use error::TextError;
 pub use hf::HfFiles;
 pub use marks::MarkGuard;
+pub(crate) use pre::{GPT2_PATTERN, name_of as pre_tokenizer_name};
 pub use reasoning::{Piece, ReasoningFormat, ReasoningSplitter};
 pub use stop::StopMatcher;
 pub use stream::StreamDecoder;

@@ -144,6 +144,30 @@ pub(super) fn by_name(name: &str) -> Result<PreTokenizer, TextError> {
     })
 }
 
+/// The name that GGUF files have for these patterns.
+pub(crate) fn name_of(patterns: &[String]) -> Option<&'static str> {
+    const NAMES: [&str; 14] = [
+        "gpt-2",
+        "llama-bpe",
+        "qwen2",
+        "qwen35",
+        "smollm",
+        "tekken",
+        "gpt-4o",
+        "deepseek-llm",
+        "deepseek-coder",
+        "deepseek-v3",
+        "tiny_aya",
+        "bailingmoe",
+        "seed-coder",
+        "exaone-moe",
+    ];
+    NAMES.into_iter().find(|name| by_name(name).is_ok_and(|pre| pre.patterns == patterns))
+}
+
+/// The pattern of GPT-2 as it is written.
+pub(crate) const GPT2_PATTERN: &str = GPT2;
+
 /// The pattern of GPT-2, which `tokenizer.json` files mean by `ByteLevel` with `use_regex`.
 pub(super) fn gpt2() -> Result<Pattern, TextError> {
     Pattern::regex(GPT2)

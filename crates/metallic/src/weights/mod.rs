@@ -57,8 +57,18 @@ pub(crate) struct Ledger<'f> {
     state: RefCell<State>,
 }
 
+/// A weight that a model took: how it is made, of which item.
+#[derive(Clone, Debug)]
+pub(crate) struct Part {
+    /// What comes before names, in this file and in GGUF files.
+    pub(crate) prefix: String,
+    pub(crate) gguf_prefix: String,
+    pub(crate) recipe: Recipe,
+}
+
 #[derive(Default)]
 struct State {
+    parts: Vec<Part>,
     used: BTreeMap<String, Vec<Used>>,
     error: Option<ModelError>,
 }
@@ -79,7 +89,25 @@ impl<'f> Ledger<'f> {
     }
 
     pub(crate) fn source<'g>(&self, graph: &'g GraphBuilder) -> WeightSource<'_, 'g> {
-        WeightSource { graph, ledger: self, prefix: String::new() }
+        WeightSource { graph, ledger: self, prefix: String::new(), gguf_prefix: String::new() }
+    }
+
+    /// Every weight that was taken.
+    pub(crate) fn parts(&self) -> Vec<Part> {
+        self.state.borrow().parts.clone()
+    }
+
+    /// What a part is made into.
+    pub(crate) fn make(&self, part: &Part) -> Result<Tensor, ModelError> {
+        let builder = GraphBuilder::new();
+        let source = WeightSource { prefix: part.prefix.clone(), ..self.source(&builder) };
+        source.make(&part.recipe, None).map(|made| made.tensor).map_err(|fault| {
+            let file = self.file.clone();
+            match fault {
+                Fault::Missing { name } => ModelError::Missing { file, name, needed: String::new() },
+                Fault::Unfit { name, found, needed } => ModelError::Mismatch { file, name, found, needed },
+            }
+        })
     }
 
     fn mark(&self, used: Vec<Used>) {
@@ -91,7 +119,7 @@ impl<'f> Ledger<'f> {
 
     /// Nothing was missing or misshapen, and every row of every tensor was read.
     pub(crate) fn finish(self) -> Result<(), ModelError> {
-        let State { used, error } = self.state.into_inner();
+        let State { used, error, .. } = self.state.into_inner();
         if let Some(error) = error {
             return Err(error);
         }
@@ -133,6 +161,8 @@ pub struct WeightSource<'a, 'g> {
     graph: &'g GraphBuilder,
     ledger: &'a Ledger<'a>,
     prefix: String,
+    /// What the prefix is in GGUF files.
+    gguf_prefix: String,
 }
 
 impl<'a, 'g> WeightSource<'a, 'g> {
@@ -151,13 +181,20 @@ impl<'a, 'g> WeightSource<'a, 'g> {
             let mut after = self.ledger.tensors.range(prefix.clone()..);
             after.next().is_some_and(|(name, _)| name.starts_with(prefix))
         };
-        WeightSource { prefix: prefixes.find(there).unwrap_or(first), ..*self }
+        let gguf = group.spellings(Naming::Gguf).next().unwrap_or_default();
+        let gguf_prefix = format!("{}{gguf}.{i}.", self.gguf_prefix);
+        WeightSource { prefix: prefixes.find(there).unwrap_or(first), gguf_prefix, ..*self }
     }
 
     /// A weight of this shape. Matrices may be of any weight type, vectors only of floats.
     pub fn weight(&self, recipe: impl Into<Recipe>, shape: Shape) -> Var<'g> {
-        let weight = self.make(&recipe.into(), None).and_then(|made| {
+        let recipe = recipe.into();
+        let weight = self.make(&recipe, None).and_then(|made| {
             self.ledger.mark(made.used);
+            if self.ledger.naming == Naming::HuggingFace {
+                let (prefix, gguf_prefix) = (self.prefix.clone(), self.gguf_prefix.clone());
+                self.ledger.state.borrow_mut().parts.push(Part { prefix, gguf_prefix, recipe });
+            }
             fit(made.tensor, shape)
         });
         self.graph.weight(weight.unwrap_or_else(|fault| {

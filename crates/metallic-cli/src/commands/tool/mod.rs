@@ -3,7 +3,6 @@
 mod generate;
 mod logits;
 mod perplexity;
-mod quantize;
 mod template;
 mod text;
 mod tokenize;
@@ -35,8 +34,6 @@ enum Tool {
     Generate(generate::GenerateArgs),
     /// Measure how well a model predicts a text
     Perplexity(perplexity::PerplexityArgs),
-    /// Write a GGUF file with its weights in another type
-    Quantize(quantize::QuantizeArgs),
 }
 
 /// What compares numbers takes the cache that rounds nothing, unless told otherwise.
@@ -58,6 +55,5 @@ pub(crate) fn run(args: &ToolArgs, ui: Ui) -> anyhow::Result<()> {
         Tool::Logits(args) => logits::run(args, ui),
         Tool::Generate(args) => generate::run(args, ui),
         Tool::Perplexity(args) => perplexity::run(args, ui),
-        Tool::Quantize(args) => quantize::run(args, ui),
     }
 }
