@@ -9,7 +9,6 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 mod backend;
 mod cache;
 mod command;
-#[cfg(any(test, feature = "soft", target_os = "macos"))]
 #[cfg_attr(not(any(test, target_os = "macos")), allow(dead_code))]
 mod driver;
 mod error;

@@ -57,7 +57,7 @@ pub(super) fn choose<'a>(paths: &[&'a str], pick: &Pick) -> Result<Choice<'a>, N
         return Err(NoChoice { problem, files: ggufs.into_iter().map(str::to_owned).collect() });
     };
     if let Some(parts) = split_count(path) {
-        let problem = format!("has `{path}` only split into {parts} files, which cannot be read");
+        let problem = format!("has `{path}` only split into {parts} files; fetch them and give the first");
         let whole = ggufs.into_iter().filter(|path| split_count(path).is_none());
         return Err(NoChoice { problem, files: whole.map(str::to_owned).collect() });
     }

@@ -22,6 +22,9 @@ const ALIGNMENT_KEY: &str = "general.alignment";
 const DEFAULT_ALIGNMENT: usize = 32;
 /// Far above any page size; a file that asks for more is broken.
 const MAX_ALIGNMENT: usize = 1 << 20;
+/// Of a model split into files: how many, and which one this is, from 0 on.
+const SPLIT_COUNT: &str = "split.count";
+const SPLIT_NUMBER: &str = "split.no";
 const MAX_DIMS: usize = 4;
 const MAX_KEY_LEN: usize = 65535;
 
@@ -39,9 +42,42 @@ pub struct Gguf {
 }
 
 impl Gguf {
-    /// Maps and checks the file at `path`.
+    /// Maps and checks the file at `path`; of a model split into several (`x-00001-of-00003.gguf`), all of them.
     pub fn open(path: &Path) -> Result<Gguf, FormatError> {
-        Gguf::parse(&path.display().to_string(), map(path)?)
+        let open = |path: &Path| Gguf::parse(&path.display().to_string(), map(path)?);
+        let mut first = open(path)?;
+        let count = first.metadata.opt_usize(SPLIT_COUNT)?.unwrap_or(1);
+        if count <= 1 {
+            return Ok(first);
+        }
+        let number = first.metadata.opt_usize(SPLIT_NUMBER)?.unwrap_or(0);
+        if number != 0 {
+            let needed = "the first one: it names the rest";
+            let found = format!("{number}, so this is file {} of {count}", number + 1);
+            return Err(FormatError::key(first.metadata.file(), SPLIT_NUMBER, found, needed));
+        }
+        for part in 2..=count {
+            let end = format!("-00001-of-{count:05}.gguf");
+            let name =
+                path.file_name().and_then(|name| name.to_str()).and_then(|name| name.strip_suffix(&end));
+            let Some(name) = name else {
+                let needed = format!("1, or a file whose name ends with `{end}`");
+                return Err(FormatError::key(first.metadata.file(), SPLIT_COUNT, count, needed));
+            };
+            first.join(open(&path.with_file_name(format!("{name}-{part:05}-of-{count:05}.gguf")))?)?;
+        }
+        Ok(first)
+    }
+
+    /// Takes the tensors of another part of the same model.
+    fn join(&mut self, part: Gguf) -> Result<(), FormatError> {
+        for tensor in part.tensors {
+            if self.index.insert(tensor.name.clone(), self.tensors.len()).is_some() {
+                return Err(FormatError::duplicate(part.metadata.file(), "tensor", &tensor.name));
+            }
+            self.tensors.push(tensor);
+        }
+        Ok(())
     }
 
     /// Checks `bytes`, the contents of the file called `file_name` in errors.

@@ -215,3 +215,35 @@ fn the_writer_refuses_what_the_reader_would() {
     let error = writer.to_vec().unwrap_err().to_string();
     assert!(error.contains("`general.alignment` is u32 48, needed a power of two"), "{error}");
 }
+
+/// Part `number` of `count` of a model, with one tensor of this name.
+fn part(folder: &std::path::Path, number: u16, count: u16, name: &str) {
+    let mut writer = GgufWriter::new();
+    writer.insert("general.architecture", "llama");
+    writer.insert("split.count", count).insert("split.no", number);
+    writer.add(tensor(name, DType::F16, &[2, 3])).unwrap();
+    writer.write(&folder.join(format!("m-{:05}-of-{count:05}.gguf", number + 1))).unwrap();
+}
+
+#[test]
+fn the_files_of_a_split_model_are_one() {
+    let folder = tempfile::tempdir().unwrap();
+    for (number, name) in [(0, "a"), (1, "b"), (2, "c")] {
+        part(folder.path(), number, 3, name);
+    }
+    let first = folder.path().join("m-00001-of-00003.gguf");
+    let names = |file: &Gguf| file.tensors().map(|t| t.name.clone()).collect::<Vec<_>>().concat();
+    let file = Gguf::open(&first).unwrap();
+    assert_eq!(names(&file), "abc");
+    assert_eq!(file.require("c").unwrap().shape, [2, 3]);
+    let complain = |path: &std::path::Path| Gguf::open(path).unwrap_err().to_string();
+    let error = complain(&folder.path().join("m-00002-of-00003.gguf"));
+    assert!(error.contains("file 2 of 3") && error.contains("the first one"), "{error}");
+    part(folder.path(), 2, 3, "a");
+    assert!(complain(&first).contains("`a` is there twice"), "{}", complain(&first));
+    std::fs::remove_file(folder.path().join("m-00002-of-00003.gguf")).unwrap();
+    assert!(complain(&first).contains("m-00002-of-00003.gguf"), "{}", complain(&first));
+    std::fs::rename(&first, folder.path().join("model.gguf")).unwrap();
+    let error = complain(&folder.path().join("model.gguf"));
+    assert!(error.contains("ends with `-00001-of-00003.gguf`"), "{error}");
+}
