@@ -31,9 +31,6 @@ pub(super) trait Format {
     /// Whether a scale is the upper half of an f32 rather than an `f16`.
     const BRAIN: bool;
 
-    /// Whether unpacked values, less 128, are signed bytes: 8 bits in use.
-    const WIDE: bool = Self::OFFSET == 128;
-
     /// Bytes of values in a group of 16 rows.
     const GROUP_BYTES: usize = Self::BITS * 64;
     /// Groups that share one block of scales.

@@ -167,6 +167,7 @@ fn scale(n: u32) -> Launch {
         threads: [64, 1, 1],
         threadgroup_bytes: 64 * 4,
         work: 0,
+        bytewise: false,
     }
 }
 

@@ -45,6 +45,12 @@ unsafe fn unpack<Q: Format>(w: *const u8, j: usize, h: usize) -> __m256i {
     }
 }
 
+/// Whether values, less 128, are signed bytes: 8 bits are in use.
+#[inline(always)]
+fn wide<Q: Format>() -> bool {
+    Q::OFFSET == 128
+}
+
 /// The sum of 16 signed bytes.
 ///
 /// # Safety
@@ -162,7 +168,7 @@ impl Lanes for Avx2 {
             let ones = _mm256_set1_epi16(1);
             let mut acc = [[[zero; 2]; 2]; T];
             // Values of 8 bits are taken as signed below, which is their offset of 128.
-            if Q::OFFSET != 0 && !Q::WIDE {
+            if Q::OFFSET != 0 && !wide::<Q>() {
                 let (low, high) = (i32::from(-Q::OFFSET) & 0xffff, i32::from(-Q::OFFSET) << 16);
                 for t in 0..T {
                     let sums = _mm256_set1_epi32(sums(x[t]));
@@ -176,7 +182,7 @@ impl Lanes for Avx2 {
             }
             // How many products of pairs fit in 16 bits: 2 · 127 · (2^BITS - 1) each, or the largest of a table.
             let run = match Q::BITS {
-                _ if Q::WIDE => 1,
+                _ if wide::<Q>() => 1,
                 4 if Q::HALVES == 1 && Q::TABLE.is_none() => 8,
                 4 | 5 => 4,
                 6 => 2,
@@ -189,7 +195,7 @@ impl Lanes for Avx2 {
                         let v = unpack::<Q>(w, $j, h);
                         for t in 0..T {
                             let quad = _mm256_set1_epi32(quad(x[t], $j));
-                            let product = if Q::WIDE {
+                            let product = if wide::<Q>() {
                                 let v = _mm256_xor_si256(v, _mm256_set1_epi8(-128));
                                 _mm256_maddubs_epi16(_mm256_abs_epi8(v), _mm256_sign_epi8(quad, v))
                             } else {
