@@ -4,7 +4,7 @@ use std::{fs, path::Path};
 
 use metallic_testkit::{
     data,
-    golden::{EXACT, Expected, max_diff},
+    golden::{Expected, exact, max_diff},
 };
 use serde_json::Value;
 
@@ -50,7 +50,7 @@ fn a_folder_becomes_a_file_that_gives_the_same_answers() {
         for prompt in expected.prompts.iter().filter(|prompt| prompt.token_ids.len() <= context as usize) {
             let found = logits(&machine, out, &list(&prompt.token_ids));
             let off = max_diff(&found, &prompt.last_logits);
-            assert!(off < EXACT.max_abs, "{}: {off}", folder.display());
+            assert!(off < exact(&folder).max_abs, "{}: {off}", folder.display());
         }
         converted += 1;
     }

@@ -9,7 +9,7 @@ use metallic_formats::{Metadata, SafeTensors, Tensor, Value};
 
 use super::meta::Found;
 use super::{Config, FAMILIES, Family, Key, Meta, ModelError, Naming, Results, RopeConfig, read_json};
-use crate::weights::{Ledger, Part, Recipe};
+use crate::weights::{Ledger, Packing, Part, Recipe};
 
 const QUERY_SCALE: Key = Key::new("", "query_pre_attn_scalar");
 
@@ -18,6 +18,7 @@ const QUERY_SCALE: Key = Key::new("", "query_pre_attn_scalar");
 pub(crate) struct Folder {
     file: String,
     tensors: SafeTensors,
+    packing: Packing,
     /// Its hyper-parameters.
     pub(crate) config: Config,
     /// What `q · k` is divided by the root of, where `config.json` says it; GGUF has no place for that.
@@ -52,7 +53,9 @@ impl Folder {
         let query_scale = meta.opt(QUERY_SCALE)?;
         let tensors = SafeTensors::open(path)?;
         let builder = GraphBuilder::new();
-        let ledger = Ledger::new(Naming::HuggingFace, name.clone(), tensors.tensors());
+        let packing = Packing::read(&Meta::json(&file, &map)?)?;
+        let ledger =
+            Ledger::new(Naming::HuggingFace, name.clone(), tensors.tensors()).packed(packing.clone());
         let Results { logits, .. } = decoder.forward(&ledger.source(&builder));
         let taken = ledger.parts();
         ledger.finish()?;
@@ -68,7 +71,7 @@ impl Folder {
             parts.insert(format!("{}{inner}", part.gguf_prefix), Part { recipe, ..part });
         }
         let numbers = found.into_inner();
-        Ok(Folder { file: name, tensors, config, query_scale, rope, numbers, outline, parts })
+        Ok(Folder { file: name, tensors, packing, config, query_scale, rope, numbers, outline, parts })
     }
 
     /// In what a GGUF file with these keys and tensors would compute something else, if in anything. `windows`: whether it counts
@@ -89,7 +92,8 @@ impl Folder {
 
     /// The tensor of this part, as a GGUF file would have it but for the order of its rows.
     pub(crate) fn make(&self, part: &Part) -> Result<Tensor, ModelError> {
-        Ledger::new(Naming::HuggingFace, self.file.clone(), self.tensors.tensors()).make(part)
+        let ledger = Ledger::new(Naming::HuggingFace, self.file.clone(), self.tensors.tensors());
+        ledger.packed(self.packing.clone()).make(part)
     }
 }
 
