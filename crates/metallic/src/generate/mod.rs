@@ -13,6 +13,7 @@
 mod channel;
 mod engine;
 mod error;
+mod flight;
 mod hook;
 mod offline;
 mod pool;

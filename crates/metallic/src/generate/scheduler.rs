@@ -2,10 +2,11 @@
 
 use std::collections::VecDeque;
 
-use metallic_core::sample::{Choices, NO_CANDIDATE};
+use metallic_core::sample::NO_CANDIDATE;
 use metallic_core::{BLOCK_TOKENS, Fed, Program, RunStats, SequenceSpan, Step, Wanted};
 
 use super::engine::{EngineConfig, EngineStats};
+use super::flight::{Flight, Inputs, Member, share_tokens};
 use super::pool::{BlockPool, Chain, blocks_for};
 use super::sample::Scratch;
 use super::sequence::{Outcome, Sequence, Submission};
@@ -36,41 +37,6 @@ pub(super) struct Scheduler<'t> {
     steps: u64,
     computed_tokens: u64,
     preemptions: u64,
-}
-
-/// What a step is made of, kept to reuse the memory.
-#[derive(Default)]
-struct Inputs {
-    tokens: Vec<u32>,
-    fed: Vec<Fed>,
-    positions: Vec<u32>,
-    outputs: Vec<u32>,
-    choices: Choices,
-}
-
-/// A sequence's part of a step.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Member {
-    /// Which sequence: it may have ended before the step has.
-    pub(super) serial: u64,
-    /// Tokens it brings.
-    pub(super) share: usize,
-    /// Output rows of its last tokens: of the very last, unless all of a prompt are wanted.
-    pub(super) rows: usize,
-    /// The first of them.
-    pub(super) first_row: usize,
-    /// Its token is the one that this row of the step before chooses, which is still under way.
-    pub(super) fed: Option<u32>,
-    /// Its tokens in that step.
-    pub(super) ahead: usize,
-}
-
-/// A step that was submitted.
-#[derive(Debug)]
-struct Flight {
-    members: Vec<Member>,
-    /// The device chooses tokens; else logits come back.
-    chooses: bool,
 }
 
 impl<'t> Scheduler<'t> {
@@ -492,22 +458,6 @@ impl<'t> Scheduler<'t> {
             }
         }
     }
-}
-
-/// Shares `budget` tokens out: one to each sequence that waits for its next token only, then the rest to those with more
-/// to compute, oldest first.
-fn share_tokens(pending: impl Iterator<Item = usize> + Clone, budget: usize, shares: &mut Vec<usize>) {
-    let decoding = pending.clone().filter(|n| *n == 1).count();
-    let mut left = budget.saturating_sub(decoding);
-    shares.clear();
-    shares.extend(pending.map(|n| {
-        if n == 1 {
-            return 1;
-        }
-        let share = n.min(left);
-        left -= share;
-        share
-    }));
 }
 
 /// Tokens a cache of so many blocks holds.

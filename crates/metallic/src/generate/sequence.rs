@@ -5,11 +5,11 @@ use std::time::Instant;
 use metallic_core::sample::Choices;
 use metallic_core::{BLOCK_TOKENS, Program, RunStats};
 
+use super::flight::Member;
 use super::hook::Hook;
 use super::pool::{BlockPool, Chain};
 use super::request::{HiddenSink, Outlet};
 use super::sample::{Sampler, Scratch, logprobs};
-use super::scheduler::Member;
 use super::snapshots::Snapshots;
 use super::text::TextStream;
 use super::{Detokenize, EngineError, Event, FinishReason, Finished, Logprob, Request, RequestStats, Token};

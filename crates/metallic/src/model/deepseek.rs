@@ -11,7 +11,9 @@ use super::{Config, Decoder, Family, Key, Meta, ModelError, Results, RopeConfig}
 use crate::nn::{Dims, Linear, Rotary};
 use crate::weights::{Recipe, WeightSource};
 
-pub(super) const FAMILY: Family = Family { gguf: &["deepseek2"], hf: &["deepseek_v2", "deepseek_v3"], read };
+pub(super) const V2: Family =
+    Family { gguf: &["deepseek2"], hf: &["deepseek_v2"], read: |meta| read(meta, false) };
+pub(super) const V3: Family = Family { gguf: &[], hf: &["deepseek_v3"], read: |meta| read(meta, true) };
 
 const Q_RANK: Key = Key::new("attention.q_lora_rank", "q_lora_rank");
 const KV_RANK: Key = Key::new("attention.kv_lora_rank", "kv_lora_rank");
@@ -44,7 +46,8 @@ struct DeepSeek {
     scale: f32,
 }
 
-fn read(meta: &Meta<'_>) -> Result<Box<dyn Decoder>, ModelError> {
+/// `sigmoid_unsaid`: what experts are weighed by where the file does not say it.
+fn read(meta: &Meta<'_>, sigmoid_unsaid: bool) -> Result<Box<dyn Decoder>, ModelError> {
     let rotated = meta.count(ROTATED, MAX_WIDTH)?;
     let plain = match meta.opt_count(PLAIN, MAX_WIDTH)? {
         Some(plain) => plain,
@@ -55,7 +58,7 @@ fn read(meta: &Meta<'_>) -> Result<Box<dyn Decoder>, ModelError> {
     let rope = RopeConfig { pairs: RopePairs::Interleaved, ..RopeConfig::read(meta, rotated)? };
     let moe = MoeConfig::read(meta, &ExpertNames::QWEN)?;
     let sigmoid = meta.opt::<&str>(SCORES)?.map_or(meta.get_or(GATING, 1_usize)? == 2, |s| s == "sigmoid")
-        || meta.architecture() == "deepseek_v3";
+        || sigmoid_unsaid;
     let moe = if sigmoid { moe.sigmoid(meta)? } else { moe.softmax(meta, false)? };
     let shared = meta.get_or(SHARED, 0_usize)?;
     let moe = MoeConfig { shared: (shared > 0).then_some(shared * moe.inner), ..moe };

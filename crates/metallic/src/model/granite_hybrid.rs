@@ -70,11 +70,7 @@ impl Decoder for GraniteHybrid {
     }
 
     fn forward<'g>(&self, w: &WeightSource<'_, 'g>) -> Results<'g> {
-        self.base.forward_with(w, |layer, i, x| {
-            if self.attends[i] {
-                return self.base.attention(w, layer, i).forward(x);
-            }
-            self.mamba.forward(layer, &self.base.config, i, x)
-        })
+        let config = &self.base.config;
+        self.base.forward_mixed(w, &self.attends, |layer, i, x| self.mamba.forward(layer, config, i, x))
     }
 }

@@ -111,11 +111,6 @@ impl Decoder for Lfm2 {
     }
 
     fn forward<'g>(&self, w: &WeightSource<'_, 'g>) -> Results<'g> {
-        self.base.forward_with(w, |layer, i, x| {
-            if self.attends[i] {
-                return self.base.attention(w, layer, i).forward(x);
-            }
-            self.conv(layer, i, x)
-        })
+        self.base.forward_mixed(w, &self.attends, |layer, i, x| self.conv(layer, i, x))
     }
 }

@@ -11,10 +11,13 @@ use super::{Config, Decoder, Family, Key, Meta, ModelError, Naming, Results};
 use crate::nn::{Dims, Linear, Norm};
 use crate::weights::{Recipe, WeightSource};
 
-pub(super) const FAMILY: Family = Family {
-    gguf: &["qwen3next", "qwen35", "qwen35moe"],
-    hf: &["qwen3_next", "qwen3_5_text", "qwen3_5_moe_text"],
-    read,
+pub(super) const QWEN3_NEXT: Family =
+    Family { gguf: &["qwen3next"], hf: &["qwen3_next"], read: |meta| read(meta, false) };
+/// Its GGUF files have the heads of values in another order.
+pub(super) const QWEN3_5: Family = Family {
+    gguf: &["qwen35", "qwen35moe"],
+    hf: &["qwen3_5_text", "qwen3_5_moe_text"],
+    read: |meta| read(meta, meta.naming() == Naming::Gguf),
 };
 
 const NAMES: Names =
@@ -54,7 +57,7 @@ struct Qwen3Next {
     width: usize,
 }
 
-fn read(meta: &Meta<'_>) -> Result<Box<dyn Decoder>, ModelError> {
+fn read(meta: &Meta<'_>, tiled: bool) -> Result<Box<dyn Decoder>, ModelError> {
     let base = Transformer::read(meta, NormKind::RmsPlusOne)?;
     let mut base = Transformer { names: NAMES, query_norm: QueryNorm::Heads, gated_queries: true, ..base };
     let shared = meta.opt_count(SHARED, MAX_WIDTH)?;
@@ -75,8 +78,6 @@ fn read(meta: &Meta<'_>) -> Result<Box<dyn Decoder>, ModelError> {
         return Err(meta.bad(KEY_HEADS, key_heads, format!("a divisor of the {heads} heads of values")));
     }
     let key_dim = meta.count(KEY_DIM, MAX_WIDTH)?;
-    // GGUF files have the heads of values in another order since Qwen3.5.
-    let tiled = meta.naming() == Naming::Gguf && meta.architecture() != "qwen3next";
     let rule = Recurrence { state: StateId(0), heads, key_heads, tiled, key_dim, value_dim, delta: true };
     Ok(Box::new(Qwen3Next { base, attends, rule, width: meta.count(WIDTH, 1024)? }))
 }
@@ -147,11 +148,6 @@ impl Decoder for Qwen3Next {
     }
 
     fn forward<'g>(&self, w: &WeightSource<'_, 'g>) -> Results<'g> {
-        self.base.forward_with(w, |layer, i, x| {
-            if self.attends[i] {
-                return self.base.attention(w, layer, i).forward(x);
-            }
-            self.delta_rule(layer, i, x)
-        })
+        self.base.forward_mixed(w, &self.attends, |layer, i, x| self.delta_rule(layer, i, x))
     }
 }

@@ -338,6 +338,18 @@ impl Transformer {
         self.forward_layers(w, mix, |w, i, x| Some(self.ffn(w, i)?.forward(x)))
     }
 
+    /// The same, where only some layers mix otherwise, and the others by attention.
+    pub(super) fn forward_mixed<'a, 'g>(
+        &self,
+        w: &WeightSource<'a, 'g>,
+        attends: &[bool],
+        mix: impl Fn(&WeightSource<'a, 'g>, usize, Var<'g>) -> Var<'g>,
+    ) -> Results<'g> {
+        self.forward_with(w, |layer, i, x| {
+            if attends[i] { self.attention(w, layer, i).forward(x) } else { mix(layer, i, x) }
+        })
+    }
+
     /// The same, where `ffn(w, i, x)` is what it does to each token then, if anything.
     pub(super) fn forward_layers<'a, 'g>(
         &self,
