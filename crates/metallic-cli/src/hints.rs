@@ -81,6 +81,10 @@ fn of_model(error: &ModelError) -> Option<&'static str> {
         | ModelError::Mismatch { .. }
         | ModelError::Unread { .. }
         | ModelError::Graph(_) => WEIGHTS,
+        ModelError::NotAnAdapter { .. } => "an adapter is a folder that PEFT wrote, or a GGUF file of one",
+        ModelError::AdapterBase { .. }
+        | ModelError::AdapterTarget { .. }
+        | ModelError::AdapterShape { .. } => "take the model that the adapter was trained for",
         ModelError::KvType { .. } => "take another `--kv-type`",
         ModelError::Backend(error) => return of_backend(error),
         ModelError::Text { error, .. } => return of_text(error),

@@ -6,7 +6,7 @@ use metallic::{
     Llm, LoadOptions, Model,
     core::{BLOCK_TOKENS, CompileOptions, DType, DeviceInfo, Program},
     device::{Providers, Quarantined},
-    model::Source,
+    model::{FAMILIES, Source},
 };
 
 use crate::{
@@ -44,7 +44,9 @@ pub(crate) fn llm(model: &ModelOptions, answer: &AnswerOptions, ui: Ui) -> anyho
         .device(model.device.device.clone())
         .open(model.device.open()?)
         .kv_type(model.device.kv_type)
-        .context(context);
+        .context(context)
+        .adapters(model.lora.as_slice())
+        .merge_adapters(model.merge_lora);
     let spinner = ui.spinner(&format!("loading {}", path.display()));
     let llm = Llm::load_with(&path, &options)?;
     drop(spinner);
@@ -78,8 +80,10 @@ pub(crate) struct Loaded {
 /// Loads a model for work on its program.
 pub(crate) fn program(model: &ModelOptions, profile: bool, ui: Ui) -> anyhow::Result<Loaded> {
     let (path, device) = (&path(&model.model, ui)?, &model.device);
+    let adapters =
+        metallic::model::ModelOptions::default().adapters(model.lora.as_slice()).merge_adapters(true);
     let _spinner = ui.spinner(&format!("loading {}", path.display()));
-    let model = Model::open(path)?;
+    let model = Model::open_with(path, FAMILIES, &adapters)?;
     if let Source::Folder(_) = model.source() {
         // Not used here, but a folder that is broken should not seem whole.
         model.tokenizer()?;

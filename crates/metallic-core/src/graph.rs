@@ -108,6 +108,15 @@ impl Graph {
         table.map_or(usize::MAX, |n| self.node(n.inputs[0]).ty.shape.rows(Sizes::default()))
     }
 
+    /// Adapters of which a step has to say how much each token takes.
+    pub fn adapters(&self) -> usize {
+        let counts = self.nodes.iter().filter_map(|node| match node.op {
+            Op::Adapters { count } => Some(count),
+            _ => None,
+        });
+        counts.max().unwrap_or(0)
+    }
+
     /// Which outputs need each node, by node; what changes a state is needed always.
     pub fn needed(&self) -> Vec<Needed> {
         let mut needed = vec![Needed::default(); self.nodes.len()];
@@ -202,6 +211,17 @@ impl GraphBuilder {
     #[track_caller]
     pub fn choices(&self) -> Var<'_> {
         self.source(Op::Choices)
+    }
+
+    /// How much of each of `count` adapters each token takes: `F32 [tokens, count]`.
+    #[track_caller]
+    pub fn adapters(&self, count: usize) -> Var<'_> {
+        self.source(Op::Adapters { count })
+    }
+
+    /// The value of a node of this graph; `None` where there is no such node.
+    pub fn var(&self, id: NodeId) -> Option<Var<'_>> {
+        (id.0 < self.building.borrow().graph.nodes.len()).then_some(Var { builder: self, id })
     }
 
     /// A tensor that does not change between steps. The same name given again is the same weight.

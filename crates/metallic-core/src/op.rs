@@ -69,6 +69,8 @@ pub enum Op {
     OutputRows,
     /// How a token is chosen from each of these rows, packed as [`crate::sample::Choices`] has it: `U32 [outputs]`.
     Choices,
+    /// How much of each of so many adapters each token takes: `F32 [tokens, count]`.
+    Adapters { count: usize },
     /// A tensor that does not change between steps.
     Weight(WeightId),
 
@@ -179,6 +181,7 @@ ops! {
         Op::Positions => "positions",
         Op::OutputRows => "output_rows",
         Op::Choices => "choices",
+        Op::Adapters { .. } => "adapters",
         Op::Weight(_) => "weight",
     }
     // Functions of their inputs, one of them a table or a matrix.

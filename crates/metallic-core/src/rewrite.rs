@@ -48,6 +48,10 @@ pub fn with_activations(graph: &Graph, dtype: DType) -> Result<Graph, TypeError>
                 let rows = out.push(Op::SelectRows, inputs)?;
                 out.push(Op::Cast(DType::F32), vec![rows])?
             }
+            Op::Adapters { .. } => {
+                let shares = out.push(node.op, inputs)?;
+                out.push(Op::Cast(dtype), vec![shares])?
+            }
             op => out.push(op, inputs)?,
         };
         map.push(id);

@@ -44,6 +44,9 @@ pub enum StepError {
     /// The packed choices are not what they should be.
     #[error("its choices are wrong: {0}")]
     Choices(String),
+    /// It does not say how much of each adapter each token takes.
+    #[error("it has {found} shares of adapters, {tokens} tokens of {adapters} adapters need {}", tokens * adapters)]
+    Adapters { found: usize, tokens: usize, adapters: usize },
     /// A result was asked for a token that is not there.
     #[error("output {index} asks for token {row} of {tokens}")]
     OutputOutOfRange { index: usize, row: u32, tokens: usize },
@@ -169,6 +172,8 @@ pub struct Step<'a> {
     /// How a token is chosen from each output row, packed as [`crate::sample::Choices`] has it; empty where nothing is
     /// chosen: then [`crate::Op::Sample`] gives nothing.
     pub choices: &'a [u32],
+    /// How much of each of the graph's adapters each token takes, token by token; empty where it has none.
+    pub adapters: &'a [f32],
     /// Which outputs of the graph are computed.
     pub wanted: Wanted,
 }
@@ -184,6 +189,8 @@ pub struct StepLimits {
     pub slots: Option<usize>,
     /// Output rows of the step before, while it is under way.
     pub fed_rows: usize,
+    /// Adapters of the graph.
+    pub adapters: usize,
 }
 
 impl Step<'_> {
@@ -204,6 +211,10 @@ impl Step<'_> {
         }
         if self.positions.len() != tokens {
             return Err(StepError::Positions { tokens, positions: self.positions.len() });
+        }
+        let (found, adapters) = (self.adapters.len(), limits.adapters);
+        if Some(found) != tokens.checked_mul(adapters) {
+            return Err(StepError::Adapters { found, tokens, adapters });
         }
         let mut expected = 0;
         for (sequence, span) in self.sequences.iter().enumerate() {

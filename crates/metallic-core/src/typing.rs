@@ -328,6 +328,10 @@ pub fn infer(op: &Op, inputs: &[TensorType]) -> Result<TensorType, TypeError> {
     match op {
         Op::Tokens | Op::Positions => source(&rule, Dim::Tokens),
         Op::OutputRows | Op::Choices => source(&rule, Dim::Outputs),
+        Op::Adapters { count } => {
+            rule.of(0)?.parameter(*count > 0, || "none".to_owned())?;
+            Ok(TensorType::f32(Shape::matrix(Dim::Tokens, *count)))
+        }
         Op::Weight(_) => {
             Err(TypeError::Parameter { op: rule.op, what: "a type that inputs decide".to_owned() })
         }

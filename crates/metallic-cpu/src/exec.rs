@@ -338,7 +338,12 @@ impl Work {
         let x = |index: usize| args.floats(index);
         let now = || now.ok_or_else(|| failed(format!("`{}` without a step", op.name())));
         match *op {
-            Op::Tokens | Op::Positions | Op::OutputRows | Op::Choices | Op::Weight(_) => {}
+            Op::Tokens
+            | Op::Positions
+            | Op::OutputRows
+            | Op::Choices
+            | Op::Adapters { .. }
+            | Op::Weight(_) => {}
             Op::Embed(_) => self.read += ops::embed(args, out.floats())?,
             Op::SelectRows => ops::select_rows(x(0), args.words(1), out.floats()),
             Op::Slice { start, len } => {

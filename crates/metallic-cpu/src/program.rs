@@ -57,7 +57,8 @@ impl Program for CpuProgram {
             return Err(failed("a step is under way"));
         }
         let (blocks, slots) = (self.kept.blocks, self.kept.slots());
-        step.validate(&StepLimits { vocab: self.graph.vocab(), blocks, slots, fed_rows: 0 })?;
+        let (vocab, adapters) = (self.graph.vocab(), self.graph.adapters());
+        step.validate(&StepLimits { vocab, blocks, slots, fed_rows: 0, adapters })?;
         let start = Instant::now();
         let mut stats = RunStats::default();
         guarded(|| self.run_nodes(step, &mut stats))?;
@@ -176,6 +177,7 @@ impl CpuProgram {
                 Op::Positions => Value::Words(step.positions),
                 Op::OutputRows => Value::Words(step.outputs),
                 Op::Choices => Value::Words(step.choices),
+                Op::Adapters { .. } => Value::Floats(step.adapters),
                 Op::Weight(weight) => weights.value(weight, used),
                 op => {
                     debug_assert!(!op.is_source());

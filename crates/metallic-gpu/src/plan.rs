@@ -50,6 +50,7 @@ fn kernels_of(op: &Op) -> Kernels {
         | Op::Positions
         | Op::OutputRows
         | Op::Choices
+        | Op::Adapters { .. }
         | Op::Weight(_)
         | Op::Embed(_)
         | Op::SelectRows
@@ -110,7 +111,9 @@ fn planned(site: &Site<'_>, provider: Option<Provider>, limits: &Limits) -> Resu
         return widened(site, limits, |site| plan(site, provider, limits));
     }
     match *site.op {
-        Op::Tokens | Op::Positions | Op::OutputRows | Op::Choices | Op::Weight(_) => Ok(Stages::default()),
+        Op::Tokens | Op::Positions | Op::OutputRows | Op::Choices | Op::Adapters { .. } | Op::Weight(_) => {
+            Ok(Stages::default())
+        }
         Op::Embed(_) | Op::SelectRows => {
             let table = site.inputs[0];
             // A row of the result may have several of the table.

@@ -319,6 +319,7 @@ impl Lowered {
             Op::Positions => table(StepTable::Positions),
             Op::OutputRows => table(StepTable::Outputs),
             Op::Choices => table(StepTable::Choices),
+            Op::Adapters { .. } => table(StepTable::Adapters),
             // Chosen tokens outlive the step: the next one takes them while the host has not read them yet.
             Op::Sample if self.graph.outputs().contains(&id) => memory.chosen[0].slice(0, 4 * shape.outputs),
             _ if self.is_alias(id, shape) => self.value(self.graph.node(id).inputs[0], shape, memory),

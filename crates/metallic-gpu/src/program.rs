@@ -110,6 +110,7 @@ impl GpuProgram {
                 tiles: tokens.div_ceil(TILE_TOKENS),
                 visible,
                 choices: 1,
+                adapters: tokens * self.lowered.graph.adapters(),
                 edits: true,
                 all_outputs: outputs == tokens,
                 wanted: Wanted::ALL,
@@ -125,7 +126,8 @@ impl GpuProgram {
         let chooses = |step: &&UnderWay| step.plan.shape.choices > 0;
         let fed_rows = self.under_way.back().filter(chooses).map_or(0, |step| step.plan.shape.outputs);
         let (blocks, slots) = (self.lowered.states.blocks, self.lowered.states.slots());
-        StepLimits { vocab: self.lowered.graph.vocab(), blocks, slots, fed_rows }
+        let (vocab, adapters) = (self.lowered.graph.vocab(), self.lowered.graph.adapters());
+        StepLimits { vocab, blocks, slots, fed_rows, adapters }
     }
 
     /// The plan of a step, made where there is none yet.

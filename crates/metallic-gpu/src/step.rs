@@ -20,6 +20,8 @@ pub(crate) struct StepShape {
     pub(crate) blocks: usize,
     /// Words of the choices, rounded up.
     pub(crate) choices: usize,
+    /// Shares of adapters, of all tokens.
+    pub(crate) adapters: usize,
     /// Choices have edits of logits.
     pub(crate) edits: bool,
     /// The wanted results are those of all tokens, in order.
@@ -54,6 +56,7 @@ impl StepShape {
                 0 => 0,
                 words => words.next_power_of_two().max(64),
             },
+            adapters: step.adapters.len(),
             edits: step.choices.len() > step.outputs.len() * HEADER,
             all_outputs: step.outputs.len() == step.tokens.len()
                 && (0..).zip(step.outputs).all(|(index, row)| index == *row),
@@ -72,6 +75,7 @@ impl StepShape {
             StepTable::Tokens | StepTable::Positions => self.tokens,
             StepTable::Outputs => self.outputs,
             StepTable::Choices => self.choices,
+            StepTable::Adapters => self.adapters,
             StepTable::Rows => 2 * self.tokens,
             StepTable::Tiles => 4 * self.tiles,
             StepTable::Sequences => 4 * self.sequences,
@@ -124,6 +128,7 @@ pub(crate) fn write_tables(step: &Step<'_>, shape: &StepShape, words: &mut Vec<u
             StepTable::Positions => words.extend(step.positions),
             StepTable::Outputs => words.extend(step.outputs),
             StepTable::Choices => words.extend(step.choices),
+            StepTable::Adapters => words.extend(step.adapters.iter().map(|share| share.to_bits())),
             StepTable::Rows => each_span(step, |span, table| {
                 for index in 0..span.tokens.len() {
                     words.extend([table, span.past + index + 1].map(|n| n as u32));

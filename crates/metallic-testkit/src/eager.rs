@@ -121,6 +121,11 @@ fn evaluated(graph: &Graph, tokens: usize) -> Result<Vec<Found>, String> {
             (Op::Positions, _) => Some(Dense::ids((0..tokens as u32).map(|i| i * 2 + 1))),
             (Op::OutputRows, _) => Some(Dense::ids(outputs.clone())),
             (Op::Choices, _) => Some(Dense::ids(cases::packed(outputs.len(), tokens))),
+            (Op::Adapters { count }, _) => {
+                let shares = cases::shares(tokens, count);
+                let ty = TensorType::f32(Shape::matrix(tokens, count));
+                Some(Dense { ty, bytes: encode(DType::F32, &shares) })
+            }
             (Op::Weight(id), _) => Some(Dense { ty: node.ty, bytes: graph.weights()[id.0].data.to_vec() }),
             (op, Some(inputs)) => {
                 let (value, _) = eval(device.as_ref(), &op, &inputs).map_err(|e| format!("{e:?}"))?;

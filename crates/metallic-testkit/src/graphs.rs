@@ -40,6 +40,7 @@ struct Walker {
     program: Box<dyn Program>,
     has_choices: bool,
     recurrent: bool,
+    adapters: usize,
     ids: bool,
 }
 
@@ -49,7 +50,7 @@ impl Walker {
         let has_choices = graph.nodes().iter().any(|node| node.op == Op::Choices);
         let recurrent = StateLayout::of(graph, options.kv)?.is_recurrent();
         let ids = graph.node(graph.outputs()[0]).ty.dtype == DType::U32;
-        Ok(Walker { program, has_choices, recurrent, ids })
+        Ok(Walker { program, has_choices, recurrent, adapters: graph.adapters(), ids })
     }
 
     fn walk(&mut self, steps: &[usize], asked: Asked) -> Result<Vec<Output>, BackendError> {
@@ -83,6 +84,7 @@ impl Walker {
                 sequences: &sequences,
                 outputs: &outputs,
                 choices: &choices,
+                adapters: &cases::shares(n, self.adapters),
                 wanted: if quiet { Wanted::NONE } else { Wanted::ALL },
                 ..Step::default()
             })?;

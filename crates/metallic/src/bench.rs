@@ -195,6 +195,7 @@ impl<'p> Batch<'p> {
             outputs: if wanted == Wanted::NONE { &[] } else { &last },
             choices: if wanted == Wanted::only(CHOSEN) { self.choices.words() } else { &[] },
             wanted,
+            ..Step::default()
         })?;
         self.past += n;
         Ok(())
@@ -249,7 +250,13 @@ mod tests {
 
         fn submit(&mut self, step: &Step<'_>) -> Result<(), BackendError> {
             let fed_rows = if self.chooses { step.outputs.len() } else { 0 };
-            step.validate(&StepLimits { vocab: 7, blocks: self.reserved, slots: None, fed_rows })?;
+            step.validate(&StepLimits {
+                vocab: 7,
+                blocks: self.reserved,
+                slots: None,
+                fed_rows,
+                adapters: 0,
+            })?;
             self.steps.push((step.sequences[0].past, step.tokens.len(), step.outputs.len()));
             self.fed.push(step.fed.len());
             Ok(())

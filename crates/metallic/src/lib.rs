@@ -6,6 +6,7 @@
 //! operations, carried out at once.
 #![forbid(unsafe_code)]
 
+mod adapter;
 pub mod bench;
 mod chat;
 pub mod device;
@@ -18,6 +19,7 @@ pub mod tensor;
 pub mod text;
 pub mod weights;
 
+pub use adapter::{AdapterOptions, AdapterShare};
 pub use chat::Chat;
 pub use device::Device;
 pub use generate::{Event, FinishReason, Generation, Options, Request, Sampling};

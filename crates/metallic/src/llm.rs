@@ -8,10 +8,11 @@ use std::time::Instant;
 use metallic_core::{Backend, BackendError, DType, StateLayout};
 use serde_json::Value;
 
+use crate::adapter::AdapterOptions;
 use crate::chat::Chat;
 use crate::device::{Device, OpenOptions, Providers, available_memory};
 use crate::generate::{Engine, EngineConfig, EngineError, Generation, Options, Request};
-use crate::model::{Model, ModelError};
+use crate::model::{FAMILIES, Model, ModelError, ModelOptions};
 use crate::text::{ChatTemplate, MarkGuard, ReasoningFormat, TextError, Tokenizer};
 
 /// What can go wrong between a path and an answer.
@@ -105,6 +106,8 @@ pub struct LoadOptions {
     pub open: OpenOptions,
     /// How requests share it.
     pub engine: EngineOptions,
+    /// What is loaded with the model.
+    pub model: ModelOptions,
     /// A file with a chat template (Jinja) to use instead of the model's own.
     pub template: Option<PathBuf>,
 }
@@ -114,9 +117,11 @@ metallic_core::setters!(
         device: Device,
         open: OpenOptions,
         engine: EngineOptions,
+        model: ModelOptions,
         template: impl Into<Option<PathBuf>>,
     }
     open { threads: usize, profile: bool, exact: bool, providers: Providers }
+    model { adapters: impl Into<Vec<AdapterOptions>>, merge_adapters: bool }
     engine {
         kv_type: DType,
         context: impl Into<Option<usize>>,
@@ -183,10 +188,10 @@ impl Llm {
     pub fn load_with(path: impl AsRef<Path>, options: &LoadOptions) -> Result<Llm, Error> {
         let start = Instant::now();
         let path = path.as_ref();
-        let model = Model::open(path)?;
+        let LoadOptions { device, open, engine, model, template } = options;
+        let model = Model::open_with(path, FAMILIES, model)?;
         let name = path.display().to_string();
         let tokenizer = Arc::new(model.tokenizer()?.ok_or(Error::NoTokenizer { path: name })?);
-        let LoadOptions { device, open, engine, template } = options;
         let (template, tool_template) = if let Some(path) = template {
             let template = Arc::new(ChatTemplate::from_file(path, &tokenizer)?);
             (Some(Arc::clone(&template)), Some(template))
@@ -365,7 +370,8 @@ impl EngineOptions {
             .kv_budget_bytes(usize::try_from(budget).unwrap_or(usize::MAX))
             .max_sequences(self.max_sequences)
             .end_tokens(tokenizer.end_of_generation().collect())
-            .prefix_cache(self.prefix_cache))
+            .prefix_cache(self.prefix_cache)
+            .adapters(model.adapters().to_vec()))
     }
 }
 

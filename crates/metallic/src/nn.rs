@@ -3,12 +3,13 @@
 use metallic_core::{Attention, Binary, Rope, Shape, Sizes, Unary, Var};
 
 use crate::model::{Key, RopeConfig};
-use crate::weights::{Recipe, WeightSource};
+use crate::weights::{LowRank, Recipe, WeightSource};
 
 /// `W · x + b`
 pub struct Linear<'g> {
     w: Var<'g>,
     b: Option<Var<'g>>,
+    adapters: Option<LowRank<'g>>,
 }
 
 /// The shape of a layer's matrix.
@@ -29,27 +30,28 @@ impl<'g> Linear<'g> {
     /// A matrix, and a bias where there is one, by their recipes.
     pub fn made(w: &WeightSource<'_, 'g>, dims: Dims, matrix: Recipe, bias: Option<Recipe>) -> Linear<'g> {
         let b = bias.map(|bias| w.weight(bias, Shape::vector(dims.rows)));
-        Linear { w: w.weight(matrix, Shape::matrix(dims.rows, dims.cols)), b }
+        let (w, adapters) = w.matrix(matrix, dims);
+        Linear { w, b, adapters }
     }
 
     /// The matrix that makes logits: the table of embeddings where they are `tied`, else `name.weight`. Where nothing is
     /// said, a file without such a matrix means the table.
     pub fn head(w: &WeightSource<'_, 'g>, name: Key, table: Var<'g>, tied: Option<bool>) -> Linear<'g> {
+        let shape = table.ty().shape;
+        let dims = Dims { rows: shape.rows(Sizes::default()), cols: shape.cols() };
         if tied.unwrap_or_else(|| !w.has(name.weight())) {
             w.skip(name.weight());
-            return Linear { w: table, b: None };
+            let adapters = w.beside(&name.weight(), dims);
+            return Linear { w: table, b: None, adapters };
         }
-        let shape = table.ty().shape;
-        Linear::new(w, name, Dims { rows: shape.rows(Sizes::default()), cols: shape.cols() }, false)
+        Linear::new(w, name, dims, false)
     }
 
     /// `[.., cols]` gives `[.., rows]`.
     pub fn forward(&self, x: Var<'g>) -> Var<'g> {
         let y = x.linear(self.w);
-        match self.b {
-            Some(b) => y + b,
-            None => y,
-        }
+        let y = self.b.map_or(y, |b| y + b);
+        self.adapters.as_ref().map_or(y, |adapters| y + adapters.forward(x))
     }
 }
 

@@ -7,7 +7,7 @@ use clap::{
     builder::{PossibleValue, PossibleValuesParser, TypedValueParser},
 };
 use metallic::{
-    Device, Options, Sampling,
+    AdapterOptions, Device, Options, Sampling,
     core::DType,
     device::{OpenOptions, Providers},
 };
@@ -20,8 +20,25 @@ pub(crate) struct ModelOptions {
     /// Alias, OWNER/REPO[:FILE|:QUANT], GGUF file or folder
     #[arg(short, long, default_value = DEFAULT_MODEL)]
     pub(crate) model: String,
+    /// An adapter of the model, a folder of PEFT or a GGUF file, and how much of it is taken [default: 1]; may be given several
+    /// times. `run` and `chat` compute it beside the model, everything else adds it to the matrices
+    #[arg(long, value_name = "PATH[=SCALE]", value_parser = parse_adapter)]
+    pub(crate) lora: Vec<AdapterOptions>,
+    /// Add the adapters to the matrices while the model is loaded: faster, but quantised matrices become F16
+    #[arg(long, requires = "lora")]
+    pub(crate) merge_lora: bool,
     #[command(flatten)]
     pub(crate) device: DeviceOptions,
+}
+
+/// Reads `PATH` and `PATH=SCALE`.
+fn parse_adapter(text: &str) -> Result<AdapterOptions, String> {
+    let scaled = text.rsplit_once('=').and_then(|(path, scale)| Some((path, scale.parse::<f32>().ok()?)));
+    match scaled {
+        Some((path, scale)) if scale.is_finite() => Ok(AdapterOptions::new(path).scale(scale)),
+        Some((_, scale)) => Err(format!("its scale is {scale}, it must be a number")),
+        None => Ok(AdapterOptions::new(text)),
+    }
 }
 
 /// Where a model runs.

@@ -18,6 +18,27 @@ fn golden(name: &str) -> (String, Expected) {
 }
 
 #[test]
+fn an_adapter_changes_logits_as_peft_says() {
+    let adapters = data::own().join("adapters/llama");
+    let expected: Value = serde_json::from_slice(&fs::read(adapters.join("expected.json")).unwrap()).unwrap();
+    let expected_logits: Vec<f32> = serde_json::from_value(expected["cases"][1]["logits"].clone()).unwrap();
+    let ids: Vec<u32> = serde_json::from_value(expected["token_ids"].clone()).unwrap();
+    let tokens = list(&ids);
+    let model = data::own().join("golden/arch/llama_odd").display().to_string();
+    let machine = Machine::without_hub();
+    let run = |adapter: &str| {
+        let lora = format!("{}{adapter}", adapters.display());
+        let args = ["tool", "logits", "-m", &model, "--kv-type", "f32", "--json", "--tokens", &tokens];
+        machine.run(&[&args[..], &["--lora", &lora]].concat())
+    };
+    let found: Vec<f32> = serde_json::from_value(run("/one=1.0").ok().json()["logits"].clone()).unwrap();
+    assert!(max_diff(&found, &expected_logits) < 2e-3);
+    run("/none").failed(1, "is no adapter: it cannot be opened", "folder that PEFT wrote");
+    let odd = run("/one=nan");
+    assert!(odd.code == Some(2) && odd.err.contains("its scale is NaN, it must be a number"), "{odd:?}");
+}
+
+#[test]
 fn logits_of_golden_models_are_those_of_transformers() {
     let machine = Machine::without_hub();
     for name in ["arch/qwen2", "arch/mistral", "arch/llama_rope3"] {

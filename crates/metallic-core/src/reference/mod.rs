@@ -124,7 +124,8 @@ impl Program for Interpreter {
             return Err(failed("a step is under way"));
         }
         let (blocks, slots) = (self.kept.blocks, self.kept.slots());
-        step.validate(&StepLimits { vocab: self.graph.vocab(), blocks, slots, fed_rows: 0 })?;
+        let (vocab, adapters) = (self.graph.vocab(), self.graph.adapters());
+        step.validate(&StepLimits { vocab, blocks, slots, fed_rows: 0, adapters })?;
         let start = Instant::now();
         let mut stats = RunStats::default();
         for index in 0..self.graph.nodes().len() {
@@ -226,6 +227,7 @@ fn source(op: Op, step: &Step<'_>) -> Value {
         Op::Positions => step.positions.to_vec(),
         Op::OutputRows => step.outputs.to_vec(),
         Op::Choices => step.choices.to_vec(),
+        Op::Adapters { .. } => return Value::Floats(step.adapters.to_vec()),
         _ => Vec::new(),
     })
 }

@@ -2,7 +2,7 @@
 
 use metallic_core::{Fed, SequenceSpan, Step, StepError, StepLimits};
 
-const LIMITS: StepLimits = StepLimits { vocab: 4, blocks: 1, slots: Some(2), fed_rows: 1 };
+const LIMITS: StepLimits = StepLimits { vocab: 4, blocks: 1, slots: Some(2), fed_rows: 1, adapters: 0 };
 
 #[test]
 fn a_past_beyond_all_bounds_is_refused() {

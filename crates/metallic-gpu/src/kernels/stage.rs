@@ -31,7 +31,7 @@ impl Slot {
     pub(crate) const BLOCKS: Slot = Slot::Step(StepTable::Blocks);
 }
 
-/// What a step says, as the kernels see it. All elements are `uint`.
+/// What a step says, as the kernels see it. All elements are `uint`, but for those of `Adapters`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum StepTable {
     /// Token ids: `[tokens]`.
@@ -42,6 +42,8 @@ pub(crate) enum StepTable {
     Outputs,
     /// How tokens are chosen from their results, see [`metallic_core::sample`].
     Choices,
+    /// How much of each adapter each token takes: `float [tokens, adapters]`.
+    Adapters,
     /// For each token `(table, visible)`: where its sequence's block table begins in `Blocks`, and how many tokens of
     /// its sequence it may see, itself included; so it lies at `visible - 1`. `uint2 [tokens]`.
     Rows,
@@ -60,6 +62,7 @@ pub(crate) const TABLES: &[StepTable] = &[
     StepTable::Positions,
     StepTable::Outputs,
     StepTable::Choices,
+    StepTable::Adapters,
     StepTable::Rows,
     StepTable::Tiles,
     StepTable::Sequences,

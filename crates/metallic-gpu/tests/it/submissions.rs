@@ -126,6 +126,7 @@ fn chosen_ahead(seed: u64) -> Option<Vec<u32>> {
             sequences: &[span(0, &[0]), span(1, &[1])],
             outputs: &[0, 1],
             choices: &choices,
+            adapters: &[],
             wanted: Wanted::only(1),
         };
         program.submit(&step).unwrap();

@@ -22,6 +22,7 @@ kinds! {
     "positions": Op::Positions,
     "output rows": Op::OutputRows,
     "choices": Op::Choices,
+    "adapters": Op::Adapters { .. },
     "weight": Op::Weight(_),
     "embed": Op::Embed(_),
     "select rows": Op::SelectRows,

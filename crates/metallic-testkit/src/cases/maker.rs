@@ -77,6 +77,11 @@ impl<'g> Maker<'g> {
     }
 }
 
+/// How much of each adapter each token takes: some of them nothing.
+pub(crate) fn shares(tokens: usize, adapters: usize) -> Vec<f32> {
+    (0..tokens * adapters).map(|i| (i * 5 % 7) as f32 / 4.0).collect()
+}
+
 /// Random weights of any type, around `scale`, or around 0.3 in a K type.
 pub(crate) fn weights(dtype: DType, len: usize, scale: f32, random: &mut Random) -> Vec<u8> {
     match dtype {

@@ -18,7 +18,7 @@ pub use chance::random;
 pub use choices::packed;
 pub use kinds::{KINDS, kind};
 pub use maker::Maker;
-pub(crate) use maker::{encode, weights};
+pub(crate) use maker::{encode, shares, weights};
 
 use crate::Tolerance;
 

@@ -58,6 +58,15 @@ pub(super) fn elements(t: &mut Table) {
 }
 
 pub(super) fn picked(t: &mut Table) {
+    for count in [1, 3] {
+        // As a model takes them: shares of adapters spread over their ranks, a factor on each token's numbers.
+        t.case(format!("shares of {count} adapters"), 1e-5, move |m| {
+            m.rows(8 * count)
+                * m.g
+                    .adapters(count)
+                    .linear(m.values(&[8 * count, count], |i| f32::from(i % count == i / count / 8)))
+        });
+    }
     for dtype in DType::all().filter(|t| t.is_float() || t.is_quantized()) {
         let cols = if dtype.is_float() { 35 } else { 512 };
         t.case(format!("embed {dtype}"), 0.0, move |m| m.matrix(dtype, VOCAB, cols).embed(m.g.tokens()));

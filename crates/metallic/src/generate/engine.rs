@@ -16,6 +16,7 @@ use super::request::{HiddenSink, Outlet};
 use super::scheduler::{Scheduler, tokens_in};
 use super::sequence::Submission;
 use super::{Detokenize, EngineError, FinishReason, Generation, Options, Request, Sampling};
+use crate::adapter::AdapterShare;
 
 /// What the engine has to know of the model, and its limits.
 #[derive(Clone, Debug, PartialEq)]
@@ -37,6 +38,8 @@ pub struct EngineConfig {
     pub end_tokens: Vec<u32>,
     /// Keeps the cache of what was computed and reuses it where a prompt begins the same way.
     pub prefix_cache: bool,
+    /// The program's adapters, each with how much of it a request takes that does not say.
+    pub adapters: Vec<AdapterShare>,
 }
 
 metallic_core::setters!(EngineConfig {
@@ -48,6 +51,7 @@ metallic_core::setters!(EngineConfig {
     max_sequences: usize,
     end_tokens: Vec<u32>,
     prefix_cache: bool,
+    adapters: Vec<AdapterShare>,
 });
 
 impl EngineConfig {
@@ -62,6 +66,7 @@ impl EngineConfig {
             max_sequences: 16,
             end_tokens: Vec::new(),
             prefix_cache: true,
+            adapters: Vec::new(),
         }
     }
 
@@ -96,6 +101,23 @@ impl EngineConfig {
             return Err(self.over_budget(1));
         }
         Ok(())
+    }
+
+    /// How much of each adapter a request takes.
+    fn mix(&self, asked: Option<&[AdapterShare]>) -> Result<Vec<f32>, EngineError> {
+        let Some(asked) = asked else { return Ok(self.adapters.iter().map(|a| a.scale).collect()) };
+        let mut mix = vec![0.0; self.adapters.len()];
+        for AdapterShare { name, scale } in asked {
+            let Some(index) = self.adapters.iter().position(|adapter| adapter.name == *name) else {
+                let known = self.adapters.iter().map(|adapter| adapter.name.as_str()).collect::<Vec<_>>();
+                return Err(EngineError::Adapter { name: name.clone(), known: known.join(", ") });
+            };
+            if !scale.is_finite() {
+                return Err(EngineError::parameter("the scale of an adapter", scale, "a number"));
+            }
+            mix[index] += scale;
+        }
+        Ok(mix)
     }
 
     /// Checks a request and says how many tokens its prompt and answer may have together.
@@ -223,10 +245,11 @@ impl Engine {
     /// Checks a request and queues it. The answer comes through the returned iterator.
     pub fn submit(&self, mut request: Request) -> Result<Generation, EngineError> {
         let most_tokens = self.config.most_tokens(&request, self.has_text)?;
+        let mix = self.config.mix(request.options.adapters.as_deref())?;
         let (outlet, mut generation) = Outlet::pair();
         generation.tell_apart(request.reasoning.take());
         let (seed, at) = (arbitrary_seed(), Instant::now());
-        self.send(Command::Submit(Box::new(Submission { request, most_tokens, seed, outlet, at })))?;
+        self.send(Command::Submit(Box::new(Submission { request, most_tokens, mix, seed, outlet, at })))?;
         Ok(generation)
     }
 

@@ -40,6 +40,14 @@ pub enum EngineError {
         /// What is allowed.
         needed: &'static str,
     },
+    /// No adapter of this name was loaded.
+    #[error("no adapter `{name}` was loaded with the model; there are: {}", if known.is_empty() { "none" } else { known })]
+    Adapter {
+        /// The adapter asked for.
+        name: String,
+        /// Those there are.
+        known: String,
+    },
     /// Stop strings need text, and this engine yields ids only.
     #[error("stop strings need a tokenizer, and this engine has none; use stop tokens")]
     NoTokenizer,

@@ -11,6 +11,7 @@ pub(super) struct Inputs {
     pub(super) positions: Vec<u32>,
     pub(super) outputs: Vec<u32>,
     pub(super) choices: Choices,
+    pub(super) adapters: Vec<f32>,
 }
 
 /// A sequence's part of a step.

@@ -1,6 +1,6 @@
 //! The blocks of the cache: who holds them, and which prefixes they contain.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 
 use metallic_core::{BLOCK_TOKENS, BackendError, Program};
 
@@ -8,6 +8,9 @@ use metallic_core::{BLOCK_TOKENS, BackendError, Program};
 pub(super) fn blocks_for(tokens: usize) -> usize {
     tokens.div_ceil(BLOCK_TOKENS)
 }
+
+/// Mixtures of adapters whose prefixes are kept apart; of more the oldest are computed again.
+const ROOTS: usize = 256;
 
 /// What a full block contains: its tokens, after the prefix that ends in its parent. As a key of the index it makes a
 /// match exact, with no hash to trust.
@@ -44,6 +47,8 @@ pub(super) struct BlockPool {
     free: Vec<u32>,
     index: HashMap<Prefix, u32>,
     idle: BTreeMap<u64, u32>,
+    /// Where the prefixes of sequences begin that take so much of the adapters, by the bits of it; the latest last.
+    roots: VecDeque<(Vec<u32>, Chain)>,
     clock: u64,
     chains: u64,
     /// Why the program could not reserve more, the last time it could not.
@@ -58,6 +63,7 @@ impl BlockPool {
             free: Vec::new(),
             index: HashMap::new(),
             idle: BTreeMap::new(),
+            roots: VecDeque::new(),
             clock: 0,
             chains: 0,
             growth_error: None,
@@ -151,14 +157,32 @@ impl BlockPool {
         block.holders += 1;
     }
 
-    /// Takes hold of the blocks that contain a beginning of `tokens`, always leaving one token to compute. It must be one that a
+    /// Where the prefixes of sequences begin that take so much of each adapter: what is kept of the same tokens differs.
+    pub(super) fn root(&mut self, mix: &[f32]) -> Chain {
+        if mix.iter().all(|share| *share == 0.0) {
+            return Chain::default();
+        }
+        let same = |(bits, _): &&(Vec<u32>, Chain)| bits.iter().copied().eq(mix.iter().map(|x| x.to_bits()));
+        if let Some((_, root)) = self.roots.iter().find(same) {
+            return *root;
+        }
+        if self.roots.len() == ROOTS {
+            self.roots.pop_front();
+        }
+        self.chains += 1;
+        self.roots.push_back((mix.iter().map(|share| share.to_bits()).collect(), Chain(self.chains)));
+        Chain(self.chains)
+    }
+
+    /// Takes hold of the blocks that contain a beginning of `tokens` after `root`, always leaving one token to compute. It must be one that a
     /// sequence may go on from, by `usable`.
     pub(super) fn take_prefix(
         &mut self,
+        root: Chain,
         tokens: &[u32],
         usable: impl Fn(Chain) -> bool,
     ) -> (Vec<u32>, Chain) {
-        let (mut blocks, mut parent) = (Vec::new(), Chain::default());
+        let (mut blocks, mut parent) = (Vec::new(), root);
         let (mut good, mut end) = (0, parent);
         let reusable = tokens.len().saturating_sub(1) / BLOCK_TOKENS;
         for tokens in tokens.as_chunks().0.iter().take(reusable) {
@@ -310,13 +334,13 @@ pub(super) mod tests {
         pool.give_back(&mut blocks);
         assert_eq!((pool.held(), pool.idle()), (0, 3));
 
-        let mut found = pool.take_prefix(&tokens(&[1, 2, 3]), |_| true).0;
+        let mut found = pool.take_prefix(Chain::default(), &tokens(&[1, 2, 3]), |_| true).0;
         assert_eq!(found, original[..2], "the last token must be computed for its logits");
-        let mut longer = pool.take_prefix(&tokens(&[1, 2, 3, 9]), |_| true).0;
+        let mut longer = pool.take_prefix(Chain::default(), &tokens(&[1, 2, 3, 9]), |_| true).0;
         assert_eq!(longer, original);
-        assert_eq!(pool.take_prefix(&tokens(&[1, 3, 2, 9]), |_| true).0, original[..1]);
+        assert_eq!(pool.take_prefix(Chain::default(), &tokens(&[1, 3, 2, 9]), |_| true).0, original[..1]);
         assert!(
-            pool.take_prefix(&tokens(&[2, 3, 3]), |_| true).0.is_empty(),
+            pool.take_prefix(Chain::default(), &tokens(&[2, 3, 3]), |_| true).0.is_empty(),
             "the same tokens after another prefix differ"
         );
         pool.give_back(&mut found);
@@ -350,9 +374,9 @@ pub(super) mod tests {
         pool.give_back(&mut new);
 
         let mut taken = take(&mut pool, &mut memory, 2);
-        let (mut found, _) = pool.take_prefix(&tokens(&[1, 2, 3, 0]), |_| true);
+        let (mut found, _) = pool.take_prefix(Chain::default(), &tokens(&[1, 2, 3, 0]), |_| true);
         assert_eq!(found.len(), 1, "blocks 3 and 2 of the old prefix went first");
-        assert_eq!(pool.take_prefix(&tokens(&[7, 8, 0]), |_| true).0.len(), 2);
+        assert_eq!(pool.take_prefix(Chain::default(), &tokens(&[7, 8, 0]), |_| true).0.len(), 2);
         pool.give_back(&mut found);
         pool.give_back(&mut taken);
     }
@@ -366,6 +390,6 @@ pub(super) mod tests {
         let mut reused = take(&mut pool, &mut memory, 2);
         share(&mut pool, &mut reused[..1], &[5]);
         pool.give_back(&mut reused);
-        assert_eq!(pool.take_prefix(&tokens(&[5, 2, 0]), |_| true).0.len(), 1);
+        assert_eq!(pool.take_prefix(Chain::default(), &tokens(&[5, 2, 0]), |_| true).0.len(), 1);
     }
 }

@@ -12,6 +12,7 @@ use serde::{Deserialize, Serialize};
 use super::channel::{Receiver, Sender, channel};
 use super::hook::Hook;
 use super::{EngineError, Sampling};
+use crate::adapter::AdapterShare;
 use crate::text::ReasoningSplitter;
 
 /// How an answer is made.
@@ -37,6 +38,8 @@ pub struct Options {
     pub ignore_eos: bool,
     /// Reports log-probabilities: of each token, and of this many of the best.
     pub logprobs: Option<usize>,
+    /// How much of the model's adapters is taken, of those not named nothing; `None`: of each as much as it was loaded with.
+    pub adapters: Option<Vec<AdapterShare>>,
 }
 
 metallic_core::setters!(Options {
@@ -46,6 +49,7 @@ metallic_core::setters!(Options {
     stop_tokens: impl Into<Vec<u32>>,
     ignore_eos: bool,
     logprobs: impl Into<Option<usize>>,
+    adapters: impl Into<Option<Vec<AdapterShare>>>,
 });
 
 /// A prompt to continue.
@@ -113,6 +117,7 @@ metallic_core::setters!(Request {
     stop_tokens: impl Into<Vec<u32>>,
     ignore_eos: bool,
     logprobs: impl Into<Option<usize>>,
+    adapters: impl Into<Option<Vec<AdapterShare>>>,
 });
 
 /// A token and its probability by the model, before any sampling stage.

@@ -7,7 +7,7 @@ use metallic_core::{BLOCK_TOKENS, Fed, Program, RunStats, SequenceSpan, Step, Wa
 
 use super::engine::{EngineConfig, EngineStats};
 use super::flight::{Flight, Inputs, Member, share_tokens};
-use super::pool::{BlockPool, Chain, blocks_for};
+use super::pool::{BlockPool, blocks_for};
 use super::sample::Scratch;
 use super::sequence::{Outcome, Sequence, Submission};
 use super::snapshots::Snapshots;
@@ -198,12 +198,13 @@ impl<'t> Scheduler<'t> {
     }
 
     fn submit_step(&mut self, flight: &Flight) -> Result<usize, EngineError> {
-        let Inputs { tokens, fed, positions, outputs, choices } = &mut self.inputs;
+        let Inputs { tokens, fed, positions, outputs, choices, adapters } = &mut self.inputs;
         tokens.clear();
         fed.clear();
         positions.clear();
         outputs.clear();
         choices.clear();
+        adapters.clear();
         let mut sequences = Vec::with_capacity(flight.members.len());
         for member in &flight.members {
             let Some(sequence) = self.running.iter().find(|s| s.serial == member.serial) else { continue };
@@ -216,6 +217,7 @@ impl<'t> Scheduler<'t> {
                 }
                 None => tokens.extend_from_slice(&sequence.tokens[past..past + member.share]),
             }
+            (0..member.share).for_each(|_| adapters.extend_from_slice(&sequence.mix));
             positions.extend((past..past + member.share).map(|p| p as u32));
             let (blocks, slot) = (&sequence.blocks[..], sequence.slot);
             sequences.push(SequenceSpan { tokens: start..tokens.len(), past, blocks, slot });
@@ -230,7 +232,8 @@ impl<'t> Scheduler<'t> {
             (false, false) => (&[][..], Wanted::only(LOGITS)),
             (false, true) => (&[][..], Wanted::only(LOGITS).and(HIDDEN)),
         };
-        let step = Step { tokens, fed, positions, sequences: &sequences, outputs, choices, wanted };
+        let sequences = &sequences;
+        let step = Step { tokens, fed, positions, sequences, outputs, choices, adapters, wanted };
         self.program.submit(&step)?;
         Ok(tokens.len())
     }
@@ -365,11 +368,12 @@ impl<'t> Scheduler<'t> {
         while self.running.len() < self.config.max_sequences
             && let Some(mut sequence) = self.waiting.pop_front()
         {
+            let root = self.pool.root(&sequence.mix);
             let known = |prefix| !sequence.stops_at_borders || self.snapshots.has(prefix);
             let (mut blocks, chain) = if self.config.prefix_cache && sequence.may_share() {
-                self.pool.take_prefix(&sequence.tokens, known)
+                self.pool.take_prefix(root, &sequence.tokens, known)
             } else {
-                (Vec::new(), Chain::default())
+                (Vec::new(), root)
             };
             let needed = blocks_for(sequence.tokens.len()) - blocks.len();
             let promised: usize = self
@@ -387,7 +391,7 @@ impl<'t> Scheduler<'t> {
             let copied = state.map(|state| self.program.copy_slot(state, sequence.slot));
             if sequence.stops_at_borders && !matches!(copied, Some(Ok(()))) {
                 self.pool.give_back(&mut blocks);
-                sequence.admit(Vec::new(), Chain::default());
+                sequence.admit(Vec::new(), root);
             } else {
                 sequence.admit(blocks, chain);
             }

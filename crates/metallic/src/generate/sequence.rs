@@ -25,6 +25,8 @@ pub(super) struct Submission {
     pub(super) request: Request,
     /// Prompt and answer together may have so many tokens.
     pub(super) most_tokens: usize,
+    /// How much of each adapter it takes.
+    pub(super) mix: Vec<f32>,
     /// The seed where the request names none.
     pub(super) seed: u64,
     pub(super) outlet: Outlet,
@@ -59,6 +61,8 @@ pub(super) struct Sequence<'t> {
     shared: (usize, Chain),
     /// `tokens` never grows longer than this.
     most_tokens: usize,
+    /// How much of each adapter its tokens take.
+    pub(super) mix: Vec<f32>,
     /// Tokens that end the answer.
     stop_tokens: Vec<u32>,
     /// How many of the best tokens to report at each place.
@@ -109,7 +113,7 @@ impl<'t> Sequence<'t> {
         end_tokens: &[u32],
         text: Option<&'t dyn Detokenize>,
     ) -> Self {
-        let Submission { request, most_tokens, seed, outlet, at } = submission;
+        let Submission { request, most_tokens, mix, seed, outlet, at } = submission;
         let Request { prompt, options, prompt_logits, hook, hidden, reasoning: _ } = request;
         let mut stop_tokens = options.stop_tokens;
         if !options.ignore_eos {
@@ -135,6 +139,7 @@ impl<'t> Sequence<'t> {
             kept: None,
             shared: (0, Chain::default()),
             most_tokens,
+            mix,
             stop_tokens,
             logprobs: options.logprobs,
             sampler: Sampler::new(options.sampling, seed),
@@ -190,7 +195,7 @@ impl<'t> Sequence<'t> {
         self.give_back(pool);
         self.kept = None;
         self.computed = 0;
-        self.shared = (0, Chain::default());
+        self.shared = (0, pool.root(&self.mix));
     }
 
     /// Gives back the blocks it has.

@@ -90,6 +90,50 @@ pub enum ModelError {
         /// How many more there are.
         others: usize,
     },
+    /// There is no adapter at the path, or one of another kind.
+    #[error("`{path}` is no adapter: {reason}")]
+    NotAnAdapter {
+        /// The path as given.
+        path: String,
+        /// What was found, and what was needed.
+        reason: String,
+    },
+    /// An adapter was made for another family.
+    #[error("`{file}` adapts a `{found}` model, and this is a `{needed}` model")]
+    AdapterBase {
+        /// The adapter.
+        file: String,
+        /// The family it names.
+        found: String,
+        /// The model's.
+        needed: String,
+    },
+    /// An adapter changes what the model does not have, or what cannot be changed.
+    #[error(
+        "`{file}` adapts `{target}` and {others} others that this model does not have so; it may adapt {needed}"
+    )]
+    AdapterTarget {
+        /// The adapter.
+        file: String,
+        /// The first such tensor.
+        target: String,
+        /// How many more there are.
+        others: usize,
+        /// What would do.
+        needed: String,
+    },
+    /// What an adapter has for a matrix does not fit it.
+    #[error("`{file}`: what adapts `{target}` is {found}, it must be {needed}")]
+    AdapterShape {
+        /// The adapter.
+        file: String,
+        /// The matrix.
+        target: String,
+        /// Its halves.
+        found: String,
+        /// What would do.
+        needed: String,
+    },
     /// The weights do not make a graph.
     #[error("the model's graph is wrong: {0}")]
     Graph(#[from] GraphError),

@@ -173,6 +173,6 @@ fn as_gguf(recipe: &Recipe) -> Option<(String, Recipe)> {
         | Recipe::PlusOne(of)
         | Recipe::Transposed(of)
         | Recipe::NegatedExp(of) => as_gguf(of),
-        Recipe::Mxfp4 { .. } | Recipe::Adapted { .. } => None,
+        Recipe::Mxfp4 { .. } => None,
     }
 }

@@ -2,7 +2,7 @@
 
 use super::moe::{ExpertNames, MoeConfig};
 use super::transformer::{FfnConfig, NormKind, Transformer};
-use super::{Decoder, Family, Key, Meta, ModelError, llama};
+use super::{Decoder, Family, Key, Meta, ModelError};
 
 pub(super) const FAMILY: Family = Family {
     gguf: &["granite", "granitemoe"],
@@ -25,7 +25,7 @@ pub(super) const EXPERTS: ExpertNames = ExpertNames {
 
 fn read(meta: &Meta<'_>) -> Result<Transformer, ModelError> {
     let mut decoder = Transformer::read(meta, NormKind::Rms)?;
-    decoder.set_pairs(llama::permuted(meta));
+    decoder.turn_rows(meta);
     if MoeConfig::is_there(meta)? {
         decoder.set_ffn(&FfnConfig::Moe(MoeConfig::read(meta, &EXPERTS)?));
     }

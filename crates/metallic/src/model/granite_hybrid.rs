@@ -5,7 +5,7 @@ use super::config::MAX_WIDTH;
 use super::mamba::Mamba;
 use super::moe::{ExpertNames, MoeConfig};
 use super::transformer::{FfnConfig, Names, NormKind, Transformer};
-use super::{Config, Decoder, Family, Key, Meta, ModelError, Naming, Results, granite, llama};
+use super::{Config, Decoder, Family, Key, Meta, ModelError, Naming, Results, granite};
 use crate::weights::WeightSource;
 
 pub(super) const FAMILY: Family = Family { gguf: &["granitehybrid"], hf: &["granitemoehybrid"], read };
@@ -45,7 +45,7 @@ fn read(meta: &Meta<'_>) -> Result<Box<dyn Decoder>, ModelError> {
     };
     let base = Transformer { names: NAMES, ..Transformer::with_ffn(meta, NormKind::Rms, ffn)? };
     let mut base = granite::scaled(meta, base)?;
-    base.set_pairs(llama::permuted(meta));
+    base.turn_rows(meta);
     let layers = base.config.layers;
     let (attends, rotates) = match meta.naming() {
         Naming::Gguf => {

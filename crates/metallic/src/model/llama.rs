@@ -5,7 +5,7 @@ use metallic_core::RopePairs;
 use super::config::{MAX_WIDTH, tied};
 use super::moe::{ExpertNames, MoeConfig};
 use super::transformer::{FFN, FfnConfig, Names, NormKind, Transformer, unsaid};
-use super::{Decoder, Family, Key, Meta, ModelError, Naming};
+use super::{Decoder, Family, Key, Meta, ModelError};
 
 pub(super) const FAMILY: Family =
     Family { gguf: &["llama"], hf: &["llama"], read: |meta| Ok(Box::new(read(meta)?) as Box<dyn Decoder>) };
@@ -27,7 +27,7 @@ pub(super) const EXPERTS: ExpertNames = ExpertNames {
 /// What Llama is, and what those that GGUF files call so are.
 pub(super) fn read(meta: &Meta<'_>) -> Result<Transformer, ModelError> {
     let mut decoder = Transformer::read(meta, NormKind::Rms)?;
-    decoder.set_pairs(permuted(meta));
+    decoder.turn_rows(meta);
     if MoeConfig::is_there(meta)? {
         decoder.set_ffn(&FfnConfig::Moe(MoeConfig::read(meta, &EXPERTS)?));
     }
@@ -38,7 +38,7 @@ pub(super) fn read(meta: &Meta<'_>) -> Result<Transformer, ModelError> {
 fn read_arcee(meta: &Meta<'_>) -> Result<Box<dyn Decoder>, ModelError> {
     let ffn = FfnConfig::Squared(meta.count(FFN, MAX_WIDTH)?);
     let mut decoder = Transformer::with_ffn(meta, NormKind::Rms, ffn)?;
-    decoder.set_pairs(permuted(meta));
+    decoder.turn_rows(meta);
     Ok(Box::new(decoder))
 }
 
@@ -55,12 +55,4 @@ fn read_seed(meta: &Meta<'_>) -> Result<Box<dyn Decoder>, ModelError> {
         Names { ffn_norm: Some(Key::new("post_attention_norm", "post_attention_layernorm")), ..Names::LLAMA };
     let out_bias = meta.opt(OUT_BIAS)?.or(unsaid(meta));
     Ok(Box::new(Transformer { names, out_bias, ..Transformer::read(meta, NormKind::Rms)? }))
-}
-
-/// How pairs lie in families whose GGUF files store the rows of queries and keys so that they lie side by side.
-pub(super) fn permuted(meta: &Meta<'_>) -> RopePairs {
-    match meta.naming() {
-        Naming::Gguf => RopePairs::Interleaved,
-        Naming::HuggingFace => RopePairs::Halves,
-    }
 }

@@ -46,8 +46,9 @@ pub use meta::{Field, Key, Meta, Naming};
 pub(crate) use rope::yarn_magnitude;
 pub use rope::{RopeConfig, RopeScaling};
 
+use crate::adapter::{Adapter, AdapterOptions, AdapterShare};
 use crate::text::{ChatTemplate, TemplateSources, TextError, Tokenizer};
-use crate::weights::{Ledger, Packing, WeightSource};
+use crate::weights::{Adapters, Ledger, Packing, WeightSource};
 
 /// A family of models: the names its files give it, and how it is read from them.
 #[derive(Clone, Copy, Debug)]
@@ -181,7 +182,7 @@ impl Source {
     }
 }
 
-fn read_json(path: &Path) -> Result<Map<String, Value>, ModelError> {
+pub(crate) fn read_json(path: &Path) -> Result<Map<String, Value>, ModelError> {
     let file = path.display().to_string();
     let bytes = std::fs::read(path).map_err(|error| ModelError::Read { file: file.clone(), error })?;
     serde_json::from_slice(&without_infinities(bytes))
@@ -216,7 +217,20 @@ pub struct Model {
     source: Source,
     config: Config,
     graph: Graph,
+    adapters: Vec<AdapterShare>,
 }
+
+/// What is loaded with a model.
+#[derive(Clone, Debug, Default, PartialEq)]
+#[non_exhaustive]
+pub struct ModelOptions {
+    /// Adapters of its matrices.
+    pub adapters: Vec<AdapterOptions>,
+    /// Adds them to the matrices, each as much as its scale says, instead of computing them beside for each request.
+    pub merge_adapters: bool,
+}
+
+metallic_core::setters!(ModelOptions { adapters: impl Into<Vec<AdapterOptions>>, merge_adapters: bool });
 
 /// Bytes a model needs to run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
@@ -229,14 +243,29 @@ pub struct MemoryEstimate {
     pub arena: u64,
 }
 
+/// Reads the adapters of a model; no two have one name.
+fn adapters(options: &ModelOptions, naming: Naming, config: &Config) -> Result<Vec<Adapter>, ModelError> {
+    let mut all: Vec<Adapter> = Vec::new();
+    for options in &options.adapters {
+        let adapter = Adapter::open(options)?;
+        adapter.fits(naming, &config.architecture)?;
+        if all.iter().any(|other| other.share.name == adapter.share.name) {
+            let reason = format!("another one is called `{}`; give it a name of its own", adapter.share.name);
+            return Err(ModelError::NotAnAdapter { path: adapter.file, reason });
+        }
+        all.push(adapter);
+    }
+    Ok(all)
+}
+
 impl Model {
     /// Opens a GGUF file, or a folder with `config.json` and safetensors.
     pub fn open(path: &Path) -> Result<Model, ModelError> {
-        Model::open_with(path, FAMILIES)
+        Model::open_with(path, FAMILIES, &ModelOptions::default())
     }
 
-    /// Opens a model of one of these families.
-    pub fn open_with(path: &Path, families: &[&Family]) -> Result<Model, ModelError> {
+    /// Opens a model of one of these families, with options.
+    pub fn open_with(path: &Path, families: &[&Family], options: &ModelOptions) -> Result<Model, ModelError> {
         let name = path.display().to_string();
         let not = |reason: &str| ModelError::NotAModel { path: name.clone(), reason: reason.to_owned() };
         let kind = std::fs::metadata(path).map_err(|e| not(&format!("it cannot be opened: {e}")))?;
@@ -248,14 +277,15 @@ impl Model {
             let (file, config) = (file.display().to_string(), read_json(&file)?);
             let decoder = Family::decoder(families, &Meta::of_text(&file, &config, families)?)?;
             let packing = Packing::read(&Meta::json(&file, &config)?)?;
-            return Model::build(path, Source::Folder(SafeTensors::open(path)?), decoder.as_ref(), packing);
+            let source = Source::Folder(SafeTensors::open(path)?);
+            return Model::build(path, source, decoder.as_ref(), packing, options);
         }
         if path.extension().is_some_and(|e| e == "safetensors") {
             return Err(not("a safetensors file alone has no configuration; give its folder"));
         }
         let gguf = Gguf::open(path)?;
         let decoder = Family::decoder(families, &Meta::gguf(&name, &gguf.metadata)?)?;
-        Model::build(path, Source::Gguf(gguf), decoder.as_ref(), Packing::Plain)
+        Model::build(path, Source::Gguf(gguf), decoder.as_ref(), Packing::Plain, options)
     }
 
     fn build(
@@ -263,11 +293,15 @@ impl Model {
         source: Source,
         decoder: &dyn Decoder,
         packing: Packing,
+        options: &ModelOptions,
     ) -> Result<Model, ModelError> {
         let builder = GraphBuilder::new();
         let file = path.display().to_string();
         let config = decoder.config().clone();
-        let ledger = Ledger::new(source.naming(), file.clone(), source.tensors()).packed(packing);
+        let all = adapters(options, source.naming(), &config)?;
+        let adapters = Adapters { all: &all, merged: options.merge_adapters };
+        let ledger = Ledger::new(source.naming(), file.clone(), source.tensors());
+        let ledger = ledger.packed(packing).adapted(adapters);
         // Every layer has several tensors of its own: do not walk layers that cannot be there.
         if config.layers > ledger.len() {
             let needed = format!("no more than its {} tensors allow", ledger.len());
@@ -277,7 +311,9 @@ impl Model {
         let Results { logits, hidden } = decoder.forward(&ledger.source(&builder));
         ledger.finish()?;
         let graph = builder.finish(&[logits, logits.sample(), hidden])?;
-        Ok(Model { path: path.to_owned(), source, config, graph })
+        let adapters =
+            if options.merge_adapters { Vec::new() } else { all.into_iter().map(|a| a.share).collect() };
+        Ok(Model { path: path.to_owned(), source, config, graph, adapters })
     }
 
     /// Where it was read from.
@@ -301,6 +337,11 @@ impl Model {
             Source::Gguf(gguf) => Some(&gguf.metadata),
             Source::Folder(_) => None,
         }
+    }
+
+    /// The adapters that requests may take, each with how much they take of it where they do not say.
+    pub fn adapters(&self) -> &[AdapterShare] {
+        &self.adapters
     }
 
     /// Every tensor of the file.

@@ -7,7 +7,7 @@ use super::config::{MAX_WIDTH, activation, epsilon, tied};
 use super::moe::MoeConfig;
 use super::{Config, Decoder, Key, Meta, ModelError, Naming, Results, RopeConfig};
 use crate::nn::{Dims, Ffn, Linear, Norm, Rotary, SelfAttention, scaled};
-use crate::weights::{Recipe, WeightSource};
+use crate::weights::{Recipe, SideBySide, WeightSource};
 
 pub(super) const FFN: Key = Key::new("feed_forward_length", "intermediate_size|n_inner");
 const RMS_EPSILON: Key = Key::new("attention.layer_norm_rms_epsilon", "rms_norm_eps|norm_eps");
@@ -147,6 +147,7 @@ pub(super) struct Transformer {
     pub(super) transposed: bool,
     /// Attention and feed-forward take the same normalised row, and are added together.
     pub(super) parallel: bool,
+    pub(super) row_order: RowOrder,
     pub(super) embed_scale: f32,
     /// On what each half of a layer adds.
     pub(super) residual_scale: f32,
@@ -202,6 +203,7 @@ impl Transformer {
             mlp_bias: said(MLP_BIAS)?,
             transposed: false,
             parallel: false,
+            row_order: RowOrder::Same,
             embed_scale: 1.0,
             residual_scale: 1.0,
             logit_scale: 1.0,
@@ -223,7 +225,15 @@ impl Transformer {
         }
     }
 
-    /// How pairs lie where GGUF files store the rows of queries and keys so that they lie side by side.
+    /// GGUF files of the family store the rows of queries and keys that rotate together side by side.
+    pub(super) fn turn_rows(&mut self, meta: &Meta<'_>) {
+        self.row_order = RowOrder::SideBySide;
+        if meta.naming() == Naming::Gguf {
+            self.set_pairs(RopePairs::Interleaved);
+        }
+    }
+
+    /// Which elements of a head rotate together.
     pub(super) fn set_pairs(&mut self, pairs: RopePairs) {
         self.layers.iter_mut().filter_map(|layer| layer.rope.as_mut()).for_each(|rope| rope.pairs = pairs);
     }
@@ -273,9 +283,12 @@ impl Transformer {
         let there = |name: Key| first.has(name.bias()) || w.has(name.bias());
         let bias = |said: Option<bool>, name: Key| said.unwrap_or_else(|| there(name));
         let qkv_bias = bias(self.qkv_bias, names.qkv.unwrap_or(names.q));
-        let part = |name, start, rows| {
+        let part = |w, name, start, rows| {
             self.linear(w, Part { name, fused: names.qkv, start, rows }, hidden, qkv_bias)
         };
+        let rotated =
+            layer.rope.as_ref().filter(|_| self.row_order == RowOrder::SideBySide).map(|rope| rope.dims);
+        let turned = &w.turned(rotated.map(|rotated| SideBySide { head_dim, rotated }));
         let norms = |cols: [usize; 2]| {
             Some([self.norm(w, names.q_norm, cols[0]), self.norm(w, names.k_norm, cols[1])])
         };
@@ -286,11 +299,11 @@ impl Transformer {
             Linear::made(w, Dims { rows: q, cols: hidden }, names.q.weight().picked(rows.collect()), None)
         };
         let (queries, gate) =
-            if self.gated_queries { (half(0), Some(half(1))) } else { (part(names.q, 0, q), None) };
+            if self.gated_queries { (half(0), Some(half(1))) } else { (part(turned, names.q, 0, q), None) };
         SelfAttention {
             q: queries,
-            k: part(names.k, q, kv),
-            v: part(names.v, q + kv, kv),
+            k: part(turned, names.k, q, kv),
+            v: part(w, names.v, q + kv, kv),
             o: self.linear(w, Part::whole(names.o, hidden), q, bias(self.out_bias, names.o)),
             head_norms: if self.query_norm == QueryNorm::Heads { norms([head_dim; 2]) } else { None },
             row_norms: if self.query_norm == QueryNorm::Rows { norms([q, kv]) } else { None },
@@ -391,6 +404,15 @@ impl Decoder for Transformer {
     fn forward<'g>(&self, w: &WeightSource<'_, 'g>) -> Results<'g> {
         self.forward_with(w, |layer, i, x| self.attention(w, layer, i).forward(x))
     }
+}
+
+/// How GGUF files order the rows of queries and keys, beside folders.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum RowOrder {
+    /// As folders do.
+    Same,
+    /// Those that rotate together side by side.
+    SideBySide,
 }
 
 /// A matrix, or a part of a fused one that begins with row `start`.

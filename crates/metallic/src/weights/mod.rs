@@ -1,18 +1,20 @@
 //! Weights by recipe: typed from the file's own tensors, and nothing missing, misshapen or left unread.
 
+mod adapted;
 mod packed;
 mod recipe;
 #[cfg(test)]
 mod tests;
 
 use std::cell::RefCell;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ops::Range;
 
-use metallic_core::{Bytes, DType, Dim, GraphBuilder, Shape, TensorType, Var, Weight};
+use metallic_core::{Bytes, DType, Dim, GraphBuilder, NodeId, Shape, TensorType, Var, Weight};
 use metallic_formats::Tensor;
 
 use crate::model::{Key, ModelError, Naming};
+pub(crate) use adapted::{Adapters, LowRank, SideBySide};
 pub(crate) use packed::Packing;
 pub use recipe::Recipe;
 use recipe::{Fault, Used};
@@ -38,7 +40,7 @@ const OTHERS: [&str; 9] = [
 ];
 
 /// The name of a tensor as a model of text alone has it; `None` for what such a model does not have.
-fn plain_name(name: &str) -> Option<String> {
+pub(crate) fn plain_name(name: &str) -> Option<String> {
     if OTHERS.iter().any(|other| name.starts_with(other)) {
         return None;
     }
@@ -54,6 +56,7 @@ pub(crate) struct Ledger<'f> {
     /// By the names families know them by.
     tensors: BTreeMap<String, &'f Tensor>,
     packing: Packing,
+    adapters: Adapters<'f>,
     state: RefCell<State>,
 }
 
@@ -70,13 +73,18 @@ pub(crate) struct Part {
 struct State {
     parts: Vec<Part>,
     used: BTreeMap<String, Vec<Used>>,
+    /// By adapter, what of it was taken.
+    adapted: BTreeSet<(usize, String)>,
+    /// What tokens take of adapters, by the bits of what spreads it over ranks.
+    shares: HashMap<Vec<u32>, NodeId>,
     error: Option<ModelError>,
 }
 
 impl<'f> Ledger<'f> {
     pub(crate) fn new(naming: Naming, file: String, tensors: impl Iterator<Item = &'f Tensor>) -> Ledger<'f> {
         let tensors = tensors.filter_map(|t| Some((plain_name(&t.name)?, t))).collect();
-        Ledger { naming, file, tensors, packing: Packing::Plain, state: RefCell::default() }
+        let (packing, adapters) = (Packing::Plain, Adapters::default());
+        Ledger { naming, file, tensors, packing, adapters, state: RefCell::default() }
     }
 
     /// The same, where matrices are packed.
@@ -84,12 +92,24 @@ impl<'f> Ledger<'f> {
         Ledger { packing, ..self }
     }
 
+    /// The same, changed by adapters.
+    pub(crate) fn adapted(self, adapters: Adapters<'f>) -> Ledger<'f> {
+        Ledger { adapters, ..self }
+    }
+
     pub(crate) fn len(&self) -> usize {
         self.tensors.len()
     }
 
     pub(crate) fn source<'g>(&self, graph: &'g GraphBuilder) -> WeightSource<'_, 'g> {
-        WeightSource { graph, ledger: self, prefix: String::new(), gguf_prefix: String::new() }
+        WeightSource {
+            graph,
+            ledger: self,
+            prefix: String::new(),
+            gguf_prefix: String::new(),
+            hf_prefixes: vec![String::new()],
+            turned: None,
+        }
     }
 
     /// Every weight that was taken.
@@ -119,9 +139,20 @@ impl<'f> Ledger<'f> {
 
     /// Nothing was missing or misshapen, and every row of every tensor was read.
     pub(crate) fn finish(self) -> Result<(), ModelError> {
-        let State { used, error, .. } = self.state.into_inner();
+        let State { used, error, adapted, .. } = self.state.into_inner();
         if let Some(error) = error {
             return Err(error);
+        }
+        for (index, adapter) in self.adapters.all.iter().enumerate() {
+            adapter.same(&self.tensors)?;
+            let mut left =
+                adapter.deltas.keys().filter(|target| !adapted.contains(&(index, (*target).clone())));
+            if let Some(target) = left.next() {
+                let (file, target) = (adapter.file.clone(), target.clone());
+                let needed =
+                    "matrices of this model's layers, or its head; not embeddings or experts".to_owned();
+                return Err(ModelError::AdapterTarget { file, target, others: left.count(), needed });
+            }
         }
         let unread = |tensor: &&Tensor| match used.get(&tensor.name) {
             Some(parts) => {
@@ -163,6 +194,10 @@ pub struct WeightSource<'a, 'g> {
     prefix: String,
     /// What the prefix is in GGUF files.
     gguf_prefix: String,
+    /// What it may be in Hugging Face folders.
+    hf_prefixes: Vec<String>,
+    /// GGUF files have the rows of what is taken here in another order.
+    turned: Option<SideBySide>,
 }
 
 impl<'a, 'g> WeightSource<'a, 'g> {
@@ -183,7 +218,17 @@ impl<'a, 'g> WeightSource<'a, 'g> {
         };
         let gguf = group.spellings(Naming::Gguf).next().unwrap_or_default();
         let gguf_prefix = format!("{}{gguf}.{i}.", self.gguf_prefix);
-        WeightSource { prefix: prefixes.find(there).unwrap_or(first), gguf_prefix, ..*self }
+        let spellings = || group.spellings(Naming::HuggingFace);
+        let all = |prefix: &String| spellings().map(move |name| format!("{prefix}{name}.{i}.")).collect();
+        let hf_prefixes = self.hf_prefixes.iter().flat_map(|prefix| -> Vec<String> { all(prefix) }).collect();
+        let prefix = prefixes.find(there).unwrap_or(first);
+        WeightSource { prefix, gguf_prefix, hf_prefixes, ..*self }
+    }
+
+    /// The same, for matrices whose rows GGUF files have in another order.
+    pub(crate) fn turned(&self, turned: Option<SideBySide>) -> WeightSource<'a, 'g> {
+        let (prefix, gguf_prefix) = (self.prefix.clone(), self.gguf_prefix.clone());
+        WeightSource { prefix, gguf_prefix, hf_prefixes: self.hf_prefixes.clone(), turned, ..*self }
     }
 
     /// A weight of this shape. Matrices may be of any weight type, vectors only of floats.

@@ -60,17 +60,6 @@ pub enum Recipe {
         /// How many there are.
         count: usize,
     },
-    /// `W + scale * B · A`, in `F32`. Floats only.
-    Adapted {
-        /// `W [n, k]`
-        of: Box<Recipe>,
-        /// `A [r, k]`
-        a: Box<Recipe>,
-        /// `B [n, r]`
-        b: Box<Recipe>,
-        /// `alpha / r`
-        scale: f32,
-    },
 }
 
 impl Key {
@@ -140,12 +129,6 @@ impl Recipe {
     pub fn stacked(self, count: usize) -> Recipe {
         Recipe::Stacked { of: Box::new(self), count }
     }
-
-    /// See [`Recipe::Adapted`].
-    #[must_use]
-    pub fn adapted(self, a: Recipe, b: Recipe, scale: f32) -> Recipe {
-        Recipe::Adapted { of: Box::new(self), a: Box::new(a), b: Box::new(b), scale }
-    }
 }
 
 /// What was made, and of what.
@@ -210,11 +193,6 @@ impl WeightSource<'_, '_> {
                 Ok(stacked) => Ok(stacked),
                 Err(_) => stack((0..*count).map(|i| self.make(of, Some(i))).collect::<Result<_, _>>()?),
             },
-            Recipe::Adapted { of, a, b, scale } => {
-                let (mut w, a, b) = (self.make(of, item)?, self.make(a, item)?, self.make(b, item)?);
-                w.used.extend(a.used.into_iter().chain(b.used));
-                w.changed(|w| adapted(w, &a.tensor, &b.tensor, *scale))
-            }
         }
     }
 
@@ -405,22 +383,4 @@ fn stack(items: Vec<Made>) -> Result<Made, Fault> {
     let shape = std::iter::once(count).chain(first.shape).collect();
     let name = format!("{} and {} more", first.name, count - 1);
     Ok(Made { tensor: Tensor { name, dtype: first.dtype, shape, data: data.into() }, used })
-}
-
-fn adapted(w: &Tensor, a: &Tensor, b: &Tensor, scale: f32) -> Result<Tensor, Fault> {
-    let (mut sum, a_numbers, b_numbers) = (floats(w)?, floats(a)?, floats(b)?);
-    let (&[n, k], &[rank, _]) = (w.shape.as_slice(), a.shape.as_slice()) else {
-        return Err(Fault::unfit(a, "rows and columns, as what it adapts"));
-    };
-    for (part, shape) in [(a, [rank, k]), (b, [n, rank])] {
-        if part.shape != shape {
-            return Err(Fault::unfit(part, format!("{shape:?} beside `{}`", w.name)));
-        }
-    }
-    for (row, factors) in sum.chunks_exact_mut(k.max(1)).zip(b_numbers.chunks_exact(rank.max(1))) {
-        for (factor, a_row) in factors.iter().zip(a_numbers.chunks_exact(k.max(1))) {
-            row.iter_mut().zip(a_row).for_each(|(x, y)| *x += scale * factor * y);
-        }
-    }
-    Ok(f32s(format!("{} + {scale} * {} * {}", w.name, b.name, a.name), &w.shape, &sum))
 }

@@ -6,8 +6,6 @@ use super::*;
 
 const QKV: Key = Key::new("attn_qkv", "qkv_proj");
 const W1: Key = Key::new("ffn_gate_exps", "experts.{}.w1");
-const A: Key = Key::new("", "lora_A");
-const B: Key = Key::new("", "lora_B");
 
 fn tensor(name: &str, shape: &[usize], numbers: &[f32], dtype: DType) -> Tensor {
     let mut data = vec![0; dtype.bytes_for(numbers.len()).unwrap()];
@@ -151,25 +149,5 @@ fn experts_are_stacked_where_the_file_has_them_one_by_one() {
     let (_, said) = take(Naming::HuggingFace, &odd, wanted);
     assert!(
         said.unwrap_err().contains("`experts.1.w1.weight` is F16 [1, 32], the model needs Q8_0 [1, 32] as")
-    );
-}
-
-#[test]
-fn an_adapter_is_added_to_floats_and_refused_by_quantised_weights() {
-    let file = |dtype| {
-        [
-            tensor("qkv_proj.weight", &[2, 32], &[1.0; 64], dtype),
-            tensor("lora_A.weight", &[1, 32], &counting(32), DType::F16),
-            tensor("lora_B.weight", &[2, 1], &[2.0, -1.0], DType::F32),
-        ]
-    };
-    let wanted: &[(Recipe, &[usize])] = &[(QKV.weight().adapted(A.weight(), B.weight(), 0.5), &[2, 32])];
-    let (weights, said) = take(Naming::HuggingFace, &file(DType::BF16), wanted);
-    assert_eq!(said, Ok(()));
-    let found = numbers(&weights[0]);
-    assert_eq!((found[3], found[35]), (1.0 + 0.5 * 2.0 * 3.0, 1.0 - 0.5 * 3.0));
-    let (_, said) = take(Naming::HuggingFace, &file(DType::Q8_0), wanted);
-    assert!(
-        said.unwrap_err().contains("`qkv_proj.weight` is Q8_0 [2, 32], the model needs F32, F16 or BF16")
     );
 }

@@ -164,7 +164,7 @@ impl Program for Fake {
         self.gate.pass();
         let before = self.under_way.back().map_or(&[][..], |(_, chosen, _)| chosen);
         let (blocks, fed_rows) = (self.reserved_blocks(), before.len());
-        step.validate(&StepLimits { vocab: VOCAB, blocks, slots: None, fed_rows })?;
+        step.validate(&StepLimits { vocab: VOCAB, blocks, slots: None, fed_rows, adapters: 0 })?;
         let mut tokens = step.tokens.to_vec();
         for fed in step.fed {
             tokens[fed.token as usize] = before[fed.row as usize].min(VOCAB as u32 - 1);

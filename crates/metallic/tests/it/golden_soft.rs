@@ -137,6 +137,7 @@ fn chosen_ahead(program: &mut dyn Program, prompt: &[u32], steps: usize) -> (Vec
             outputs: &[tokens.len() as u32 - 1],
             choices: &choices,
             wanted: Wanted::only(CHOSEN),
+            ..Step::default()
         };
         program.submit(&step).unwrap();
         if index > 0 {

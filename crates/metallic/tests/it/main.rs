@@ -1,5 +1,6 @@
 //! The library from the outside: models, generation, tensors and text, on every device a machine may have.
 
+mod adapters;
 mod examples;
 mod families;
 mod generate_engine;
