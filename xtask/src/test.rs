@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 use std::process::Command;
+use std::thread;
 
 use anyhow::{Result, bail};
 
@@ -30,7 +31,15 @@ enum Fetch {
 /// Runs every test, or those that `args` choose.
 pub(crate) fn run(args: &[String]) -> Result<()> {
     let (fetch, rest) = parse(args);
-    let notes = prepare(fetch)?;
+    let nextest = works("cargo-nextest", &["nextest", "--version"]);
+    let notes = thread::scope(|scope| {
+        // What is fetched meanwhile is needed by the tests, not by their build; what fails is said when they are run.
+        let build = rest.is_empty() && fetch != Fetch::Nothing;
+        let built = build.then(|| scope.spawn(|| run_tests(cargo().args(building(nextest)))));
+        let notes = prepare(fetch);
+        drop(built.map(thread::ScopedJoinHandle::join));
+        notes
+    })?;
 
     // These first, so that the closing lines of the main run are the last ones.
     let docs = if rest.is_empty() {
@@ -39,7 +48,6 @@ pub(crate) fn run(args: &[String]) -> Result<()> {
     } else {
         Ok(())
     };
-    let nextest = works("cargo-nextest", &["nextest", "--version"]);
     let tests = if nextest {
         run_tests(
             cargo().args(["nextest", "run", ALL_FEATURES, "--no-fail-fast"]).args(scope(&rest)).args(&rest),
@@ -147,6 +155,12 @@ fn run_tests(command: &mut Command) -> Result<()> {
         None => command.env_remove("METALLIC_SHARED"),
     };
     crate::process::run(command)
+}
+
+/// Builds all that the main run runs.
+fn building(nextest: bool) -> Vec<&'static str> {
+    let runner: &[&str] = if nextest { &["nextest", "run"] } else { &["test", "--all-targets"] };
+    [runner, &[ALL_FEATURES, "--workspace", "--no-run"]].concat()
 }
 
 /// `--workspace`, unless the caller chose packages.

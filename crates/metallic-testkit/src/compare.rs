@@ -3,7 +3,7 @@
 use metallic_core::DType;
 
 /// How far a number may be from the reference.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Tolerance {
     /// Absolute difference.
     pub absolute: f32,

@@ -36,14 +36,16 @@ pub struct Plan<'a> {
     pub exactness: Exactness,
     /// Cases with this in their name.
     pub only: &'a str,
+    /// Which of the walks programs go, see [`crate::graphs::WALKS`].
+    pub walks: &'a [usize],
     /// Cases, by name, that the backend may refuse by [`BackendError::Unsupported`].
     pub may_refuse: &'a dyn Fn(&str) -> bool,
 }
 
 impl Default for Plan<'_> {
-    /// Every case, exactly, none refused.
+    /// Every case, exactly, on all walks, none refused.
     fn default() -> Self {
-        Plan { exactness: Exactness::Exact, only: "", may_refuse: &|_| false }
+        Plan { exactness: Exactness::Exact, only: "", walks: &[0, 1, 2, 3], may_refuse: &|_| false }
     }
 }
 

@@ -11,7 +11,7 @@ use metallic_core::{
     Step,
 };
 
-use crate::cases::{self, Exactness, Outcome, RunsAs};
+use crate::cases::{self, Case, Exactness, Outcome, RunsAs};
 use crate::{Failure, Plan, copies, eager, graphs, run_all};
 
 /// How a device goes wrong after the reference has computed for it.
@@ -191,12 +191,15 @@ fn every_operation_has_a_case() {
 
 #[test]
 fn the_reference_passes_its_own_tables() {
-    for exactness in [Exactness::Exact, Exactness::Rounded] {
-        let report = run_all(&Reference::new(), &Plan { exactness, ..Plan::default() });
-        let passed = report.passed;
-        report.expect();
-        assert!(passed > 1500, "{passed}");
-        eprintln!("{passed} cases");
+    let report = run_all(&Reference::new(), &Plan::default());
+    let passed = report.passed;
+    report.expect();
+    assert!(passed > 3000, "{passed}");
+    // The wider tolerance of backends that round must prove something still.
+    let differs = |case: &&Case| case.tolerance(Exactness::Rounded) != case.tolerance(Exactness::Exact);
+    let plan = Plan { exactness: Exactness::Rounded, walks: &[1], ..Plan::default() };
+    for case in cases::all().iter().filter(|case| case.place == RunsAs::Anywhere).filter(differs) {
+        graphs::check(&Reference::new(), case, &plan).unwrap_or_else(|e| panic!("{}: {e:?}", case.name));
     }
     for case in cases::long() {
         graphs::check_long(&Reference::new(), &case).unwrap_or_else(|e| panic!("{}: {e:?}", case.name));
@@ -208,7 +211,7 @@ fn every_program_finds_every_mistake() {
     for mistake in [Mistake::LastElement, Mistake::Nothing] {
         let wrong = Wrong::new(mistake);
         for case in cases::all().iter().filter(|case| case.place == RunsAs::Anywhere) {
-            let found = graphs::check(&wrong, case, Exactness::Exact);
+            let found = graphs::check(&wrong, case, &Plan::default());
             assert!(matches!(found, Err(Failure::Wrong(_))), "{} passes with {mistake:?}", case.name);
         }
     }

@@ -1,16 +1,24 @@
 //! `devices`, `--device` and `--provider`: what there is, and what is said where something is missing.
 
-use std::{fs, process::Command};
+use std::{env, fs, path::PathBuf, process::Command};
 
 use metallic_testkit::missing;
 use serde_json::{Value, json};
 
 use crate::support::{Machine, Ran, stories};
 
+/// Where compiled kernels are kept that other tests have made already; `Machine` gives the command another home.
+fn kernels() -> PathBuf {
+    let cache = env::var_os("XDG_CACHE_HOME").map(PathBuf::from);
+    let home = || Some(PathBuf::from(env::var_os("HOME")?).join(".cache"));
+    let own = cache.or_else(home).unwrap_or_else(|| env!("CARGO_TARGET_TMPDIR").into()).join("softmetal");
+    env::var_os("SOFTMETAL_CACHE").map_or(own, PathBuf::from)
+}
+
 /// The command with a cache of compiled kernels that outlives the test.
 fn command(machine: &Machine, args: &[&str]) -> Command {
     let mut command = machine.command(args);
-    command.env("SOFTMETAL_CACHE", format!("{}/softmetal", env!("CARGO_TARGET_TMPDIR")));
+    command.env("SOFTMETAL_CACHE", kernels());
     for name in ["METALLIC_FORCE_SDPA_BACKEND", "METALLIC_FORCE_MATMUL_BACKEND"] {
         command.env_remove(name);
     }
