@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::tensor::{TensorDevice, TensorError};
-use crate::{DType, Graph, RunStats, Step, StepError, TypeError};
+use crate::{Blocks, DType, Graph, RunStats, Step, StepError, TypeError};
 
 /// What a device is.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -108,11 +108,16 @@ pub trait Backend: Send + Sync {
 /// A step is *submitted* and later *finished*; between the two the caller is free to do other things, and where
 /// [`Program::depth`] allows it, to submit the next step, which may take the tokens this one chooses.
 pub trait Program: Send {
-    /// Makes room for at least `blocks` cache blocks; existing contents stay.
-    fn reserve_blocks(&mut self, blocks: usize) -> Result<(), BackendError>;
+    /// Makes room for at least so many cache blocks; existing contents stay.
+    fn reserve(&mut self, blocks: Blocks) -> Result<(), BackendError>;
 
     /// Blocks reserved so far.
-    fn reserved_blocks(&self) -> usize;
+    fn reserved(&self) -> Blocks;
+
+    /// Makes room for at least `blocks` cache blocks of every layer.
+    fn reserve_blocks(&mut self, blocks: usize) -> Result<(), BackendError> {
+        self.reserve(Blocks::both(blocks))
+    }
 
     /// Makes room for the recurrent states of at least so many sequences; existing contents stay. Nothing to do for a
     /// graph that keeps none.

@@ -29,7 +29,7 @@ pub use op::{Binary, Op, OpClass, Unary, WeightId, WeightUse};
 pub use schedule::Schedule;
 pub use shape::{Dim, MAX_RANK, Shape, Sizes, TensorType};
 pub use spec::{Attention, Mask, Project, ProjectInputs, Qkv, Recurrence, Rope, RopePairs, Sdpa, StateId};
-pub use state::{KvState, State, StateLayout};
+pub use state::{Blocks, KvState, State, StateLayout};
 pub use stats::RunStats;
 pub use step::{BLOCK_TOKENS, Fed, Needed, SequenceSpan, Step, StepError, StepLimits, Wanted};
 pub use typing::{TypeError, infer};

@@ -16,6 +16,28 @@ pub struct KvState {
     pub window: Option<usize>,
 }
 
+/// How many blocks there are.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Blocks {
+    /// Of layers that look back as far as there is; of all layers, unless some look less far than others.
+    pub far: usize,
+    /// Of layers with a window, where others have none.
+    pub near: usize,
+}
+
+impl Blocks {
+    /// As many of either kind.
+    pub fn both(count: usize) -> Blocks {
+        Blocks { far: count, near: count }
+    }
+
+    /// Of each kind the larger number.
+    #[must_use]
+    pub fn max(self, other: Blocks) -> Blocks {
+        Blocks { far: self.far.max(other.far), near: self.near.max(other.near) }
+    }
+}
+
 /// What one layer keeps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum State {
@@ -130,6 +152,36 @@ impl StateLayout {
     /// Bytes of one block of [`BLOCK_TOKENS`] tokens, all layers.
     pub fn block_bytes(&self) -> usize {
         BLOCK_TOKENS * self.token_bytes()
+    }
+
+    /// Whether some layers have a window and others none: then those with one have blocks of their own, which are let go one by
+    /// one.
+    pub fn is_mixed(&self) -> bool {
+        let far = self.kv_states().filter(|kv| kv.window.is_none()).count();
+        far > 0 && far < self.kv_states().count()
+    }
+
+    /// Whether keys and values lie in the blocks of layers with a window.
+    pub fn is_near(&self, kv: &KvState) -> bool {
+        kv.window.is_some() && self.is_mixed()
+    }
+
+    /// So many blocks where a program reserves them: without blocks of their own, layers with a window have those of all.
+    pub fn settled(&self, blocks: Blocks) -> Blocks {
+        if self.is_mixed() { blocks } else { Blocks::both(blocks.far) }
+    }
+
+    /// Bytes of so many blocks.
+    pub fn bytes_of(&self, blocks: Blocks) -> usize {
+        let of = |kv: &KvState| if self.is_near(kv) { blocks.near } else { blocks.far };
+        let bytes = |kv: &KvState| of(kv).saturating_mul(BLOCK_TOKENS * self.layer_token_bytes(kv));
+        self.kv_states().map(bytes).fold(0, usize::saturating_add)
+    }
+
+    /// How far back any layer looks whose blocks are let go: all, where all have a window, or those that have one.
+    pub fn near_window(&self) -> Option<usize> {
+        let windows = self.kv_states().filter_map(|kv| kv.window).max();
+        windows.filter(|_| self.window().is_some() || self.is_mixed())
     }
 
     /// Bytes of the recurrent states of one sequence.

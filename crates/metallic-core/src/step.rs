@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use crate::{Op, Sizes};
+use crate::{Blocks, Op, Sizes};
 
 /// Tokens of one cache block. A sequence's cache is a table of blocks.
 pub const BLOCK_TOKENS: usize = 32;
@@ -62,6 +62,8 @@ pub struct SequenceSpan<'a> {
     /// Its cache blocks: position `p` lies in block `p / BLOCK_TOKENS`. Blocks that no window reaches any longer may name
     /// any block that is reserved.
     pub blocks: &'a [u32],
+    /// The same for layers with a window, where others have none; empty: those are `blocks`, too.
+    pub near: &'a [u32],
     /// Which of the reserved recurrent states is its own; a sequence without a past begins with zeros.
     pub slot: u32,
 }
@@ -73,13 +75,21 @@ impl SequenceSpan<'_> {
         self.past.saturating_add(self.tokens.len())
     }
 
+    /// Where keys and values lie of layers that have blocks of their own, `near`, or of others.
+    pub fn table(&self, near: bool) -> &[u32] {
+        if near && !self.near.is_empty() { self.near } else { self.blocks }
+    }
+
     fn validate(&self, sequence: usize, limits: &StepLimits) -> Result<(), StepError> {
-        let (needed, reserved) = (self.kv_len().div_ceil(BLOCK_TOKENS), limits.blocks);
-        if self.blocks.len() < needed {
-            return Err(StepError::Blocks { sequence, blocks: self.blocks.len(), needed });
-        }
-        if let Some(block) = self.blocks[..needed].iter().find(|b| **b as usize >= reserved) {
-            return Err(StepError::BlockOutOfRange { sequence, block: *block, reserved });
+        let needed = self.kv_len().div_ceil(BLOCK_TOKENS);
+        for (near, reserved) in [(false, limits.blocks.far), (true, limits.blocks.near)] {
+            let table = self.table(near);
+            if table.len() < needed {
+                return Err(StepError::Blocks { sequence, blocks: table.len(), needed });
+            }
+            if let Some(block) = table[..needed].iter().find(|b| **b as usize >= reserved) {
+                return Err(StepError::BlockOutOfRange { sequence, block: *block, reserved });
+            }
         }
         match limits.slots {
             Some(reserved) if self.slot as usize >= reserved => {
@@ -184,7 +194,7 @@ pub struct StepLimits {
     /// Ids a token may have.
     pub vocab: usize,
     /// Cache blocks that are reserved.
-    pub blocks: usize,
+    pub blocks: Blocks,
     /// Recurrent states that are reserved; `None` where the graph has none.
     pub slots: Option<usize>,
     /// Output rows of the step before, while it is under way.

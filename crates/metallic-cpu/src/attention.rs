@@ -157,7 +157,7 @@ impl Scratch {
 fn attend_part(a: &Attention, inputs: &Inputs<'_>, part: &Part, segments: Range<usize>, memory: &mut [f32]) {
     let Inputs { p: Processor { isa, .. }, kept, step, .. } = *inputs;
     let (shape, d, row) = (part.shape, a.head_dim, a.value_dim + 2);
-    let span = &step.sequences[part.span];
+    let table = step.sequences[part.span].table(kept.is_near(a.state));
     let (memory, results) = memory.split_at_mut(shape.memory());
     let mut tile = Tile::new(shape, memory);
     for query in 0..shape.queries() {
@@ -173,7 +173,7 @@ fn attend_part(a: &Attention, inputs: &Inputs<'_>, part: &Part, segments: Range<
     for segment in segments {
         let of_segment = segment * SEGMENT..(segment + 1) * SEGMENT;
         for block in blocks.start.max(of_segment.start)..blocks.end.min(of_segment.end) {
-            let head = |block: usize| kept.head(a.state, span.blocks[block], part.kv_head);
+            let head = |block: usize| kept.head(a.state, table[block], part.kv_head);
             tile.attend(isa, block, (head(block), head((block + 1).min(blocks.end - 1))));
         }
         for (query, result) in results.chunks_exact_mut(row).enumerate() {
@@ -218,7 +218,7 @@ mod tests {
         let stored = k.kv_write(v, a.state, a.kv_heads);
         let graph = g.finish(&[stored]).unwrap();
         let mut kept = Kept::new(StateLayout::of(&graph, DType::F16).unwrap());
-        kept.reserve_blocks(60).unwrap();
+        kept.reserve_blocks(metallic_core::Blocks::both(60)).unwrap();
         kept
     }
 
@@ -244,8 +244,8 @@ mod tests {
         for (turn, past) in (0..TOKENS).step_by(step).enumerate() {
             let n = step.min(TOKENS - past);
             let sequences = [
-                SequenceSpan { tokens: 0..1, past: turn, blocks: &other, slot: 0 },
-                SequenceSpan { tokens: 1..n + 1, past, blocks: &blocks, slot: 0 },
+                SequenceSpan { tokens: 0..1, past: turn, blocks: &other, near: &[], slot: 0 },
+                SequenceSpan { tokens: 1..n + 1, past, blocks: &blocks, near: &[], slot: 0 },
             ];
             // Attention reads nothing of tokens but their number.
             let tokens = vec![0; n + 1];

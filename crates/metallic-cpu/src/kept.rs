@@ -1,7 +1,7 @@
 //! What is kept between steps: keys and values in blocks, and recurrent states.
 
 use metallic_core::{
-    BLOCK_TOKENS, BackendError, KvState, Recurrence, SequenceSpan, State, StateId, StateLayout, Step,
+    BLOCK_TOKENS, BackendError, Blocks, KvState, Recurrence, SequenceSpan, State, StateId, StateLayout, Step,
 };
 
 use crate::exec::{Args, grow};
@@ -22,7 +22,7 @@ pub(crate) struct Kept {
     caches: Vec<KvSlabs>,
     /// By state: slots × numbers; empty for keys and values.
     numbers: Vec<Vec<f32>>,
-    pub(crate) blocks: usize,
+    pub(crate) blocks: Blocks,
     slots: usize,
     /// Results of a recurrence by head, before they are put in rows.
     results: Vec<f32>,
@@ -31,6 +31,8 @@ pub(crate) struct Kept {
 /// The keys and values of a layer; a head's keys of a block lie together, and so do its values.
 struct KvSlabs {
     shape: KvState,
+    /// They lie in the blocks of layers with a window.
+    near: bool,
     /// Bytes of one head's keys, and values, in a block.
     key_bytes: usize,
     value_bytes: usize,
@@ -39,10 +41,11 @@ struct KvSlabs {
 }
 
 impl KvSlabs {
-    fn new(state: Option<&State>, kind: KvType) -> KvSlabs {
+    fn new(state: Option<&State>, layout: &StateLayout, kind: KvType) -> KvSlabs {
         let shape = state.and_then(State::kv).copied().unwrap_or_default();
+        let near = layout.is_near(&shape);
         let [key_bytes, value_bytes] = [shape.key_dim, shape.value_dim].map(|dim| kind.block_bytes(dim));
-        KvSlabs { shape, key_bytes, value_bytes, slabs: Vec::new() }
+        KvSlabs { shape, near, key_bytes, value_bytes, slabs: Vec::new() }
     }
 
     fn head_bytes(&self) -> usize {
@@ -91,9 +94,10 @@ impl Kept {
     pub(crate) fn new(layout: StateLayout) -> Kept {
         // Of another type there are no keys and values: the layout has refused them.
         let kind = KvType::of(layout.dtype()).unwrap_or(KvType::F32);
-        let caches = layout.states().iter().map(|state| KvSlabs::new(state.as_ref(), kind)).collect();
+        let caches =
+            layout.states().iter().map(|state| KvSlabs::new(state.as_ref(), &layout, kind)).collect();
         let numbers = vec![Vec::new(); layout.states().len()];
-        Kept { layout, kind, caches, numbers, blocks: 0, slots: 0, results: Vec::new() }
+        Kept { layout, kind, caches, numbers, blocks: Blocks::default(), slots: 0, results: Vec::new() }
     }
 
     /// Recurrent states reserved; `None` where there are none to keep.
@@ -102,7 +106,7 @@ impl Kept {
     }
 
     pub(crate) fn bytes(&self) -> usize {
-        self.blocks * self.layout.block_bytes() + self.slots * self.layout.sequence_bytes()
+        self.layout.bytes_of(self.blocks) + self.slots * self.layout.sequence_bytes()
     }
 
     /// Bytes of a token's keys and values in one layer.
@@ -110,9 +114,10 @@ impl Kept {
         self.layout.kv(id).map_or(0, |kv| self.layout.layer_token_bytes(kv)) as u64
     }
 
-    pub(crate) fn reserve_blocks(&mut self, blocks: usize) -> Result<(), BackendError> {
-        let slabs = blocks.div_ceil(SLAB_BLOCKS);
+    pub(crate) fn reserve_blocks(&mut self, blocks: Blocks) -> Result<(), BackendError> {
+        let slabs = |blocks: usize| blocks.div_ceil(SLAB_BLOCKS);
         for cache in &mut self.caches {
+            let slabs = slabs(if cache.near { blocks.near } else { blocks.far });
             let len = SLAB_BLOCKS * cache.block_bytes();
             while cache.slabs.len() < slabs {
                 let mut slab = Vec::new();
@@ -121,7 +126,8 @@ impl Kept {
                 cache.slabs.push(slab);
             }
         }
-        self.blocks = self.blocks.max(slabs * SLAB_BLOCKS);
+        let [far, near] = [blocks.far, blocks.near].map(|blocks| slabs(blocks) * SLAB_BLOCKS);
+        self.blocks = self.layout.settled(self.blocks.max(Blocks { far, near }));
         Ok(())
     }
 
@@ -149,6 +155,11 @@ impl Kept {
         Ok(())
     }
 
+    /// Whether a layer's keys and values lie in the blocks of layers with a window.
+    pub(crate) fn is_near(&self, id: StateId) -> bool {
+        self.caches[id.0].near
+    }
+
     /// One head's keys and values in one block of a layer.
     pub(crate) fn head(&self, id: StateId, block: u32, head: usize) -> KvBlock<'_> {
         let cache = &self.caches[id.0];
@@ -162,6 +173,8 @@ impl Kept {
     pub(crate) fn store(&mut self, p: Processor<'_>, id: StateId, step: &Step<'_>, rows: &KvRows<'_>) -> u64 {
         let (kind, cache) = (self.kind, &mut self.caches[id.0]);
         let KvState { key_dim, value_dim, .. } = cache.shape;
+        let near = cache.near;
+        let all = || step.sequences.iter().flat_map(move |span| pieces(span, near));
         let (head_bytes, key_bytes, block_bytes) = (cache.head_bytes(), cache.key_bytes, cache.block_bytes());
         let write = |piece: &Piece, block: &mut [u8]| {
             for (head, kv) in block.chunks_exact_mut(head_bytes.max(1)).enumerate() {
@@ -174,7 +187,7 @@ impl Kept {
             }
         };
         if step.tokens.len() < FORK_TOKENS || block_bytes == 0 {
-            for piece in step.sequences.iter().flat_map(pieces) {
+            for piece in all() {
                 let at = cache.place(piece.block);
                 let slab = &mut cache.slabs[piece.block as usize / SLAB_BLOCKS];
                 write(&piece, &mut slab[at..at + block_bytes]);
@@ -182,11 +195,11 @@ impl Kept {
         } else {
             for (index, slab) in cache.slabs.iter_mut().enumerate() {
                 let of_slab = |piece: &Piece| piece.block as usize / SLAB_BLOCKS == index;
-                if !step.sequences.iter().flat_map(pieces).any(|piece| of_slab(&piece)) {
+                if !all().any(|piece| of_slab(&piece)) {
                     continue;
                 }
                 p.team.for_chunks(slab, block_bytes, |i, block| {
-                    for piece in step.sequences.iter().flat_map(pieces) {
+                    for piece in all() {
                         if piece.block as usize == index * SLAB_BLOCKS + i {
                             write(&piece, block);
                         }
@@ -307,12 +320,13 @@ struct Piece {
     len: usize,
 }
 
-fn pieces<'s>(span: &'s SequenceSpan<'_>) -> impl Iterator<Item = Piece> + 's {
+fn pieces<'s>(span: &'s SequenceSpan<'_>, near: bool) -> impl Iterator<Item = Piece> + 's {
+    let table = span.table(near);
     (span.past / BLOCK_TOKENS..span.kv_len().div_ceil(BLOCK_TOKENS)).map(|index| {
         let from = span.past.max(index * BLOCK_TOKENS);
         let to = span.kv_len().min((index + 1) * BLOCK_TOKENS);
         Piece {
-            block: span.blocks[index],
+            block: table[index],
             position: from % BLOCK_TOKENS,
             token: span.tokens.start + from - span.past,
             len: to - from,

@@ -4,8 +4,8 @@ use std::ops::Range;
 use std::time::Instant;
 
 use metallic_core::{
-    BackendError, DType, Graph, Needed, NodeId, Op, Program, ProgramMemory, RunStats, Schedule, Sizes,
-    StateLayout, Step, StepLimits, Wanted,
+    BackendError, Blocks, DType, Graph, Needed, NodeId, Op, Program, ProgramMemory, RunStats, Schedule,
+    Sizes, StateLayout, Step, StepLimits, Wanted,
 };
 
 use crate::exec::{Args, Input, Now, Out, Value, Work, decode, grow};
@@ -36,11 +36,11 @@ pub(crate) struct CpuProgram {
 }
 
 impl Program for CpuProgram {
-    fn reserve_blocks(&mut self, blocks: usize) -> Result<(), BackendError> {
+    fn reserve(&mut self, blocks: Blocks) -> Result<(), BackendError> {
         self.kept.reserve_blocks(blocks)
     }
 
-    fn reserved_blocks(&self) -> usize {
+    fn reserved(&self) -> Blocks {
         self.kept.blocks
     }
 

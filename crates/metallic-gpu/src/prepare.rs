@@ -304,6 +304,9 @@ impl Lowered {
             }
             Slot::Output => self.value(id, shape, memory),
             Slot::Scratch(_) => Err(missing("scratch")),
+            Slot::Step(StepTable::Blocks) if shape.near > 0 && self.is_near(node) => {
+                shape.region(StepTable::Near, memory.tables)
+            }
             Slot::Step(table) => shape.region(table, memory.tables),
             Slot::Fed => Ok(memory.chosen[1]),
             Slot::Keys | Slot::Recurrent => state(0),
@@ -328,6 +331,12 @@ impl Lowered {
                 memory.arena.slice(range.start, range.len())
             }
         }
+    }
+
+    /// Whether a node's keys and values lie in the blocks of layers with a window.
+    fn is_near(&self, node: &Node) -> bool {
+        let layout = &self.states.layout;
+        node.op.state().and_then(|state| layout.kv(state)).is_some_and(|kv| layout.is_near(kv))
     }
 
     /// Whether a node's value is that of its first input, untouched.

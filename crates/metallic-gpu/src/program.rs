@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use metallic_core::{
-    BackendError, DType, Graph, Program, ProgramMemory, RunStats, Schedule, StateLayout, Step, StepLimits,
-    Wanted,
+    BackendError, Blocks, DType, Graph, Program, ProgramMemory, RunStats, Schedule, StateLayout, Step,
+    StepLimits, Wanted,
 };
 
 use crate::backend::Shared;
@@ -327,11 +327,11 @@ fn grow(
 }
 
 impl Program for GpuProgram {
-    fn reserve_blocks(&mut self, blocks: usize) -> Result<(), BackendError> {
+    fn reserve(&mut self, blocks: Blocks) -> Result<(), BackendError> {
         self.reserve(|states, shared| states.reserve_blocks(shared, blocks))
     }
 
-    fn reserved_blocks(&self) -> usize {
+    fn reserved(&self) -> Blocks {
         self.lowered.states.blocks
     }
 

@@ -1,6 +1,6 @@
 //! What a program keeps between steps: keys and values in blocks, recurrent states in slots.
 
-use metallic_core::{BLOCK_TOKENS, State, StateId, StateLayout};
+use metallic_core::{BLOCK_TOKENS, Blocks, State, StateId, StateLayout};
 
 use crate::backend::Shared;
 use crate::command::{Command, CommandList, Region};
@@ -15,8 +15,16 @@ pub(crate) struct States {
     pub(crate) layout: StateLayout,
     held: Vec<KeptState>,
     /// Blocks, and slots, that every state has.
-    pub(crate) blocks: usize,
+    pub(crate) blocks: Blocks,
     slots: usize,
+}
+
+/// What is reserved together.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    Far,
+    Near,
+    Recurrent,
 }
 
 /// One state: parts that lie one after another, each with room for so many items.
@@ -73,7 +81,7 @@ impl States {
             ..KeptState::default()
         };
         let held = layout.states().iter().map(held).collect();
-        States { layout, held, blocks: 0, slots: 0 }
+        States { layout, held, blocks: Blocks::default(), slots: 0 }
     }
 
     /// Slots that are reserved; `None` where nothing is kept in slots.
@@ -85,30 +93,46 @@ impl States {
         self.held.iter().filter_map(|h| h.memory.as_ref()).map(|m| m.region().len()).sum()
     }
 
-    fn of_kind(&mut self, recurrent: bool) -> impl Iterator<Item = &mut KeptState> {
-        let kinds = self.layout.states().iter();
+    fn of_kind(&mut self, kind: Kind) -> impl Iterator<Item = &mut KeptState> {
+        let layout = &self.layout;
         let of_kind = move |state: &Option<State>| match state {
-            Some(State::Recurrent(_)) => recurrent,
-            Some(State::Kv(_)) => !recurrent,
+            Some(State::Recurrent(_)) => kind == Kind::Recurrent,
+            Some(State::Kv(kv)) if layout.is_near(kv) => kind == Kind::Near,
+            Some(State::Kv(_)) => kind == Kind::Far,
             None => false,
         };
+        let kinds = layout.states().iter();
         self.held.iter_mut().zip(kinds).filter(move |(_, state)| of_kind(state)).map(|(held, _)| held)
     }
 
     /// Makes room for at least `blocks`, a state at a time, so that no more than one is held twice. A failure leaves every
     /// state with what it had or more.
-    pub(crate) fn reserve_blocks(&mut self, shared: &Shared, blocks: usize) -> Result<bool, GpuError> {
-        if blocks <= self.blocks {
-            return Ok(false);
+    pub(crate) fn reserve_blocks(&mut self, shared: &Shared, blocks: Blocks) -> Result<bool, GpuError> {
+        let had = self.blocks;
+        self.blocks.far = self.reserve_kind(shared, Kind::Far, had.far, blocks.far)?;
+        self.blocks.near = self.reserve_kind(shared, Kind::Near, had.near, blocks.near)?;
+        self.blocks = self.layout.settled(self.blocks);
+        Ok(self.blocks != had)
+    }
+
+    /// The blocks of one kind that are there afterwards.
+    fn reserve_kind(
+        &mut self,
+        shared: &Shared,
+        kind: Kind,
+        had: usize,
+        blocks: usize,
+    ) -> Result<usize, GpuError> {
+        if blocks <= had {
+            return Ok(had);
         }
         let exact = blocks.next_multiple_of(SLAB);
         // Growing by a share keeps the copies of a long context few.
-        let roomy = exact.max((self.blocks + self.blocks / 4).next_multiple_of(SLAB));
-        for held in self.of_kind(false).filter(|held| held.items < blocks) {
+        let roomy = exact.max((had + had / 4).next_multiple_of(SLAB));
+        for held in self.of_kind(kind).filter(|held| held.items < blocks) {
             held.grow(shared, roomy, exact)?;
         }
-        self.blocks = self.of_kind(false).map(|held| held.items).min().unwrap_or(roomy);
-        Ok(true)
+        Ok(self.of_kind(kind).map(|held| held.items).min().unwrap_or(roomy))
     }
 
     /// Makes room for at least `slots` sequences.
@@ -116,7 +140,7 @@ impl States {
         if slots <= self.slots {
             return Ok(false);
         }
-        for held in self.of_kind(true).filter(|held| held.items < slots) {
+        for held in self.of_kind(Kind::Recurrent).filter(|held| held.items < slots) {
             held.grow(shared, slots, slots)?;
         }
         self.slots = slots;
@@ -126,7 +150,7 @@ impl States {
     /// The recurrent states of `to` become those of `from`.
     pub(crate) fn copy_slot(&mut self, shared: &Shared, from: u32, to: u32) -> Result<(), GpuError> {
         let mut list = CommandList::new();
-        for held in self.of_kind(true) {
+        for held in self.of_kind(Kind::Recurrent) {
             let (Some(all), [bytes]) = (held.region(0), &held.parts[..]) else { continue };
             let at = |slot: u32| all.slice(slot as usize * bytes, *bytes);
             list.push(Command::Copy { from: at(from)?, to: at(to)? });

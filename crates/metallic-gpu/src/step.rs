@@ -18,6 +18,8 @@ pub(crate) struct StepShape {
     pub(crate) visible: usize,
     /// Words of the block tables, rounded up.
     pub(crate) blocks: usize,
+    /// Words of the block tables of layers with a window, where others have none.
+    pub(crate) near: usize,
     /// Words of the choices, rounded up.
     pub(crate) choices: usize,
     /// Shares of adapters, of all tokens.
@@ -45,13 +47,15 @@ impl StepShape {
     pub(crate) fn of(step: &Step<'_>, lane: usize) -> StepShape {
         let visible = step.sequences.iter().map(SequenceSpan::kv_len).max().unwrap_or(0);
         let blocks: usize = step.sequences.iter().map(blocks_of).sum();
+        let blocks = blocks.next_power_of_two().max(64);
         StepShape {
             tokens: step.tokens.len(),
             outputs: step.outputs.len(),
             sequences: step.sequences.len(),
             tiles: step.sequences.iter().map(|s| s.tokens.len().div_ceil(TILE_TOKENS)).sum(),
             visible: rounded_sight(visible),
-            blocks: blocks.next_power_of_two().max(64),
+            blocks,
+            near: if step.sequences.iter().any(|s| !s.near.is_empty()) { blocks } else { 0 },
             choices: match step.choices.len() {
                 0 => 0,
                 words => words.next_power_of_two().max(64),
@@ -80,6 +84,7 @@ impl StepShape {
             StepTable::Tiles => 4 * self.tiles,
             StepTable::Sequences => 4 * self.sequences,
             StepTable::Blocks => self.blocks,
+            StepTable::Near => self.near,
         }
     }
 
@@ -148,6 +153,8 @@ pub(crate) fn write_tables(step: &Step<'_>, shape: &StepShape, words: &mut Vec<u
                 words.extend([span.tokens.start as u32, span.tokens.len() as u32, span.slot, fresh]);
             }),
             StepTable::Blocks => each_span(step, |span, _| words.extend(&span.blocks[..blocks_of(span)])),
+            StepTable::Near if shape.near == 0 => {}
+            StepTable::Near => each_span(step, |span, _| words.extend(&span.table(true)[..blocks_of(span)])),
         }
     }
     words.resize(shape.table_bytes() / 4, 0);
@@ -182,8 +189,8 @@ mod tests {
             tokens: &tokens,
             positions: &tokens,
             sequences: &[
-                SequenceSpan { tokens: 0..35, past: 4, blocks: &first, slot: 3 },
-                SequenceSpan { tokens: 35..38, past: 0, blocks: &second, slot: 1 },
+                SequenceSpan { tokens: 0..35, past: 4, blocks: &first, near: &[], slot: 3 },
+                SequenceSpan { tokens: 35..38, past: 0, blocks: &second, near: &[], slot: 1 },
             ],
             outputs: &[34, 37],
             fed: &[Fed { token: 35, row: 2 }],

@@ -160,6 +160,7 @@ pub fn feed_all(
             tokens: start..positions.len(),
             past: sequence.past,
             blocks: &sequence.blocks,
+            near: &[],
             slot: sequence.slot,
         });
     }

@@ -58,7 +58,11 @@ impl Walker {
         // Blocks in no particular order.
         let first: Vec<u32> = (0..capacity).rev().map(|i| 2 * i + 1).collect();
         let second: Vec<u32> = (0..capacity).map(|i| 2 * i).collect();
-        self.program.reserve_blocks(2 * capacity as usize)?;
+        // Layers with a window have others, where they have blocks of their own: as many, and one.
+        let [near_first, near_second] = [&first, &second].map(|table| {
+            table.iter().map(|block| (block + capacity) % (2 * capacity) + 1).collect::<Vec<u32>>()
+        });
+        self.program.reserve_blocks(2 * capacity as usize + 1)?;
         self.program.reserve_slots(SLOTS.len())?;
         let (mut past, mut random, mut slot) = ((0, 0), Random::new(3), SLOTS[0]);
         let mut results = Vec::new();
@@ -72,8 +76,14 @@ impl Walker {
                 slot = SLOTS[2];
             }
             let sequences = [
-                SequenceSpan { tokens: 0..*len, past: past.0, blocks: &first, slot },
-                SequenceSpan { tokens: *len..n, past: past.1, blocks: &second, slot: SLOTS[1] },
+                SequenceSpan { tokens: 0..*len, past: past.0, blocks: &first, near: &near_first, slot },
+                SequenceSpan {
+                    tokens: *len..n,
+                    past: past.1,
+                    blocks: &second,
+                    near: &near_second,
+                    slot: SLOTS[1],
+                },
             ];
             let outputs = [n as u32 - 1, 0, (n / 2) as u32];
             let choices = if self.has_choices { cases::packed(outputs.len(), index) } else { Vec::new() };

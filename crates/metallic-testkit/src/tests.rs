@@ -7,8 +7,8 @@ use metallic_core::quant::{dequantize, quantize};
 use metallic_core::reference::Reference;
 use metallic_core::tensor::{Evaluated, Operand, TensorDevice, TensorMemory};
 use metallic_core::{
-    Backend, BackendError, CompileOptions, DType, DeviceInfo, Graph, Op, Program, ProgramMemory, RunStats,
-    Step,
+    Backend, BackendError, Blocks, CompileOptions, DType, DeviceInfo, Graph, Op, Program, ProgramMemory,
+    RunStats, Step,
 };
 
 use crate::cases::{self, Case, Exactness, Outcome, RunsAs};
@@ -74,12 +74,12 @@ struct WrongProgram {
 }
 
 impl Program for WrongProgram {
-    fn reserve_blocks(&mut self, blocks: usize) -> Result<(), BackendError> {
-        self.program.reserve_blocks(blocks)
+    fn reserve(&mut self, blocks: Blocks) -> Result<(), BackendError> {
+        self.program.reserve(blocks)
     }
 
-    fn reserved_blocks(&self) -> usize {
-        self.program.reserved_blocks()
+    fn reserved(&self) -> Blocks {
+        self.program.reserved()
     }
 
     fn reserve_slots(&mut self, slots: usize) -> Result<(), BackendError> {

@@ -183,7 +183,13 @@ impl<'p> Batch<'p> {
         let past = self.past;
         let mut sequences = Vec::with_capacity(count);
         for (i, blocks) in self.blocks.iter().enumerate() {
-            sequences.push(SequenceSpan { tokens: i * n..(i + 1) * n, past, blocks, slot: i as u32 });
+            sequences.push(SequenceSpan {
+                tokens: i * n..(i + 1) * n,
+                past,
+                blocks,
+                near: &[],
+                slot: i as u32,
+            });
         }
         let last: Vec<u32> = (1..=count).map(|i| (i * n) as u32 - 1).collect();
         let feeds: Vec<Fed> = (0..count as u32).filter(|_| fed).map(|i| Fed { token: i, row: i }).collect();
@@ -205,7 +211,7 @@ impl<'p> Batch<'p> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use metallic_core::{ProgramMemory, StepLimits};
+    use metallic_core::{Blocks, ProgramMemory, StepLimits};
 
     #[test]
     fn figures_of_known_samples_are_known() {
@@ -220,19 +226,19 @@ mod tests {
     /// Keeps the past, the number of tokens and of outputs of every step.
     #[derive(Default)]
     struct Recorder {
-        reserved: usize,
+        reserved: Blocks,
         chooses: bool,
         steps: Vec<(usize, usize, usize)>,
         fed: Vec<usize>,
     }
 
     impl Program for Recorder {
-        fn reserve_blocks(&mut self, blocks: usize) -> Result<(), BackendError> {
+        fn reserve(&mut self, blocks: Blocks) -> Result<(), BackendError> {
             self.reserved = self.reserved.max(blocks);
             Ok(())
         }
 
-        fn reserved_blocks(&self) -> usize {
+        fn reserved(&self) -> Blocks {
             self.reserved
         }
 

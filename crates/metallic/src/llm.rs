@@ -11,7 +11,9 @@ use serde_json::Value;
 use crate::adapter::AdapterOptions;
 use crate::chat::Chat;
 use crate::device::{Device, OpenOptions, Providers, available_memory};
-use crate::generate::{Engine, EngineConfig, EngineError, Generation, Options, Request};
+use crate::generate::{
+    Engine, EngineConfig, EngineError, Generation, Options, Request, STEP_TOKENS, blocks_at_once,
+};
 use crate::model::{FAMILIES, Model, ModelError, ModelOptions};
 use crate::text::{ChatTemplate, MarkGuard, ReasoningFormat, TextError, Tokenizer};
 
@@ -376,6 +378,5 @@ impl EngineOptions {
 }
 
 fn full_contexts(context: usize, kv: &StateLayout) -> u64 {
-    let blocks = context.div_ceil(metallic_core::BLOCK_TOKENS) as u64;
-    blocks.saturating_mul(kv.block_bytes() as u64).saturating_mul(FULL_CONTEXTS)
+    (kv.bytes_of(blocks_at_once(kv, context, STEP_TOKENS)) as u64).saturating_mul(FULL_CONTEXTS)
 }

@@ -18,7 +18,7 @@ fn serve(program: &mut dyn Program) {
     let (a, b) = ([0u32, 1, 2], [3u32, 4, 5]);
     let tokens = [7u32; 40];
     let positions: [u32; 40] = std::array::from_fn(|i| i as u32);
-    let sequences = [SequenceSpan { tokens: 0..40, past: 0, blocks: &a, slot: 0 }];
+    let sequences = [SequenceSpan { tokens: 0..40, past: 0, blocks: &a, near: &[], slot: 0 }];
     program
         .run(&Step {
             tokens: &tokens,
@@ -31,8 +31,8 @@ fn serve(program: &mut dyn Program) {
         .unwrap();
     for past in 0..20usize {
         let sequences = [
-            SequenceSpan { tokens: 0..1, past: 40 + past, blocks: &a, slot: 0 },
-            SequenceSpan { tokens: 1..2, past, blocks: &b, slot: 0 },
+            SequenceSpan { tokens: 0..1, past: 40 + past, blocks: &a, near: &[], slot: 0 },
+            SequenceSpan { tokens: 1..2, past, blocks: &b, near: &[], slot: 0 },
         ];
         let positions = [40 + past as u32, past as u32];
         program

@@ -12,7 +12,7 @@ use std::time::Instant;
 use crate::op::{matrix_ops, plain_ops, source_ops};
 use crate::tensor::TensorDevice;
 use crate::{
-    Backend, BackendError, CompileOptions, DeviceInfo, Graph, Needed, Node, NodeId, Op, Program,
+    Backend, BackendError, Blocks, CompileOptions, DeviceInfo, Graph, Needed, Node, NodeId, Op, Program,
     ProgramMemory, RunStats, StateLayout, Step, StepLimits, Wanted, rewrite,
 };
 use eval::{Args, evaluate, project};
@@ -96,17 +96,17 @@ struct Interpreter {
 }
 
 impl Program for Interpreter {
-    fn reserve_blocks(&mut self, blocks: usize) -> Result<(), BackendError> {
+    fn reserve(&mut self, blocks: Blocks) -> Result<(), BackendError> {
         self.kept.reserve(blocks, 0);
         Ok(())
     }
 
-    fn reserved_blocks(&self) -> usize {
+    fn reserved(&self) -> Blocks {
         self.kept.blocks
     }
 
     fn reserve_slots(&mut self, slots: usize) -> Result<(), BackendError> {
-        self.kept.reserve(0, slots);
+        self.kept.reserve(Blocks::default(), slots);
         Ok(())
     }
 

@@ -3,22 +3,22 @@
 use super::ops;
 use super::value::Value;
 use crate::{
-    Attention, BLOCK_TOKENS, BackendError, KvState, Recurrence, SequenceSpan, State, StateId, StateLayout,
-    Step,
+    Attention, BLOCK_TOKENS, BackendError, Blocks, KvState, Recurrence, SequenceSpan, State, StateId,
+    StateLayout, Step,
 };
 
 pub(super) struct Kept {
     layout: StateLayout,
     /// By state. Keys and values: blocks × tokens of a block × (keys, values of all heads). Recurrent: slots × numbers.
     states: Vec<Vec<f32>>,
-    pub(super) blocks: usize,
+    pub(super) blocks: Blocks,
     slots: usize,
 }
 
 impl Kept {
     pub(super) fn new(layout: StateLayout) -> Kept {
         let states = vec![Vec::new(); layout.states().len()];
-        Kept { layout, states, blocks: 0, slots: 0 }
+        Kept { layout, states, blocks: Blocks::default(), slots: 0 }
     }
 
     pub(super) fn slots(&self) -> Option<usize> {
@@ -26,15 +26,18 @@ impl Kept {
     }
 
     pub(super) fn bytes(&self) -> usize {
-        self.blocks * self.layout.block_bytes() + self.slots * self.layout.sequence_bytes()
+        self.layout.bytes_of(self.blocks) + self.slots * self.layout.sequence_bytes()
     }
 
-    pub(super) fn reserve(&mut self, blocks: usize, slots: usize) {
-        self.blocks = self.blocks.max(blocks);
+    pub(super) fn reserve(&mut self, blocks: Blocks, slots: usize) {
+        self.blocks = self.layout.settled(self.blocks.max(blocks));
         self.slots = self.slots.max(slots);
         for (numbers, state) in self.states.iter_mut().zip(self.layout.states()) {
             let len = match state {
-                Some(State::Kv(kv)) => self.blocks * BLOCK_TOKENS * token_len(kv),
+                Some(State::Kv(kv)) => {
+                    let blocks = if self.layout.is_near(kv) { self.blocks.near } else { self.blocks.far };
+                    blocks * BLOCK_TOKENS * token_len(kv)
+                }
                 Some(State::Recurrent(elements)) => self.slots * elements,
                 None => 0,
             };
@@ -65,10 +68,10 @@ impl Kept {
     ) -> Result<(), BackendError> {
         let kv = self.kv(id);
         let (k_cols, v_cols) = (kv.kv_heads * kv.key_dim, kv.kv_heads * kv.value_dim);
-        let dtype = self.layout.dtype();
+        let (dtype, near) = (self.layout.dtype(), self.layout.is_near(&kv));
         for span in step.sequences {
             for (i, token) in span.tokens.clone().enumerate() {
-                let at = token_at(&kv, span, span.past + i);
+                let at = token_at(&kv, span.table(near), span.past + i);
                 let k = Value::Floats(keys[token * k_cols..][..k_cols].to_vec()).rounded(dtype)?;
                 let v = Value::Floats(values[token * v_cols..][..v_cols].to_vec()).rounded(dtype)?;
                 self.states[id.0][at..at + k_cols].copy_from_slice(k.floats());
@@ -89,16 +92,18 @@ impl Kept {
         let numbers = &self.states[a.state.0];
         let group = a.heads / a.kv_heads;
         let mut out = Vec::new();
+        let near = self.layout.is_near(&kv);
         for span in step.sequences {
+            let table = span.table(near);
             for (i, token) in span.tokens.clone().enumerate() {
                 let last = span.past + i;
                 let first = a.window.map_or(0, |w| (last + 1).saturating_sub(w));
                 for head in 0..a.heads {
                     let shared = head / group;
                     let key =
-                        |j: usize| &numbers[token_at(&kv, span, j) + shared * kv.key_dim..][..kv.key_dim];
+                        |j: usize| &numbers[token_at(&kv, table, j) + shared * kv.key_dim..][..kv.key_dim];
                     let values_at = kv.kv_heads * kv.key_dim + shared * kv.value_dim;
-                    let value = |j: usize| &numbers[token_at(&kv, span, j) + values_at..][..kv.value_dim];
+                    let value = |j: usize| &numbers[token_at(&kv, table, j) + values_at..][..kv.value_dim];
                     let sink = sinks.map(|sinks| sinks[head]);
                     let scores = ops::Scores { scale: a.scale, softcap: a.softcap, sink };
                     let q = &q[(token * a.heads + head) * a.head_dim..][..a.head_dim];
@@ -179,7 +184,7 @@ fn token_len(kv: &KvState) -> usize {
     kv.kv_heads * (kv.key_dim + kv.value_dim)
 }
 
-fn token_at(kv: &KvState, span: &SequenceSpan<'_>, position: usize) -> usize {
-    let slot = span.blocks[position / BLOCK_TOKENS] as usize * BLOCK_TOKENS + position % BLOCK_TOKENS;
+fn token_at(kv: &KvState, table: &[u32], position: usize) -> usize {
+    let slot = table[position / BLOCK_TOKENS] as usize * BLOCK_TOKENS + position % BLOCK_TOKENS;
     slot * token_len(kv)
 }

@@ -28,7 +28,7 @@ fn run(build: impl for<'g> Fn(&'g GraphBuilder, Var<'g>) -> Var<'g>) -> Vec<f32>
     let out = build(&g, nothing);
     let graph = g.finish(&[out]).unwrap();
     let mut program = Reference::new().compile(&graph, CompileOptions::default()).unwrap();
-    let sequences = [SequenceSpan { tokens: 0..2, past: 0, blocks: &[0], slot: 0 }];
+    let sequences = [SequenceSpan { tokens: 0..2, past: 0, blocks: &[0], near: &[], slot: 0 }];
     program.reserve_blocks(1).unwrap();
     program
         .run(&Step { tokens: &[3, 1], positions: &[0, 1], sequences: &sequences, ..Step::default() })

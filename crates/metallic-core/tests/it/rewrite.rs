@@ -103,8 +103,8 @@ fn run(graph: &Graph, options: CompileOptions) -> Vec<f32> {
         let [a, b] = spans;
         let outputs = [a.end as u32 - 1, b.end as u32 - 1];
         let sequences = [
-            SequenceSpan { tokens: a, past: past[0], blocks: &[2], slot: 0 },
-            SequenceSpan { tokens: b, past: past[1], blocks: &[0], slot: 1 },
+            SequenceSpan { tokens: a, past: past[0], blocks: &[2], near: &[], slot: 0 },
+            SequenceSpan { tokens: b, past: past[1], blocks: &[0], near: &[], slot: 1 },
         ];
         let (tokens, positions) = (&tokens, &positions);
         let step = Step { tokens, positions, sequences: &sequences, outputs: &outputs, ..Step::default() };

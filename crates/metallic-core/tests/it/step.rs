@@ -1,13 +1,14 @@
 //! What a backend may rely on: steps within their contract.
 
-use metallic_core::{Fed, SequenceSpan, Step, StepError, StepLimits};
+use metallic_core::{Blocks, Fed, SequenceSpan, Step, StepError, StepLimits};
 
-const LIMITS: StepLimits = StepLimits { vocab: 4, blocks: 1, slots: Some(2), fed_rows: 1, adapters: 0 };
+const LIMITS: StepLimits =
+    StepLimits { vocab: 4, blocks: Blocks { far: 1, near: 1 }, slots: Some(2), fed_rows: 1, adapters: 0 };
 
 #[test]
 fn a_past_beyond_all_bounds_is_refused() {
     for past in [usize::MAX, usize::MAX - 1, usize::MAX / 2] {
-        let sequences = [SequenceSpan { tokens: 0..2, past, blocks: &[0], slot: 0 }];
+        let sequences = [SequenceSpan { tokens: 0..2, past, blocks: &[0], near: &[], slot: 0 }];
         let step = Step { tokens: &[0, 0], positions: &[0, 1], sequences: &sequences, ..Step::default() };
         let found = step.validate(&LIMITS);
         assert!(matches!(found, Err(StepError::Blocks { blocks: 1, .. })), "{past}: {found:?}");
@@ -16,7 +17,7 @@ fn a_past_beyond_all_bounds_is_refused() {
 
 #[test]
 fn tokens_that_are_fed_need_no_id_and_a_row_to_come_from() {
-    let sequences = [SequenceSpan { tokens: 0..1, past: 3, blocks: &[0], slot: 1 }];
+    let sequences = [SequenceSpan { tokens: 0..1, past: 3, blocks: &[0], near: &[], slot: 1 }];
     let step = Step { tokens: &[9], positions: &[3], sequences: &sequences, ..Step::default() };
     assert!(matches!(step.validate(&LIMITS), Err(StepError::TokenOutOfRange { id: 9, vocab: 4, .. })));
     let fed = |fed: &[Fed]| Step { fed, ..step.clone() }.validate(&LIMITS);
@@ -27,7 +28,7 @@ fn tokens_that_are_fed_need_no_id_and_a_row_to_come_from() {
 
 #[test]
 fn recurrent_states_must_be_reserved() {
-    let sequences = [SequenceSpan { tokens: 0..1, past: 0, blocks: &[0], slot: 2 }];
+    let sequences = [SequenceSpan { tokens: 0..1, past: 0, blocks: &[0], near: &[], slot: 2 }];
     let step = Step { tokens: &[0], positions: &[0], sequences: &sequences, ..Step::default() };
     assert!(matches!(step.validate(&LIMITS), Err(StepError::SlotOutOfRange { slot: 2, reserved: 2, .. })));
     assert_eq!(step.validate(&StepLimits { slots: None, ..LIMITS }), Ok(()));
@@ -35,8 +36,13 @@ fn recurrent_states_must_be_reserved() {
 
 #[test]
 fn a_recurrent_state_has_one_sequence_of_a_step() {
-    let sequence =
-        |token: usize, slot| SequenceSpan { tokens: token..token + 1, past: 0, blocks: &[0], slot };
+    let sequence = |token: usize, slot| SequenceSpan {
+        tokens: token..token + 1,
+        past: 0,
+        blocks: &[0],
+        near: &[],
+        slot,
+    };
     let sequences = [sequence(0, 1), sequence(1, 1)];
     let step = Step { tokens: &[0, 0], positions: &[0, 0], sequences: &sequences, ..Step::default() };
     let twice = StepError::SlotTwice { other: 0, sequence: 1, slot: 1 };

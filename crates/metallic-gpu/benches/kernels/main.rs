@@ -69,7 +69,8 @@ impl Runner {
 
     fn step(&mut self) -> RunStats {
         let n = self.tokens.len();
-        let sequences = [SequenceSpan { tokens: 0..n, past: self.past, blocks: &self.blocks, slot: 0 }];
+        let sequences =
+            [SequenceSpan { tokens: 0..n, past: self.past, blocks: &self.blocks, near: &[], slot: 0 }];
         let outputs = [n as u32 - 1];
         let step = Step {
             tokens: &self.tokens,

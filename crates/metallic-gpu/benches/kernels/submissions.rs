@@ -41,6 +41,7 @@ impl Batch {
             tokens: i * count..(i + 1) * count,
             past,
             blocks: &self.blocks[*member],
+            near: &[],
             slot: 0,
         });
         let sequences: Vec<SequenceSpan<'_>> = spans.collect();

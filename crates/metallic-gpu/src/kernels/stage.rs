@@ -54,6 +54,8 @@ pub(crate) enum StepTable {
     Sequences,
     /// Block tables of all sequences, one after another.
     Blocks,
+    /// The same for layers with a window, where others have none.
+    Near,
 }
 
 /// Every table, in the order they lie in.
@@ -67,6 +69,7 @@ pub(crate) const TABLES: &[StepTable] = &[
     StepTable::Tiles,
     StepTable::Sequences,
     StepTable::Blocks,
+    StepTable::Near,
 ];
 
 /// Query tokens of a tile in [`StepTable::Tiles`] at most.

@@ -69,8 +69,9 @@ fn step(program: &mut dyn Program, members: &[usize], past: usize) -> (RunStats,
     let positions = vec![past as u32; members.len()];
     let blocks: Vec<[u32; 1]> = members.iter().map(|m| [*m as u32]).collect();
     let spans = blocks.iter().enumerate();
-    let sequences: Vec<SequenceSpan<'_>> =
-        spans.map(|(i, blocks)| SequenceSpan { tokens: i..i + 1, past, blocks, slot: 0 }).collect();
+    let sequences: Vec<SequenceSpan<'_>> = spans
+        .map(|(i, blocks)| SequenceSpan { tokens: i..i + 1, past, blocks, near: &[], slot: 0 })
+        .collect();
     let outputs: Vec<u32> = (0..members.len() as u32).collect();
     let (tokens, positions, wanted) = (&tokens, &positions, Wanted::only(0));
     let step =
@@ -117,7 +118,7 @@ fn chosen_ahead(seed: u64) -> Option<Vec<u32>> {
     let choices = choices.words().to_vec();
     let (mut chosen, mut stats) = (Vec::new(), RunStats::default());
     for past in 0..8 {
-        let span = |i: usize, blocks| SequenceSpan { tokens: i..i + 1, past, blocks, slot: 0 };
+        let span = |i: usize, blocks| SequenceSpan { tokens: i..i + 1, past, blocks, near: &[], slot: 0 };
         let fed = [Fed { token: 0, row: 0 }, Fed { token: 1, row: 1 }];
         let step = Step {
             tokens: if past == 0 { &[1, 6] } else { &[u32::MAX; 2] },
@@ -158,7 +159,7 @@ fn steps_that_go_together_wait_for_each_other_whatever_order_a_device_takes_comm
 #[test]
 fn a_step_whose_results_are_in_the_way_is_refused_until_they_are_read() {
     let Some(mut program) = program() else { return };
-    let sequences = [SequenceSpan { tokens: 0..1, past: 0, blocks: &[0], slot: 0 }];
+    let sequences = [SequenceSpan { tokens: 0..1, past: 0, blocks: &[0], near: &[], slot: 0 }];
     let wanted = Wanted::only(0);
     let step = Step {
         tokens: &[1],

@@ -69,6 +69,11 @@ pub(super) fn kept(t: &mut Table) {
         let near = m.rows(128).attention(stored, Attention { window: Some(7), ..a }, None);
         near + m.rows(128).attention(stored, a, None)
     });
+    t.case("attention in layers with a window and without", 8e-5, |m| {
+        let a = plain(4, 2, 32);
+        let near = |state, window| Attention { state: StateId(state), window: Some(window), ..a };
+        attend(m, a) + attend(m, near(1, 7)) + attend(m, near(3, 40))
+    });
     t.case("attention in two layers", 4e-5, |m| {
         let a = plain(4, 2, 32);
         let first = attend(m, a);

@@ -7,9 +7,10 @@ use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
 use std::thread::JoinHandle;
 use std::time::Instant;
 
-use metallic_core::{Program, StateLayout};
+use metallic_core::{Blocks, Program, StateLayout};
 use serde::{Deserialize, Serialize};
 
+use super::cache::blocks_at_once;
 use super::hook::panic_message;
 use super::pool::blocks_for;
 use super::request::{HiddenSink, Outlet};
@@ -54,6 +55,9 @@ metallic_core::setters!(EngineConfig {
     adapters: Vec<AdapterShare>,
 });
 
+/// Tokens of a step, where nothing else is asked for.
+pub(crate) const STEP_TOKENS: usize = 512;
+
 impl EngineConfig {
     /// The usual limits: steps of 512 tokens, 16 sequences, a cache for one full context.
     pub fn new(context_length: usize, vocab_size: usize, states: StateLayout) -> Self {
@@ -62,7 +66,7 @@ impl EngineConfig {
             vocab_size,
             kv_budget_bytes: blocks_for(context_length).saturating_mul(states.block_bytes()),
             states,
-            step_tokens: 512,
+            step_tokens: STEP_TOKENS,
             max_sequences: 16,
             end_tokens: Vec::new(),
             prefix_cache: true,
@@ -70,16 +74,28 @@ impl EngineConfig {
         }
     }
 
-    /// Blocks the budget pays for.
-    pub(super) fn block_limit(&self) -> usize {
+    /// Blocks that a sequence of so many tokens needs at once.
+    pub(super) fn at_once(&self, tokens: usize) -> Blocks {
+        blocks_at_once(&self.states, tokens.min(self.context_length), self.step_tokens)
+    }
+
+    /// Blocks the budget pays for. Where layers with a window have blocks of their own, those of as many sequences as may run,
+    /// for no more than half of the budget unless one sequence alone needs more.
+    pub(super) fn block_limits(&self) -> Blocks {
         let most = u32::MAX as usize;
-        self.kv_budget_bytes.checked_div(self.states.block_bytes()).unwrap_or(most).min(most)
+        let paid = |bytes: usize, each: usize| bytes.checked_div(each).unwrap_or(most).min(most);
+        let near_bytes = self.states.bytes_of(Blocks { far: 0, near: 1 });
+        let one = self.at_once(usize::MAX).near;
+        let near =
+            one.saturating_mul(self.max_sequences).min(paid(self.kv_budget_bytes / 2, near_bytes).max(one));
+        let left = self.kv_budget_bytes.saturating_sub(near.saturating_mul(near_bytes));
+        Blocks { far: paid(left, self.states.bytes_of(Blocks { far: 1, near: 0 })), near }
     }
 
     pub(super) fn over_budget(&self, tokens: usize) -> EngineError {
         EngineError::KvBudget {
             tokens,
-            needed_bytes: blocks_for(tokens).saturating_mul(self.states.block_bytes()),
+            needed_bytes: self.states.bytes_of(self.at_once(tokens)),
             budget_bytes: self.kv_budget_bytes,
         }
     }
@@ -97,7 +113,7 @@ impl EngineConfig {
         if self.step_tokens < self.max_sequences {
             return Err(EngineError::parameter("step_tokens", self.step_tokens, "at least max_sequences"));
         }
-        if self.block_limit() == 0 {
+        if self.block_limits().far == 0 {
             return Err(self.over_budget(1));
         }
         Ok(())
@@ -147,7 +163,7 @@ impl EngineConfig {
         }
         sampling.validate(vocab)?;
         // The last token of an answer is never put into the cache.
-        let capacity = tokens_in(self.block_limit()).saturating_add(1);
+        let capacity = tokens_in(self.block_limits().far).saturating_add(1);
         let wanted = prompt.saturating_add(max_tokens.unwrap_or(1)).min(self.context_length);
         if wanted > capacity {
             return Err(self.over_budget(wanted - 1));
@@ -168,6 +184,8 @@ pub struct EngineStats {
     pub waiting: usize,
     /// Cache blocks held by running sequences.
     pub held_blocks: usize,
+    /// The same of layers with a window, where others have none.
+    pub near_blocks: usize,
     /// Cache blocks nobody holds that are kept because a prompt may begin with them.
     pub cached_blocks: usize,
     /// Cache blocks the program has reserved memory for.

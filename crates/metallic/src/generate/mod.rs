@@ -10,6 +10,7 @@
 //!
 //! [`logits`], [`greedy`] and [`perplexity`] work on a program without an engine.
 
+mod cache;
 mod channel;
 mod engine;
 mod error;
@@ -24,6 +25,8 @@ mod sequence;
 mod snapshots;
 mod text;
 
+pub(crate) use cache::blocks_at_once;
+pub(crate) use engine::STEP_TOKENS;
 pub use engine::{Engine, EngineConfig, EngineStats};
 pub use error::EngineError;
 pub use hook::LogitsHook;

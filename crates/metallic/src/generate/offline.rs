@@ -151,7 +151,8 @@ impl<'p> Lone<'p> {
         let len = tokens.len();
         let positions: Vec<u32> = (self.past..self.past + len).map(|p| p as u32).collect();
         let outputs: Vec<u32> = (len - wanted..len).map(|row| row as u32).collect();
-        let sequences = [SequenceSpan { tokens: 0..len, past: self.past, blocks: &self.blocks, slot: 0 }];
+        let sequences =
+            [SequenceSpan { tokens: 0..len, past: self.past, blocks: &self.blocks, near: &[], slot: 0 }];
         let step = Step {
             tokens,
             positions: &positions,

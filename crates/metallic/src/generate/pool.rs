@@ -1,8 +1,9 @@
 //! The blocks of the cache: who holds them, and which prefixes they contain.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::hash::Hash;
 
-use metallic_core::{BLOCK_TOKENS, BackendError, Program};
+use metallic_core::{BLOCK_TOKENS, BackendError, Blocks, Program};
 
 /// Blocks that hold `tokens` tokens.
 pub(super) fn blocks_for(tokens: usize) -> usize {
@@ -15,7 +16,7 @@ const ROOTS: usize = 256;
 /// What a full block contains: its tokens, after the prefix that ends in its parent. As a key of the index it makes a
 /// match exact, with no hash to trust.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-struct Prefix {
+pub(super) struct Prefix {
     parent: Chain,
     tokens: [u32; BLOCK_TOKENS],
 }
@@ -25,14 +26,29 @@ struct Prefix {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub(super) struct Chain(u64);
 
-#[derive(Debug, Default)]
-struct Block {
+/// Which layers' blocks a pool has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Kind {
+    /// Those that look back as far as there is, or all.
+    Far,
+    /// Those with a window, where others have none.
+    Near,
+}
+
+#[derive(Debug)]
+struct Block<K> {
     /// Sequences that hold it.
     holders: u32,
-    /// Its place in the index, once its contents are complete and known.
-    shared: Option<(Prefix, Chain)>,
+    /// Its place in the index, once its contents are complete and known, and the prefix it ends.
+    shared: Option<(K, Chain)>,
     /// Key in `idle`; meaningful while nobody holds a shared block.
     idle_since: u64,
+}
+
+impl<K> Default for Block<K> {
+    fn default() -> Block<K> {
+        Block { holders: 0, shared: None, idle_since: 0 }
+    }
 }
 
 /// Hands out blocks under a budget and keeps full ones for reuse until the room is needed.
@@ -40,12 +56,13 @@ struct Block {
 /// A sequence holds all blocks of its prefix and gives them back last block first. So a parent always goes idle after
 /// its children, and eviction, oldest first, never takes a parent before its children.
 #[derive(Debug)]
-pub(super) struct BlockPool {
+pub(super) struct BlockPool<K> {
+    kind: Kind,
     /// Most blocks there may ever be.
     limit: usize,
-    blocks: Vec<Block>,
+    blocks: Vec<Block<K>>,
     free: Vec<u32>,
-    index: HashMap<Prefix, u32>,
+    index: HashMap<K, u32>,
     idle: BTreeMap<u64, u32>,
     /// Where the prefixes of sequences begin that take so much of the adapters, by the bits of it; the latest last.
     roots: VecDeque<(Vec<u32>, Chain)>,
@@ -55,9 +72,10 @@ pub(super) struct BlockPool {
     pub(super) growth_error: Option<BackendError>,
 }
 
-impl BlockPool {
-    pub(super) fn new(limit: usize) -> Self {
+impl<K: Clone + Eq + Hash> BlockPool<K> {
+    pub(super) fn new(kind: Kind, limit: usize) -> Self {
         Self {
+            kind,
             limit,
             blocks: Vec::new(),
             free: Vec::new(),
@@ -107,7 +125,11 @@ impl BlockPool {
         let reserved = self.blocks.len();
         let wanted = (reserved + (reserved / 2).max(16)).min(self.limit);
         for blocks in [wanted, reserved + 1] {
-            match program.reserve_blocks(blocks) {
+            let asked = match self.kind {
+                Kind::Far => Blocks { far: blocks, near: 0 },
+                Kind::Near => Blocks { far: 0, near: blocks },
+            };
+            match program.reserve(asked) {
                 Ok(()) => {
                     self.blocks.resize_with(blocks, Block::default);
                     self.free.extend((reserved as u32..blocks as u32).rev());
@@ -134,7 +156,8 @@ impl BlockPool {
         }
     }
 
-    fn release(&mut self, id: u32) {
+    /// Gives back one block.
+    pub(super) fn release(&mut self, id: u32) {
         let block = &mut self.blocks[id as usize];
         block.holders -= 1;
         if block.holders > 0 {
@@ -156,7 +179,9 @@ impl BlockPool {
         }
         block.holders += 1;
     }
+}
 
+impl BlockPool<Prefix> {
     /// Where the prefixes of sequences begin that take so much of each adapter: what is kept of the same tokens differs.
     pub(super) fn root(&mut self, mix: &[f32]) -> Chain {
         if mix.iter().all(|share| *share == 0.0) {
@@ -174,29 +199,30 @@ impl BlockPool {
         Chain(self.chains)
     }
 
-    /// Takes hold of the blocks that contain a beginning of `tokens` after `root`, always leaving one token to compute. It must be one that a
-    /// sequence may go on from, by `usable`.
+    /// Takes hold of the blocks that contain a beginning of `tokens` after `root`, always leaving one token to compute, and gives
+    /// the prefix that each of them ends. It must be one that a sequence may go on from, by `usable`.
     pub(super) fn take_prefix(
         &mut self,
         root: Chain,
         tokens: &[u32],
-        usable: impl Fn(Chain) -> bool,
-    ) -> (Vec<u32>, Chain) {
-        let (mut blocks, mut parent) = (Vec::new(), root);
-        let (mut good, mut end) = (0, parent);
+        usable: impl Fn(&[Chain]) -> bool,
+    ) -> (Vec<u32>, Vec<Chain>) {
+        let (mut blocks, mut chains, mut good) = (Vec::new(), Vec::new(), 0);
         let reusable = tokens.len().saturating_sub(1) / BLOCK_TOKENS;
         for tokens in tokens.as_chunks().0.iter().take(reusable) {
+            let parent = chains.last().copied().unwrap_or(root);
             let Some(&id) = self.index.get(&Prefix { parent, tokens: *tokens }) else { break };
             let Some((_, chain)) = self.blocks[id as usize].shared else { break };
             self.hold(id);
             blocks.push(id);
-            parent = chain;
-            if usable(chain) {
-                (good, end) = (blocks.len(), chain);
+            chains.push(chain);
+            if usable(&chains) {
+                good = blocks.len();
             }
         }
         self.give_back(&mut blocks.split_off(good));
-        (blocks, end)
+        chains.truncate(good);
+        (blocks, chains)
     }
 
     /// Makes known that the block `id`, held by one sequence, contains `tokens` after the prefix `parent`.
@@ -215,6 +241,31 @@ impl BlockPool {
         self.index.insert(prefix.clone(), id);
         self.blocks[id as usize].shared = Some((prefix, chain));
         (id, chain)
+    }
+}
+
+impl BlockPool<Chain> {
+    /// Whether the block that ends a prefix is here.
+    pub(super) fn has(&self, chain: Chain) -> bool {
+        self.index.contains_key(&chain)
+    }
+
+    /// Takes hold of the block that ends a prefix.
+    pub(super) fn take_known(&mut self, chain: Chain) -> Option<u32> {
+        let id = *self.index.get(&chain)?;
+        self.hold(id);
+        Some(id)
+    }
+
+    /// Makes known that the block `id`, held by one sequence, ends a prefix; where another does, the sequence changes over.
+    pub(super) fn share(&mut self, id: u32, chain: Chain) -> u32 {
+        if let Some(same) = self.take_known(chain) {
+            self.release(id);
+            return same;
+        }
+        self.index.insert(chain, id);
+        self.blocks[id as usize].shared = Some((chain, chain));
+        id
     }
 }
 
@@ -237,7 +288,7 @@ pub(super) mod tests {
     }
 
     impl Program for Memory {
-        fn reserve_blocks(&mut self, blocks: usize) -> Result<(), BackendError> {
+        fn reserve(&mut self, Blocks { far: blocks, .. }: Blocks) -> Result<(), BackendError> {
             if blocks > self.room {
                 return Err(BackendError::OutOfMemory { device: "fake", what: "cache", needed: blocks });
             }
@@ -245,8 +296,8 @@ pub(super) mod tests {
             Ok(())
         }
 
-        fn reserved_blocks(&self) -> usize {
-            self.reserved
+        fn reserved(&self) -> Blocks {
+            Blocks::both(self.reserved)
         }
 
         fn reserve_slots(&mut self, slots: usize) -> Result<(), BackendError> {
@@ -283,7 +334,7 @@ pub(super) mod tests {
         }
     }
 
-    fn take(pool: &mut BlockPool, memory: &mut Memory, n: usize) -> Vec<u32> {
+    fn take(pool: &mut BlockPool<Prefix>, memory: &mut Memory, n: usize) -> Vec<u32> {
         (0..n).map_while(|_| pool.take(memory)).collect()
     }
 
@@ -292,7 +343,7 @@ pub(super) mod tests {
         contents.iter().flat_map(|&c| [c; BLOCK_TOKENS]).collect()
     }
 
-    fn share(pool: &mut BlockPool, blocks: &mut [u32], contents: &[u32]) {
+    fn share(pool: &mut BlockPool<Prefix>, blocks: &mut [u32], contents: &[u32]) {
         let mut chain = Chain::default();
         for (block, &c) in blocks.iter_mut().zip(contents) {
             (*block, chain) = pool.share(*block, chain, [c; BLOCK_TOKENS]);
@@ -301,7 +352,8 @@ pub(super) mod tests {
 
     #[test]
     fn the_reservation_grows_as_blocks_are_taken_and_stops_at_the_limit() {
-        let (mut pool, mut memory) = (BlockPool::new(40), Memory { room: 1000, ..Memory::default() });
+        let (mut pool, mut memory) =
+            (BlockPool::<Prefix>::new(Kind::Far, 40), Memory { room: 1000, ..Memory::default() });
         let mut seen = Vec::new();
         let mut held = Vec::new();
         while let Some(block) = pool.take(&mut memory) {
@@ -319,7 +371,8 @@ pub(super) mod tests {
 
     #[test]
     fn when_memory_is_short_the_pool_takes_what_there_is_and_keeps_the_reason() {
-        let (mut pool, mut memory) = (BlockPool::new(100), Memory { room: 18, ..Memory::default() });
+        let (mut pool, mut memory) =
+            (BlockPool::<Prefix>::new(Kind::Far, 100), Memory { room: 18, ..Memory::default() });
         assert_eq!(take(&mut pool, &mut memory, 100).len(), 18);
         assert!(matches!(pool.growth_error, Some(BackendError::OutOfMemory { .. })));
         assert_eq!(pool.available(), 0);
@@ -327,7 +380,8 @@ pub(super) mod tests {
 
     #[test]
     fn a_known_prefix_is_found_up_to_the_token_before_the_last() {
-        let (mut pool, mut memory) = (BlockPool::new(8), Memory { room: 8, ..Memory::default() });
+        let (mut pool, mut memory) =
+            (BlockPool::<Prefix>::new(Kind::Far, 8), Memory { room: 8, ..Memory::default() });
         let mut blocks = take(&mut pool, &mut memory, 3);
         share(&mut pool, &mut blocks, &[1, 2, 3]);
         let original = blocks.clone();
@@ -349,7 +403,8 @@ pub(super) mod tests {
 
     #[test]
     fn equal_blocks_of_two_sequences_become_one() {
-        let (mut pool, mut memory) = (BlockPool::new(8), Memory { room: 8, ..Memory::default() });
+        let (mut pool, mut memory) =
+            (BlockPool::<Prefix>::new(Kind::Far, 8), Memory { room: 8, ..Memory::default() });
         let mut first = take(&mut pool, &mut memory, 2);
         let mut second = take(&mut pool, &mut memory, 2);
         share(&mut pool, &mut first, &[1, 2]);
@@ -365,7 +420,8 @@ pub(super) mod tests {
 
     #[test]
     fn eviction_takes_the_longest_idle_and_children_before_parents() {
-        let (mut pool, mut memory) = (BlockPool::new(5), Memory { room: 5, ..Memory::default() });
+        let (mut pool, mut memory) =
+            (BlockPool::<Prefix>::new(Kind::Far, 5), Memory { room: 5, ..Memory::default() });
         let mut old = take(&mut pool, &mut memory, 3);
         share(&mut pool, &mut old, &[1, 2, 3]);
         pool.give_back(&mut old);
@@ -383,7 +439,8 @@ pub(super) mod tests {
 
     #[test]
     fn a_block_put_to_another_use_is_no_parent_of_its_former_children() {
-        let (mut pool, mut memory) = (BlockPool::new(2), Memory { room: 2, ..Memory::default() });
+        let (mut pool, mut memory) =
+            (BlockPool::<Prefix>::new(Kind::Far, 2), Memory { room: 2, ..Memory::default() });
         let mut blocks = take(&mut pool, &mut memory, 2);
         share(&mut pool, &mut blocks, &[1, 2]);
         pool.give_back(&mut blocks);

@@ -5,9 +5,9 @@ use std::collections::VecDeque;
 use metallic_core::sample::NO_CANDIDATE;
 use metallic_core::{BLOCK_TOKENS, Fed, Program, RunStats, SequenceSpan, Step, Wanted};
 
+use super::cache::{KvCache, Table};
 use super::engine::{EngineConfig, EngineStats};
 use super::flight::{Flight, Inputs, Member, share_tokens};
-use super::pool::{BlockPool, blocks_for};
 use super::sample::Scratch;
 use super::sequence::{Outcome, Sequence, Submission};
 use super::snapshots::Snapshots;
@@ -19,7 +19,7 @@ pub(super) struct Scheduler<'t> {
     program: Box<dyn Program>,
     config: EngineConfig,
     text: Option<&'t dyn Detokenize>,
-    pool: BlockPool,
+    cache: KvCache,
     /// Recurrent states nobody has.
     free_slots: Vec<u32>,
     snapshots: Snapshots,
@@ -50,7 +50,7 @@ impl<'t> Scheduler<'t> {
         Ok(Self {
             program,
             text,
-            pool: BlockPool::new(config.block_limit()),
+            cache: KvCache::new(&config.states, config.block_limits(), config.at_once(usize::MAX).near),
             free_slots: (0..slots as u32).rev().collect(),
             snapshots: Snapshots::new(&config),
             config,
@@ -82,10 +82,11 @@ impl<'t> Scheduler<'t> {
         EngineStats {
             running: self.running.len(),
             waiting: self.waiting.len(),
-            held_blocks: self.pool.held(),
-            cached_blocks: self.pool.idle(),
-            reserved_blocks: self.pool.reserved(),
-            block_limit: self.config.block_limit(),
+            held_blocks: self.cache.held().far,
+            near_blocks: self.cache.held().near,
+            cached_blocks: self.cache.idle().far,
+            reserved_blocks: self.cache.reserved().far,
+            block_limit: self.config.block_limits().far,
             steps: self.steps,
             computed_tokens: self.computed_tokens,
             preemptions: self.preemptions,
@@ -172,9 +173,7 @@ impl<'t> Scheduler<'t> {
                 continue;
             }
             let tokens = sequence.computed + member.share + 1;
-            while sequence.blocks.len() < blocks_for(tokens) {
-                sequence.blocks.push(self.pool.take(self.program.as_mut())?);
-            }
+            self.cache.extend(&mut sequence.table, tokens, self.program.as_mut())?;
             let (fed, ahead) = (Some(member.first_row as u32), member.share);
             members.push(Member { share: 1, first_row: members.len(), fed, ahead, ..*member });
         }
@@ -219,8 +218,9 @@ impl<'t> Scheduler<'t> {
             }
             (0..member.share).for_each(|_| adapters.extend_from_slice(&sequence.mix));
             positions.extend((past..past + member.share).map(|p| p as u32));
-            let (blocks, slot) = (&sequence.blocks[..], sequence.slot);
-            sequences.push(SequenceSpan { tokens: start..tokens.len(), past, blocks, slot });
+            let (table, slot) = (&sequence.table, sequence.slot);
+            let (blocks, near) = (&table.far[..], &table.near[..]);
+            sequences.push(SequenceSpan { tokens: start..tokens.len(), past, blocks, near, slot });
             outputs.extend((tokens.len() - member.rows..tokens.len()).map(|row| row as u32));
             if flight.chooses && member.rows > 0 {
                 sequence.pack_choice(usize::from(member.fed.is_some()), &mut self.scratch, choices)?;
@@ -251,7 +251,7 @@ impl<'t> Scheduler<'t> {
             if self.config.states.is_recurrent() {
                 // Keys and values are written again where they were. A recurrent state may have gone on, and only its
                 // beginning is known.
-                sequence.restart(&mut self.pool);
+                sequence.restart(&mut self.cache);
             }
             self.alone(member.serial, end);
         }
@@ -263,9 +263,9 @@ impl<'t> Scheduler<'t> {
         let lacks = |s: &&mut Sequence<'_>| s.serial == serial && s.outcome.is_none() && s.computed < end;
         while let Some(sequence) = self.running.iter_mut().find(lacks) {
             let member = sequence.member((end - sequence.computed).min(self.config.step_tokens));
-            while sequence.blocks.len() < blocks_for(sequence.computed + member.share) {
-                let Some(block) = self.pool.take(self.program.as_mut()) else { return };
-                sequence.blocks.push(block);
+            let tokens = sequence.computed + member.share;
+            if self.cache.extend(&mut sequence.table, tokens, self.program.as_mut()).is_none() {
+                return;
             }
             let flight = Flight { chooses: self.may_choose(&[member]), members: vec![member] };
             let run = match self.launch(flight) {
@@ -310,12 +310,10 @@ impl<'t> Scheduler<'t> {
             }
             sequence.advance(member.share, cost);
             if self.config.prefix_cache {
-                sequence.share_full_blocks(&mut self.pool);
+                sequence.share_full_blocks(&mut self.cache);
                 sequence.keep_state(&mut self.snapshots, self.program.as_mut());
             }
-            if let Some(window) = self.config.states.window() {
-                sequence.free_blocks_before(window, &mut self.pool);
-            }
+            self.cache.free_unseen(&mut sequence.table, sequence.computed);
             for row in member.first_row..member.first_row + member.rows {
                 if sequence.wants_hidden() {
                     let hidden = self.program.output(HIDDEN);
@@ -350,7 +348,7 @@ impl<'t> Scheduler<'t> {
             let _ = self.program.finish();
         }
         for mut sequence in self.running.drain(..).chain(self.waiting.drain(..)) {
-            sequence.give_back(&mut self.pool);
+            self.cache.give_back(&mut sequence.table);
             sequence.end(outcome.clone());
         }
     }
@@ -368,32 +366,27 @@ impl<'t> Scheduler<'t> {
         while self.running.len() < self.config.max_sequences
             && let Some(mut sequence) = self.waiting.pop_front()
         {
-            let root = self.pool.root(&sequence.mix);
+            let root = self.cache.root(&sequence.mix);
             let known = |prefix| !sequence.stops_at_borders || self.snapshots.has(prefix);
-            let (mut blocks, chain) = if self.config.prefix_cache && sequence.may_share() {
-                self.pool.take_prefix(root, &sequence.tokens, known)
+            let (mut table, chain) = if self.config.prefix_cache && sequence.may_share() {
+                self.cache.take_prefix(root, &sequence.tokens, known)
             } else {
-                (Vec::new(), root)
+                (Table::default(), root)
             };
-            let needed = blocks_for(sequence.tokens.len()) - blocks.len();
-            let promised: usize = self
-                .running
-                .iter()
-                .map(|s| (blocks_for(s.tokens.len()) + 1).saturating_sub(s.blocks.len()))
-                .sum();
-            if !self.running.is_empty() && self.pool.available() < needed + promised {
-                self.pool.give_back(&mut blocks);
+            let others = self.running.iter().map(|s| (&s.table, s.tokens.len()));
+            if !self.running.is_empty() && !self.cache.has_room(&table, sequence.tokens.len(), others) {
+                self.cache.give_back(&mut table);
                 self.waiting.push_front(sequence);
                 return;
             }
             sequence.slot = self.free_slots.pop().unwrap_or(0);
-            let state = self.snapshots.find(chain).filter(|_| !blocks.is_empty());
+            let state = self.snapshots.find(chain).filter(|_| table.len() > 0);
             let copied = state.map(|state| self.program.copy_slot(state, sequence.slot));
             if sequence.stops_at_borders && !matches!(copied, Some(Ok(()))) {
-                self.pool.give_back(&mut blocks);
-                sequence.admit(Vec::new(), root);
+                self.cache.give_back(&mut table);
+                sequence.admit(Table::default(), root);
             } else {
-                sequence.admit(blocks, chain);
+                sequence.admit(table, chain);
             }
             self.running.push(sequence);
         }
@@ -405,10 +398,8 @@ impl<'t> Scheduler<'t> {
         while i < self.running.len() {
             let sequence = &mut self.running[i];
             let tokens = sequence.computed + self.shares[i];
-            if sequence.blocks.len() >= blocks_for(tokens) {
+            if self.cache.extend(&mut sequence.table, tokens, self.program.as_mut()).is_some() {
                 i += 1;
-            } else if let Some(block) = self.pool.take(self.program.as_mut()) {
-                sequence.blocks.push(block);
             } else if self.running.len() > 1 {
                 self.preempt_youngest();
             } else {
@@ -423,7 +414,7 @@ impl<'t> Scheduler<'t> {
         if let Some(mut youngest) = self.running.pop() {
             self.shares.pop();
             self.give_slot_back(youngest.slot);
-            youngest.preempt(&mut self.pool);
+            youngest.preempt(&mut self.cache);
             self.preemptions += 1;
             self.waiting.push_front(youngest);
         }
@@ -437,7 +428,7 @@ impl<'t> Scheduler<'t> {
 
     /// Why a sequence that has the cache to itself cannot have another block.
     fn no_room(&self, i: usize) -> EngineError {
-        match &self.pool.growth_error {
+        match self.cache.growth_error() {
             Some(error) => error.clone().into(),
             None => self.config.over_budget(self.running[i].computed + self.shares[i]),
         }
@@ -454,7 +445,7 @@ impl<'t> Scheduler<'t> {
             if ended(&mut sequence) { done.push(sequence) } else { self.waiting.push_back(sequence) }
         }
         for sequence in &mut done {
-            sequence.give_back(&mut self.pool);
+            self.cache.give_back(&mut sequence.table);
         }
         for mut sequence in done {
             if let Some(outcome) = sequence.outcome.take() {

@@ -5,9 +5,10 @@ use std::time::Instant;
 use metallic_core::sample::Choices;
 use metallic_core::{BLOCK_TOKENS, Program, RunStats};
 
+use super::cache::{KvCache, Table};
 use super::flight::Member;
 use super::hook::Hook;
-use super::pool::{BlockPool, Chain};
+use super::pool::Chain;
 use super::request::{HiddenSink, Outlet};
 use super::sample::{Sampler, Scratch, logprobs};
 use super::snapshots::Snapshots;
@@ -48,9 +49,8 @@ pub(super) struct Sequence<'t> {
     hook: Option<Hook>,
     /// Takes hidden states in place of an answer.
     hidden: Option<HiddenSink>,
-    /// Its cache blocks, in order. The first `freed` are no longer its own: no layer looks back so far.
-    pub(super) blocks: Vec<u32>,
-    freed: usize,
+    /// Its cache blocks, in order.
+    pub(super) table: Table,
     /// Its recurrent state, where the model has any.
     pub(super) slot: u32,
     /// Its prompt is computed up to the last full block and then further, so that the state there can be kept.
@@ -132,8 +132,7 @@ impl<'t> Sequence<'t> {
             hidden,
             computed: 0,
             hook,
-            blocks: Vec::new(),
-            freed: 0,
+            table: Table::default(),
             slot: 0,
             stops_at_borders: false,
             kept: None,
@@ -174,10 +173,10 @@ impl<'t> Sequence<'t> {
     }
 
     /// Begins, or begins again, with the given blocks already computed.
-    pub(super) fn admit(&mut self, blocks: Vec<u32>, chain: Chain) {
-        self.computed = blocks.len() * BLOCK_TOKENS;
-        self.shared = (blocks.len(), chain);
-        self.blocks = blocks;
+    pub(super) fn admit(&mut self, table: Table, chain: Chain) {
+        self.computed = table.len() * BLOCK_TOKENS;
+        self.shared = (table.len(), chain);
+        self.table = table;
         if self.record.admitted.is_none() {
             self.record.admitted = Some(Instant::now());
             self.record.cached_tokens = self.computed;
@@ -185,34 +184,17 @@ impl<'t> Sequence<'t> {
     }
 
     /// Gives all blocks back; the tokens are computed again on the next admission.
-    pub(super) fn preempt(&mut self, pool: &mut BlockPool) {
-        self.restart(pool);
+    pub(super) fn preempt(&mut self, cache: &mut KvCache) {
+        self.restart(cache);
         self.record.preemptions += 1;
     }
 
     /// Forgets what was computed, and gives all blocks back.
-    pub(super) fn restart(&mut self, pool: &mut BlockPool) {
-        self.give_back(pool);
+    pub(super) fn restart(&mut self, cache: &mut KvCache) {
+        cache.give_back(&mut self.table);
         self.kept = None;
         self.computed = 0;
-        self.shared = (0, pool.root(&self.mix));
-    }
-
-    /// Gives back the blocks it has.
-    pub(super) fn give_back(&mut self, pool: &mut BlockPool) {
-        self.blocks.drain(..self.freed.min(self.blocks.len()));
-        self.freed = 0;
-        pool.give_back(&mut self.blocks);
-    }
-
-    /// Gives back the blocks that no token looks at any longer. In their place stands one that it still has.
-    pub(super) fn free_blocks_before(&mut self, window: usize, pool: &mut BlockPool) {
-        let unseen = (self.computed + 1).saturating_sub(window) / BLOCK_TOKENS;
-        let Some(own) = self.blocks.last().copied() else { return };
-        for block in self.blocks.iter_mut().take(unseen).skip(self.freed) {
-            pool.give_back(&mut vec![std::mem::replace(block, own)]);
-        }
-        self.freed = self.freed.max(unseen);
+        self.shared = (0, cache.root(&self.mix));
     }
 
     /// Its part of a step to which it brings `share` tokens.
@@ -227,13 +209,12 @@ impl<'t> Sequence<'t> {
         self.record.cost.add(cost);
     }
 
-    /// Makes blocks that became full known to the pool.
-    pub(super) fn share_full_blocks(&mut self, pool: &mut BlockPool) {
+    /// Makes blocks that became full known to the cache.
+    pub(super) fn share_full_blocks(&mut self, cache: &mut KvCache) {
         let (done, mut chain) = self.shared;
         let full = self.computed / BLOCK_TOKENS;
-        let contents = &self.tokens.as_chunks().0[..full];
-        for (block, tokens) in self.blocks.iter_mut().zip(contents).skip(done) {
-            (*block, chain) = pool.share(*block, chain, *tokens);
+        for (index, tokens) in self.tokens.as_chunks().0.iter().enumerate().take(full).skip(done) {
+            chain = cache.share(&mut self.table, index, chain, *tokens);
         }
         self.shared = (full, chain);
     }

@@ -131,7 +131,8 @@ fn read(
         let mut past = 0;
         for tokens in window.chunks(STEP) {
             let positions: Vec<u32> = (past..past + tokens.len()).map(|p| p as u32).collect();
-            let sequences = [SequenceSpan { tokens: 0..tokens.len(), past, blocks: &blocks, slot: 0 }];
+            let sequences =
+                [SequenceSpan { tokens: 0..tokens.len(), past, blocks: &blocks, near: &[], slot: 0 }];
             let step = Step {
                 tokens,
                 positions: &positions,

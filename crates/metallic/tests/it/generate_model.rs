@@ -7,7 +7,7 @@ use std::sync::mpsc::{Receiver, channel};
 use metallic::generate::{Engine, EngineConfig, FinishReason, Generation, Request, Sampling, greedy, logits};
 use metallic::model::Model;
 use metallic::text::Tokenizer;
-use metallic_core::{BackendError, DType, Program, ProgramMemory, RunStats, Step};
+use metallic_core::{BackendError, Blocks, DType, Program, ProgramMemory, RunStats, Step};
 use metallic_cpu::{Cpu, CpuOptions};
 
 fn folder() -> Option<PathBuf> {
@@ -69,12 +69,12 @@ fn a_real_model_tells_its_story_token_by_token() {
 struct Waiting(Box<dyn Program>, Option<Receiver<()>>);
 
 impl Program for Waiting {
-    fn reserve_blocks(&mut self, blocks: usize) -> Result<(), BackendError> {
-        self.0.reserve_blocks(blocks)
+    fn reserve(&mut self, blocks: Blocks) -> Result<(), BackendError> {
+        self.0.reserve(blocks)
     }
 
-    fn reserved_blocks(&self) -> usize {
-        self.0.reserved_blocks()
+    fn reserved(&self) -> Blocks {
+        self.0.reserved()
     }
 
     fn reserve_slots(&mut self, slots: usize) -> Result<(), BackendError> {

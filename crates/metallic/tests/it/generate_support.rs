@@ -6,8 +6,8 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 use metallic::generate::{Decode, Detokenize, Engine, EngineConfig, Request, Sampling};
 use metallic_core::{
-    BLOCK_TOKENS, BackendError, DType, KvState, Program, ProgramMemory, RunStats, State, StateLayout, Step,
-    StepLimits, sample,
+    BLOCK_TOKENS, BackendError, Blocks, DType, KvState, Program, ProgramMemory, RunStats, State, StateLayout,
+    Step, StepLimits, sample,
 };
 
 pub(crate) const VOCAB: usize = 97;
@@ -140,7 +140,7 @@ fn failed(reason: &str) -> BackendError {
 }
 
 impl Program for Fake {
-    fn reserve_blocks(&mut self, blocks: usize) -> Result<(), BackendError> {
+    fn reserve(&mut self, Blocks { far: blocks, .. }: Blocks) -> Result<(), BackendError> {
         if blocks > self.room {
             return Err(BackendError::OutOfMemory { device: "fake", what: "cache", needed: blocks });
         }
@@ -148,8 +148,8 @@ impl Program for Fake {
         Ok(())
     }
 
-    fn reserved_blocks(&self) -> usize {
-        self.cache.len() / BLOCK_TOKENS
+    fn reserved(&self) -> Blocks {
+        Blocks::both(self.cache.len() / BLOCK_TOKENS)
     }
 
     fn reserve_slots(&mut self, _: usize) -> Result<(), BackendError> {
@@ -163,7 +163,7 @@ impl Program for Fake {
     fn submit(&mut self, step: &Step<'_>) -> Result<(), BackendError> {
         self.gate.pass();
         let before = self.under_way.back().map_or(&[][..], |(_, chosen, _)| chosen);
-        let (blocks, fed_rows) = (self.reserved_blocks(), before.len());
+        let (blocks, fed_rows) = (self.reserved(), before.len());
         step.validate(&StepLimits { vocab: VOCAB, blocks, slots: None, fed_rows, adapters: 0 })?;
         let mut tokens = step.tokens.to_vec();
         for fed in step.fed {
@@ -235,7 +235,7 @@ impl Program for Fake {
     }
 
     fn memory(&self) -> ProgramMemory {
-        ProgramMemory { kv: self.reserved_blocks() * layout().block_bytes(), ..ProgramMemory::default() }
+        ProgramMemory { kv: self.reserved().far * layout().block_bytes(), ..ProgramMemory::default() }
     }
 }
 

@@ -73,7 +73,7 @@ fn families() -> [Model; 2] {
 }
 
 fn decode(program: &mut dyn Program, past: usize, blocks: &[u32]) -> RunStats {
-    let sequences = [SequenceSpan { tokens: 0..1, past, blocks, slot: 0 }];
+    let sequences = [SequenceSpan { tokens: 0..1, past, blocks, near: &[], slot: 0 }];
     let step = Step {
         tokens: &[7],
         positions: &[past as u32],
@@ -133,7 +133,7 @@ fn chosen_ahead(program: &mut dyn Program, prompt: &[u32], steps: usize) -> (Vec
             tokens,
             fed: if index == 0 { &[] } else { &[Fed { token: 0, row: 0 }] },
             positions: &positions,
-            sequences: &[SequenceSpan { tokens: 0..tokens.len(), past, blocks: &blocks, slot: 0 }],
+            sequences: &[SequenceSpan { tokens: 0..tokens.len(), past, blocks: &blocks, near: &[], slot: 0 }],
             outputs: &[tokens.len() as u32 - 1],
             choices: &choices,
             wanted: Wanted::only(CHOSEN),
@@ -173,7 +173,7 @@ fn every_operation_of_the_forward_pass_runs_on_the_device_that_was_asked_for() {
     program.reserve_blocks(1).unwrap();
     // Two tokens, one result: nothing can be left out.
     let blocks = [0];
-    let sequences = [SequenceSpan { tokens: 0..2, past: 0, blocks: &blocks, slot: 0 }];
+    let sequences = [SequenceSpan { tokens: 0..2, past: 0, blocks: &blocks, near: &[], slot: 0 }];
     let step = Step {
         tokens: &[3, 5],
         positions: &[0, 1],
@@ -201,7 +201,7 @@ fn operations(model: &Model) -> Vec<&'static str> {
 fn prefill(program: &mut dyn Program, tokens: usize, blocks: &[u32]) -> RunStats {
     let ids: Vec<u32> = (0..tokens as u32).map(|i| i * 7 % 50).collect();
     let positions: Vec<u32> = (0..tokens as u32).collect();
-    let sequences = [SequenceSpan { tokens: 0..tokens, past: 0, blocks, slot: 0 }];
+    let sequences = [SequenceSpan { tokens: 0..tokens, past: 0, blocks, near: &[], slot: 0 }];
     let outputs = [tokens as u32 - 1];
     let step = Step {
         tokens: &ids,
@@ -257,7 +257,13 @@ fn all_kinds(program: &mut dyn Program, blocks: &[u32]) -> RunStats {
         let ids = vec![7; tokens];
         let positions = vec![5; tokens];
         let sequences: Vec<_> = (0..tokens)
-            .map(|t| SequenceSpan { tokens: t..t + 1, past: 5, blocks: &blocks[t % 40..], slot: 0 })
+            .map(|t| SequenceSpan {
+                tokens: t..t + 1,
+                past: 5,
+                blocks: &blocks[t % 40..],
+                near: &[],
+                slot: 0,
+            })
             .collect();
         let outputs: Vec<u32> = (0..tokens as u32).collect();
         let step = Step {
@@ -270,7 +276,7 @@ fn all_kinds(program: &mut dyn Program, blocks: &[u32]) -> RunStats {
         };
         sum.add(&program.run(&step).unwrap());
         // A prompt of which every result is wanted.
-        let sequences = [SequenceSpan { tokens: 0..tokens, past: 0, blocks, slot: 0 }];
+        let sequences = [SequenceSpan { tokens: 0..tokens, past: 0, blocks, near: &[], slot: 0 }];
         let step = Step { sequences: &sequences, ..step };
         sum.add(&program.run(&step).unwrap());
     }

@@ -50,7 +50,7 @@ fn greedy_at_its_cost(
     let blocks: Vec<u32> = (0..len.div_ceil(BLOCK_TOKENS) as u32).rev().collect();
     for past in prompt.len()..len - 1 {
         // What the tests' own sequence would do.
-        let sequences = [SequenceSpan { tokens: 0..1, past, blocks: &blocks, slot: 0 }];
+        let sequences = [SequenceSpan { tokens: 0..1, past, blocks: &blocks, near: &[], slot: 0 }];
         let (tokens, positions) = ([found[found.len() - 1]], [past as u32]);
         let step = Step {
             tokens: &tokens,
