@@ -191,7 +191,9 @@ impl Llm {
         let start = Instant::now();
         let path = path.as_ref();
         let LoadOptions { device, open, engine, model, template } = options;
-        let model = Model::open_with(path, FAMILIES, model)?;
+        // What the engine is asked for counts where the model is not told otherwise.
+        let wished = model.clone().context(model.context.or(engine.context));
+        let model = Model::open_with(path, FAMILIES, &wished)?;
         let name = path.display().to_string();
         let tokenizer = Arc::new(model.tokenizer()?.ok_or(Error::NoTokenizer { path: name })?);
         let (template, tool_template) = if let Some(path) = template {

@@ -256,10 +256,15 @@ impl<'g> Rotary<'g> {
     /// The rotation of heads of `head_dim` elements, its frequencies divided by the file's own factors where it has them.
     pub fn new(w: &WeightSource<'_, 'g>, config: &RopeConfig, head_dim: usize) -> Rotary<'g> {
         let mut freqs = config.frequencies();
-        if let Some(factors) = w.numbers(FACTORS.weight(), freqs.len()) {
+        let (taken, left) = if config.is_long() { (LONG_FACTORS, FACTORS) } else { (FACTORS, LONG_FACTORS) };
+        if w.has(left.weight()) && !w.has(taken.weight()) && config.is_long() {
+            // Said at the end: without them the rotation would be another one.
+            let _ = w.weight(taken.weight(), Shape::vector(freqs.len()));
+        }
+        if let Some(factors) = w.numbers(taken.weight(), freqs.len()) {
             freqs.iter_mut().zip(factors).for_each(|(freq, factor)| *freq /= factor);
         }
-        w.skip(LONG_FACTORS.weight());
+        w.skip(left.weight());
         let rope = Rope { head_dim, pairs: config.pairs, magnitude: config.magnitude() };
         // Constants are told apart by name, and a model may have more than one rotation.
         Rotary { rope, freqs: w.graph().constant(&format!("frequencies of {config:?}"), &freqs) }

@@ -141,6 +141,8 @@ pub struct Meta<'a> {
     section: Section<'a>,
     /// What was read, under the names that GGUF files have for it.
     found: Option<&'a Found>,
+    /// Tokens a sequence shall have, where that is said.
+    context: Option<usize>,
 }
 
 /// Values by the names that GGUF files have for them, in the order they were read.
@@ -153,13 +155,19 @@ const ARCHITECTURE: Key = Key::new("general.architecture", "model_type");
 impl<'a> Meta<'a> {
     /// The metadata of the GGUF file called `file`.
     pub fn gguf(file: &'a str, metadata: &'a Metadata) -> Result<Meta<'a>, ModelError> {
-        Meta::named(Meta { file, architecture: "", section: Section::Gguf(metadata), found: None })
+        Meta::named(Meta {
+            file,
+            architecture: "",
+            section: Section::Gguf(metadata),
+            found: None,
+            context: None,
+        })
     }
 
     /// The `config.json` called `file`.
     pub fn json(file: &'a str, map: &'a Map<String, Value>) -> Result<Meta<'a>, ModelError> {
         let section = Section::Json { map: Some(map), path: String::new() };
-        Meta::named(Meta { file, architecture: "", section, found: None })
+        Meta::named(Meta { file, architecture: "", section, found: None, context: None })
     }
 
     /// The `config.json` of a model, or of the model of text in a larger one where none of these families is called as the
@@ -181,6 +189,16 @@ impl<'a> Meta<'a> {
     /// The same, which notes what is read of it.
     pub(crate) fn noting(self, found: &'a Found) -> Meta<'a> {
         Meta { found: Some(found), ..self }
+    }
+
+    /// The same, of a model for sequences of so many tokens.
+    pub(crate) fn for_context(self, context: Option<usize>) -> Meta<'a> {
+        Meta { context, ..self }
+    }
+
+    /// Tokens a sequence shall have, where that is said.
+    pub(crate) fn context(&self) -> Option<usize> {
+        self.context
     }
 
     fn named(meta: Meta<'a>) -> Result<Meta<'a>, ModelError> {

@@ -228,9 +228,11 @@ pub struct ModelOptions {
     pub adapters: Vec<AdapterOptions>,
     /// Adds them to the matrices, each as much as its scale says, instead of computing them beside for each request.
     pub merge_adapters: bool,
+    /// Tokens of a sequence at most, where that is known: a model with factors for long contexts takes those where it must.
+    pub context: Option<usize>,
 }
 
-metallic_core::setters!(ModelOptions { adapters: impl Into<Vec<AdapterOptions>>, merge_adapters: bool });
+metallic_core::setters!(ModelOptions { adapters: impl Into<Vec<AdapterOptions>>, merge_adapters: bool, context: impl Into<Option<usize>> });
 
 /// Bytes a model needs to run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
@@ -275,7 +277,8 @@ impl Model {
                 return Err(not("the folder has no config.json"));
             }
             let (file, config) = (file.display().to_string(), read_json(&file)?);
-            let decoder = Family::decoder(families, &Meta::of_text(&file, &config, families)?)?;
+            let meta = Meta::of_text(&file, &config, families)?.for_context(options.context);
+            let decoder = Family::decoder(families, &meta)?;
             let packing = Packing::read(&Meta::json(&file, &config)?)?;
             let source = Source::Folder(SafeTensors::open(path)?);
             return Model::build(path, source, decoder.as_ref(), packing, options);
@@ -284,7 +287,8 @@ impl Model {
             return Err(not("a safetensors file alone has no configuration; give its folder"));
         }
         let gguf = Gguf::open(path)?;
-        let decoder = Family::decoder(families, &Meta::gguf(&name, &gguf.metadata)?)?;
+        let meta = Meta::gguf(&name, &gguf.metadata)?.for_context(options.context);
+        let decoder = Family::decoder(families, &meta)?;
         Model::build(path, Source::Gguf(gguf), decoder.as_ref(), Packing::Plain, options)
     }
 

@@ -52,6 +52,8 @@ pub enum RopeScaling {
         factors: Vec<f32>,
         /// Factor on sine and cosine.
         magnitude: f32,
+        /// They are those for contexts longer than the original one.
+        long: bool,
     },
 }
 
@@ -77,8 +79,14 @@ const MSCALE: Key = Key::new("", "mscale");
 const MSCALE_ALL: Key = Key::new("", "mscale_all_dim");
 const LOG_MULTIPLIER: Key = Key::new("rope.scaling.yarn_log_multiplier", "");
 const SHORT: Key = Key::new("", "short_factor");
+const LONG: Key = Key::new("", "long_factor");
 
 impl RopeConfig {
+    /// Whether it is stretched by factors for contexts longer than the original one.
+    pub(crate) fn is_long(&self) -> bool {
+        matches!(self.scaling, RopeScaling::Long { long: true, .. })
+    }
+
     /// Reads the rotation of heads of `head_dim` elements; pairs lie in halves, as nearly everywhere.
     pub fn read(meta: &Meta<'_>, head_dim: usize) -> Result<RopeConfig, ModelError> {
         let inner = meta.within(OBJECT)?;
@@ -217,22 +225,25 @@ impl RopeScaling {
         Ok(RopeScaling::Yarn { factor, ramp, magnitude })
     }
 
-    /// The factors for contexts up to the original one. Those for longer ones would change what is in the cache already.
+    /// The factors for contexts up to the original one, or for longer ones where such a context is asked for: what is in the cache
+    /// cannot change from one to the other.
     fn long(meta: &Meta<'_>, turns: Turns) -> Result<(RopeScaling, Option<usize>), ModelError> {
+        let long = meta.context().is_some_and(|context| context > turns.original as usize);
+        let key = if long { LONG } else { SHORT };
         let factors: Vec<f32> = match meta.naming() {
-            Naming::HuggingFace => meta.get(SHORT)?,
+            Naming::HuggingFace => meta.get(key)?,
             // They are tensors of the file.
             Naming::Gguf => vec![1.0; turns.dims / 2],
         };
         if factors.len() != turns.dims / 2 || !factors.iter().all(|f| f.is_finite() && *f > 0.0) {
             let needed = format!("{} positive numbers", turns.dims / 2);
-            return Err(meta.bad(SHORT, format!("{} numbers", factors.len()), needed));
+            return Err(meta.bad(key, format!("{} numbers", factors.len()), needed));
         }
         let factor = turns.context / turns.original;
         let unsaid = if factor <= 1.0 { 1.0 } else { (1.0 + factor.ln() / turns.original.ln()).sqrt() };
         let magnitude = positive_or(meta, MAGNITUDE, unsaid)?;
-        let limit = (factor > 1.0).then_some(turns.original as usize);
-        Ok((RopeScaling::Long { factors, magnitude }, limit))
+        let limit = (factor > 1.0 && !long).then_some(turns.original as usize);
+        Ok((RopeScaling::Long { factors, magnitude, long }, limit))
     }
 
     /// The frequency of a pair that would be `freq` without.

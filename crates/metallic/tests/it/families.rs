@@ -14,6 +14,7 @@ use metallic::weights::WeightSource;
 use metallic_core::DType;
 use metallic_cpu::{Cpu, CpuOptions};
 use metallic_testkit::{data, golden};
+use serde_json::Value;
 
 const PHI3: Family = Family { gguf: &["phi3"], hf: &["phi3"], read };
 
@@ -123,4 +124,22 @@ fn a_family_that_was_not_given_is_refused_with_those_that_were() {
         .unwrap_err()
         .to_string();
     assert!(error.contains("holds a `llama` model; supported are phi3"), "{error}");
+}
+
+#[test]
+fn a_longer_context_than_the_original_takes_the_long_factors() {
+    let folder = data::own().join("families/phi3_longrope");
+    let text = std::fs::read_to_string(folder.join("long.json")).unwrap();
+    let expected: Value = serde_json::from_str(&text).unwrap();
+    let tokens: Vec<u32> = serde_json::from_value(expected["token_ids"].clone()).unwrap();
+    let logits: Vec<f32> = serde_json::from_value(expected["last_logits"].clone()).unwrap();
+    let open = |context: Option<usize>| {
+        Model::open_with(&folder, metallic::model::FAMILIES, &ModelOptions::default().context(context))
+            .unwrap()
+    };
+    assert_eq!([None, Some(96), Some(97)].map(|context| open(context).config().context), [96, 96, 128]);
+    let cpu = Cpu::new(CpuOptions::default().exact(true)).unwrap();
+    let mut program = open(Some(128)).compile(&cpu, DType::F32).unwrap();
+    let found = golden::logits(program.as_mut(), &tokens, 50).unwrap();
+    assert!(golden::max_diff(found.last().unwrap(), &logits) < 1e-3);
 }
