@@ -157,6 +157,57 @@ pub struct Experts<'g> {
     pub biases: Option<[Var<'g>; 3]>,
     /// Another gate than `act(gate) * up`.
     pub clamped: Option<Clamped>,
+    /// Experts are chosen from some groups of them only.
+    pub groups: Option<ExpertGroups<'g>>,
+}
+
+/// Experts in equal groups, one after another, of which a token takes those whose best experts score the most together.
+pub struct ExpertGroups<'g> {
+    /// Experts of a group.
+    size: usize,
+    /// Groups of a token.
+    kept: usize,
+    /// By group, `[groups, best]`: puts the sum of its best scores in its column.
+    columns: Vec<Var<'g>>,
+    /// `[groups, groups]`
+    identity: Var<'g>,
+    /// `[experts, kept * groups]`: 1 for an expert in one of the kept groups.
+    members: Var<'g>,
+    /// How many of a group's best count.
+    best: usize,
+}
+
+impl<'g> ExpertGroups<'g> {
+    /// `count` groups of `size` experts, of which `kept` are taken by their `best` scores.
+    pub fn new(w: &WeightSource<'_, 'g>, count: usize, size: usize, kept: usize, best: usize) -> ExpertGroups<'g> {
+        let constant = |name: &str, rows: usize, cols: usize, one: &dyn Fn(usize, usize) -> bool| {
+            let cell = |i: usize| f32::from(one(i / cols.max(1), i % cols.max(1)));
+            let values: Vec<f32> = (0..rows * cols).map(cell).collect();
+            w.constant(name, Shape::matrix(rows, cols), &values)
+        };
+        let column = |group: usize| constant(&format!("group {group}"), count, best, &|row, _| row == group);
+        ExpertGroups {
+            size,
+            kept,
+            columns: (0..count).map(column).collect(),
+            identity: constant("groups", count, count, &|row, col| row == col),
+            members: constant("members of groups", count * size, kept * count, &|expert, col| {
+                expert / size.max(1) == col % count.max(1)
+            }),
+            best,
+        }
+    }
+
+    /// The scores `[tokens, experts]`, far below all others for experts of other groups.
+    fn limit(&self, scores: Var<'g>) -> Var<'g> {
+        let sums = self.columns.iter().enumerate().map(|(group, column)| {
+            let own = scores.slice(group * self.size, self.size);
+            own.gather(own.top_k(self.best)).linear(*column) // [tokens, groups]
+        });
+        let Some(sums) = sums.reduce(|sum, more| sum + more) else { return scores };
+        let member = self.identity.embed(sums.top_k(self.kept)).linear(self.members); // [tokens, experts]
+        scores + member.scalar(Binary::Sub, 1.0).scale(1e30)
+    }
 }
 
 /// `(up + 1) * gate * sigmoid(alpha * gate)`, `gate` being at most `limit` and `up` no further from 0 than that.
@@ -180,26 +231,29 @@ impl Clamped {
 impl<'g> Experts<'g> {
     /// The `top` of so many experts by `router`, whose matrices are `gate`, `up` and `down`, with nothing else.
     pub fn new(router: Linear<'g>, [gate, up, down]: [Var<'g>; 3], act: Unary, top: usize) -> Experts<'g> {
-        let (routing, scale, biases, clamped) = (Routing::Chosen, 1.0, None, None);
-        Experts { router, gate, up, down, act, top, routing, scale, biases, clamped }
+        let (routing, scale, biases, clamped, groups) = (Routing::Chosen, 1.0, None, None, None);
+        Experts { router, gate, up, down, act, top, routing, scale, biases, clamped, groups }
     }
 
     /// `[tokens, hidden]` again.
     pub fn forward(&self, x: Var<'g>) -> Var<'g> {
         let scores = self.router.forward(x); // [tokens, experts]
+        let best = |scores: Var<'g>| {
+            self.groups.as_ref().map_or(scores, |groups| groups.limit(scores)).top_k(self.top) // [tokens, top]
+        };
         let (chosen, weights) = match &self.routing {
             Routing::Chosen => {
-                let chosen = scores.top_k(self.top); // [tokens, top]
+                let chosen = best(scores);
                 (chosen, scores.gather(chosen).softmax())
             }
             Routing::All => {
                 let parts = scores.softmax();
-                let chosen = parts.top_k(self.top);
+                let chosen = best(parts);
                 (chosen, parts.gather(chosen))
             }
             Routing::Sigmoid { bias, parts } => {
                 let scores = scores.unary(Unary::Sigmoid);
-                let chosen = bias.map_or(scores, |bias| scores + bias).top_k(self.top);
+                let chosen = best(bias.map_or(scores, |bias| scores + bias));
                 let weights = scores.gather(chosen);
                 (chosen, parts.map_or(weights, |ones| weights / weights.linear(ones)))
             }

@@ -24,6 +24,7 @@ const VALUE_DIM: Key = Key::new("attention.value_length_mla|attention.value_leng
 const DENSE: Key = Key::new("leading_dense_block_count", "first_k_dense_replace");
 const SHARED: Key = Key::new("expert_shared_count", "n_shared_experts");
 const SCORES: Key = Key::new("", "scoring_func");
+const METHOD: Key = Key::new("", "topk_method");
 const GATING: Key = Key::new("expert_gating_func", "");
 
 const Q: Key = Key::new("attn_q", "self_attn.q_proj");
@@ -60,6 +61,8 @@ fn read(meta: &Meta<'_>, sigmoid_unsaid: bool) -> Result<Box<dyn Decoder>, Model
     let sigmoid = meta.opt::<&str>(SCORES)?.map_or(meta.get_or(GATING, 1_usize)? == 2, |s| s == "sigmoid")
         || sigmoid_unsaid;
     let moe = if sigmoid { moe.sigmoid(meta)? } else { moe.softmax(meta, false)? };
+    let greedy = meta.opt::<&str>(METHOD)?.is_some_and(|method| method == "greedy");
+    let moe = if greedy && !sigmoid { moe } else { moe.grouped(meta)? };
     let shared = meta.get_or(SHARED, 0_usize)?;
     let moe = MoeConfig { shared: (shared > 0).then_some(shared * moe.inner), ..moe };
     for layer in base.layers.iter_mut().skip(meta.get_or(DENSE, 0)?) {

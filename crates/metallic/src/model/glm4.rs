@@ -50,7 +50,7 @@ fn read_moe(meta: &Meta<'_>) -> Result<Box<dyn Decoder>, ModelError> {
     if meta.get_or(HEAD_NORMS, false)? {
         decoder.query_norm = QueryNorm::Heads;
     }
-    let moe = MoeConfig::read(meta, &ExpertNames::QWEN)?.sigmoid(meta)?;
+    let moe = MoeConfig::read(meta, &ExpertNames::QWEN)?.sigmoid(meta)?.grouped(meta)?;
     let shared = meta.get_or(SHARED, 1_usize)?;
     let moe = MoeConfig { shared: (shared > 0).then_some(shared * moe.inner), ..moe };
     for layer in decoder.layers.iter_mut().skip(meta.get_or(DENSE, 1)?) {

@@ -4,7 +4,7 @@ use metallic_core::{Shape, Unary};
 
 use super::config::MAX_WIDTH;
 use super::{Key, Meta, ModelError};
-use crate::nn::{Dims, Experts, Ffn, Linear, Routing};
+use crate::nn::{Dims, ExpertGroups, Experts, Ffn, Linear, Routing};
 use crate::weights::{Recipe, WeightSource};
 
 const COUNT: Key = Key::new("expert_count", "num_local_experts|num_experts|n_routed_experts");
@@ -14,6 +14,7 @@ const FFN: Key = Key::new("feed_forward_length", "intermediate_size");
 const SCALE: Key = Key::new("expert_weights_scale", "routed_scaling_factor");
 const NORMALISED: Key = Key::new("expert_weights_norm", "norm_topk_prob");
 const GROUPS: Key = Key::new("expert_group_count", "n_group");
+const KEPT: Key = Key::new("expert_group_used_count", "topk_group");
 
 /// How the chosen experts are weighed, see [`Routing`].
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -71,6 +72,8 @@ pub(super) struct MoeConfig {
     pub(super) scale: f32,
     /// Elements inside the expert that every token has, where there is one.
     pub(super) shared: Option<usize>,
+    /// Groups, and how many of them a token takes experts from.
+    pub(super) groups: Option<(usize, usize)>,
 }
 
 impl MoeConfig {
@@ -82,10 +85,6 @@ impl MoeConfig {
     /// The numbers under their usual keys.
     pub(super) fn read(meta: &Meta<'_>, names: &'static ExpertNames) -> Result<MoeConfig, ModelError> {
         let count = meta.count(COUNT, MAX_WIDTH)?;
-        let groups = meta.get_or(GROUPS, 1)?;
-        if groups > 1 {
-            return Err(meta.bad(GROUPS, groups, "1: experts are chosen from all of them"));
-        }
         let inner = if meta.has(INNER) { INNER } else { FFN };
         Ok(MoeConfig {
             names,
@@ -95,7 +94,36 @@ impl MoeConfig {
             weighing: Weighing::Chosen,
             scale: meta.get_or(SCALE, 1.0)?,
             shared: None,
+            groups: None,
         })
+    }
+
+    /// Chosen from some groups of experts, where the file has several; after how they are weighed is known.
+    pub(super) fn grouped(self, meta: &Meta<'_>) -> Result<MoeConfig, ModelError> {
+        let count = meta.get_or(GROUPS, 1)?;
+        if count <= 1 {
+            return Ok(self);
+        }
+        let best = self.group_best();
+        let size = self.count / count;
+        if !self.count.is_multiple_of(count) || size < best {
+            let needed = format!("a divisor of the {} experts that leaves groups of {best} or more", self.count);
+            return Err(meta.bad(GROUPS, count, needed));
+        }
+        let kept = meta.count(KEPT, count)?;
+        if kept * size < self.top {
+            let needed = format!("more: a token has {} experts, and a group {size}", self.top);
+            return Err(meta.bad(KEPT, kept, needed));
+        }
+        Ok(MoeConfig { groups: Some((count, kept)), ..self })
+    }
+
+    /// How many of a group's best scores it is taken by.
+    fn group_best(&self) -> usize {
+        match self.weighing {
+            Weighing::Sigmoid(_) => 2,
+            Weighing::Chosen | Weighing::All => 1,
+        }
     }
 
     /// Softmax over all scores, of which the chosen are made the whole where the file says so.
@@ -131,7 +159,10 @@ impl MoeConfig {
         let down = w.weight(names.down.weight().stacked(count), Shape::stack(count, hidden, inner));
         let matrices = [half(names.gate, 0), half(names.up, inner), down];
         let plain = Experts::new(linear(names.router, count, hidden), matrices, act, top);
-        let experts = Experts { routing, scale: self.scale, ..plain };
+        let grouped = |(groups, kept): (usize, usize)| {
+            ExpertGroups::new(w, groups, count / groups, kept, self.group_best())
+        };
+        let experts = Experts { routing, scale: self.scale, groups: self.groups.map(grouped), ..plain };
         let Some(shared) = self.shared else { return Ffn::Moe(experts) };
         let half = |name: Key, start| {
             let recipe = match names.shared_gate_up {
