@@ -242,7 +242,7 @@ pub fn exact(path: &Path) -> Close {
     let times = match model {
         "gemma2" | "gemma2_bf16" | "gemma2_g" => 4.0,
         // What no type of ours holds becomes halves.
-        "mlx_6bit" | "mlx_8bit" => 40.0,
+        "mlx_6bit" | "mlx_8bit" | "fp8_blocks" | "fp8_channels" => 40.0,
         "gpt_oss" | "gpt_oss_g" | "gpt_oss_mxfp4" | "qwen3_5" | "granitemoehybrid" => 2.0,
         _ => 1.0,
     };

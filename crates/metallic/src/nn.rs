@@ -179,7 +179,13 @@ pub struct ExpertGroups<'g> {
 
 impl<'g> ExpertGroups<'g> {
     /// `count` groups of `size` experts, of which `kept` are taken by their `best` scores.
-    pub fn new(w: &WeightSource<'_, 'g>, count: usize, size: usize, kept: usize, best: usize) -> ExpertGroups<'g> {
+    pub fn new(
+        w: &WeightSource<'_, 'g>,
+        count: usize,
+        size: usize,
+        kept: usize,
+        best: usize,
+    ) -> ExpertGroups<'g> {
         let constant = |name: &str, rows: usize, cols: usize, one: &dyn Fn(usize, usize) -> bool| {
             let cell = |i: usize| f32::from(one(i / cols.max(1), i % cols.max(1)));
             let values: Vec<f32> = (0..rows * cols).map(cell).collect();

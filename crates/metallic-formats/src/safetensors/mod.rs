@@ -17,6 +17,9 @@ use crate::{FormatError, Metadata, Tensor};
 const SINGLE: &str = "model.safetensors";
 const INDEX: &str = "model.safetensors.index.json";
 
+/// A type whose tensors are bytes here.
+const FLOAT8: &str = "F8_E4M3";
+
 /// The types a tensor may have here. Others are refused by name when the file is opened.
 const DTYPES: [DType; 6] = [DType::F32, DType::F16, DType::BF16, DType::I32, DType::U32, DType::U8];
 
@@ -197,6 +200,8 @@ fn tensor(file: &str, data: &Bytes, name: String, entry: Entry) -> Result<Tensor
     let Entry { dtype, shape, offsets: (begin, end) } = entry;
     let fail =
         |what, found: String, needed: String| Err(FormatError::tensor(file, &name, what, found, needed));
+    // Numbers of 8 bits, which whoever knows how they are scaled decodes.
+    let dtype = if dtype == FLOAT8 { DType::U8.name().to_owned() } else { dtype };
     let Some(dtype) = DTYPES.into_iter().find(|known| known.name() == dtype) else {
         return fail("the dtype", shown(&dtype), format!("one of {}", DTYPES.map(DType::name).join(", ")));
     };

@@ -107,7 +107,8 @@ impl MoeConfig {
         let best = self.group_best();
         let size = self.count / count;
         if !self.count.is_multiple_of(count) || size < best {
-            let needed = format!("a divisor of the {} experts that leaves groups of {best} or more", self.count);
+            let needed =
+                format!("a divisor of the {} experts that leaves groups of {best} or more", self.count);
             return Err(meta.bad(GROUPS, count, needed));
         }
         let kept = meta.count(KEPT, count)?;

@@ -21,6 +21,11 @@ pub(crate) enum Packing {
     },
     /// compressed-tensors: `scale * (q - 8)`, eight levels in a word.
     Nibbles,
+    /// Floats of 8 bits (E4M3) with a scale for the whole, for each row, or for each block of so many rows and columns.
+    Float8 {
+        /// Rows and columns of a block.
+        block: Option<[usize; 2]>,
+    },
 }
 
 const MLX: Key = Key::new("", "quantization");
@@ -30,6 +35,9 @@ const OTHER: Key = Key::new("", "quantization_config");
 const METHOD: Key = Key::new("", "quantization_config.quant_method");
 const FORMAT: Key = Key::new("", "quantization_config.format");
 const BITS: Key = Key::new("", "quantization_config.config_groups.group_0.weights.num_bits");
+const KIND: Key = Key::new("", "quantization_config.config_groups.group_0.weights.type");
+const STRUCTURE: Key = Key::new("", "quantization_config.config_groups.group_0.weights.block_structure");
+const BLOCK: Key = Key::new("", "quantization_config.weight_block_size");
 const SYMMETRIC: Key = Key::new("", "quantization_config.config_groups.group_0.weights.symmetric");
 
 impl Packing {
@@ -54,19 +62,81 @@ impl Packing {
             "mxfp4" => Ok(Packing::Plain),
             "compressed-tensors" => {
                 let (format, bits) = (meta.get_or(FORMAT, "unknown")?, meta.get_or(BITS, 0_usize)?);
+                if bits == 8 && meta.get_or(KIND, "int")? == "float" {
+                    return Ok(Packing::Float8 { block: block(meta, STRUCTURE)? });
+                }
                 if format != "pack-quantized" || bits != 4 || !meta.get_or(SYMMETRIC, true)? {
                     let found = format!("format `{format}` of {bits} bits");
-                    return Err(meta.bad(FORMAT, found, "pack-quantized, symmetric, of 4 bits"));
+                    return Err(meta.bad(
+                        FORMAT,
+                        found,
+                        "pack-quantized, symmetric, of 4 bits, or floats of 8",
+                    ));
                 }
                 Ok(Packing::Nibbles)
             }
+            "fp8" => Ok(Packing::Float8 { block: block(meta, BLOCK)? }),
             method => {
                 let needed =
-                    "plain F32, F16 or BF16 weights, MLX groups, mxfp4 or compressed-tensors of 4 bits";
+                    "plain F32, F16 or BF16 weights, MLX groups, mxfp4, fp8 or compressed-tensors of 4 bits";
                 Err(meta.bad(OTHER, format!("method `{method}`"), needed))
             }
         }
     }
+}
+
+/// Rows and columns of a block, where the file speaks of blocks.
+fn block(meta: &Meta<'_>, key: Key) -> Result<Option<[usize; 2]>, ModelError> {
+    match meta.opt::<Vec<usize>>(key)?.as_deref() {
+        None => Ok(None),
+        Some(&[rows, cols]) if rows > 0 && cols > 0 => Ok(Some([rows, cols])),
+        Some(other) => Err(meta.bad(key, format!("{other:?}"), "rows and columns of a block")),
+    }
+}
+
+/// The number of 8 bits: a sign, four bits of exponent, three of mantissa; no infinities, one pattern that is no number.
+fn float8(bits: u8) -> f32 {
+    let (exponent, mantissa) = (i32::from(bits >> 3 & 15), f32::from(bits & 7));
+    let size = match (exponent, bits & 7) {
+        (15, 7) => f32::NAN,
+        (0, _) => mantissa / 8.0 * 2f32.powi(-6),
+        _ => (1.0 + mantissa / 8.0) * 2f32.powi(exponent - 7),
+    };
+    if bits & 128 == 0 { size } else { -size }
+}
+
+/// The matrix of numbers of 8 bits `[.., n, k]`, whose scales are one, `[.., n, 1]`, or one for each block.
+pub(super) fn float8s(bytes: &Tensor, scales: &Tensor, block: Option<[usize; 2]>) -> Result<Tensor, Fault> {
+    let [outer @ .., n, k] = bytes.shape.as_slice() else {
+        return Err(Fault::unfit(bytes, "rows of numbers"));
+    };
+    let (outer, n, k) = (outer.iter().product::<usize>(), *n, *k);
+    let numbers = floats(scales)?;
+    let whole = numbers.len() == 1;
+    let [rows, cols] = match (block, numbers.len()) {
+        (_, 1) => [usize::MAX; 2],
+        (Some(block), _) => block,
+        (None, _) => [1, usize::MAX],
+    };
+    let (down, across) = (n.div_ceil(rows), k.div_ceil(cols));
+    if !whole && numbers.len() != outer * down * across {
+        let needed = format!("{outer} × {down} × {across} scales beside `{}` {:?}", bytes.name, bytes.shape);
+        return Err(Fault::unfit(scales, needed));
+    }
+    let table: [f32; 256] = std::array::from_fn(|bits| float8(bits as u8));
+    let mut row = vec![0.0; k];
+    let mut data = vec![0; 2 * bytes.data.len()];
+    for (index, (from, to)) in
+        bytes.data.chunks_exact(k.max(1)).zip(data.chunks_exact_mut(2 * k.max(1))).enumerate()
+    {
+        let first = if whole { 0 } else { (index / n.max(1) * down + index % n.max(1) / rows) * across };
+        for (i, (to, bits)) in row.iter_mut().zip(from).enumerate() {
+            *to = table[usize::from(*bits)] * numbers[first + i / cols];
+        }
+        quant::quantize(DType::F16, &row, to).map_err(|error| Fault::unfit(bytes, error.to_string()))?;
+    }
+    let name = format!("{} unpacked", bytes.name);
+    Ok(Tensor { name, dtype: DType::F16, shape: bytes.shape.clone(), data: data.into() })
 }
 
 /// A scale and an offset for each group of a row.

@@ -225,6 +225,16 @@ impl WeightSource<'_, '_> {
             let used = [tensor, scales, biases].map(Used::all).into();
             return Ok(Made { tensor: packed::groups(tensor, scales, biases, *size)?, used });
         }
+        if let (Packing::Float8 { block }, DType::U8) = (&self.ledger.packing, tensor.dtype) {
+            let beside = |end: &str| get(&format!("{name}{end}"));
+            let Some(scales) = beside("_scale_inv").or_else(|| beside("_scale")) else {
+                return Err(Fault::Missing { name: format!("{name}_scale") });
+            };
+            // What activations were scaled by where they had 8 bits, too.
+            let inputs = get(&format!("{}.input_scale", name.trim_end_matches(suffix)));
+            let used = [Some(tensor), Some(scales), inputs].into_iter().flatten().map(Used::all).collect();
+            return Ok(Made { tensor: packed::float8s(tensor, scales, *block)?, used });
+        }
         let used = vec![Used::all(tensor)];
         let mut tensor = tensor.clone();
         // `[d, 1, width]` is how some libraries have a matrix.
