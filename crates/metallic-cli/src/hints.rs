@@ -155,6 +155,7 @@ fn of_backend(error: &BackendError) -> Option<&'static str> {
         BackendError::Unavailable { .. } => {
             "`metallic devices` lists what there is; `--device cpu` always works"
         }
+        BackendError::Setting { setting, .. } if setting.ends_with(" threads") => "take fewer threads (`-t`)",
         BackendError::Setting { device: "cpu" | "reference", .. } => {
             "leave out `--provider`, or run on a GPU: `--device soft` or `--device metal`"
         }

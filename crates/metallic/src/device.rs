@@ -79,7 +79,7 @@ impl fmt::Display for Device {
 #[derive(Clone, Debug, Default, PartialEq)]
 #[non_exhaustive]
 pub struct OpenOptions {
-    /// Threads of devices that compute on the processor; 0: one for each core.
+    /// Threads of devices that compute on the processor, up to [`most_threads`]; 0: one for each core.
     pub threads: usize,
     /// Measure the time of every kind of operation, which costs speed: on a GPU each is a submission of its own.
     pub profile: bool,
@@ -100,6 +100,7 @@ impl Device {
 
     /// Opens the device with options. An option the device cannot follow is an error.
     pub fn open_with(&self, options: &OpenOptions) -> Result<Box<dyn Backend>, BackendError> {
+        check_threads(options.threads)?;
         match self.resolve() {
             Device::Soft => gpu(soft(options.threads).map_err(|error| error.on("soft"))?, options),
             Device::Metal(which) => gpu(metal(which.as_deref()).map_err(|error| error.on("metal"))?, options),
@@ -133,6 +134,29 @@ fn gpu(gpu: Arc<dyn Gpu>, options: &OpenOptions) -> Result<Box<dyn Backend>, Bac
     providers.follow_environment().map_err(|error| error.on(kind))?;
     let options = GpuOptions::default().providers(providers).profile(options.profile);
     Ok(Box::new(GpuBackend::new(gpu, options)))
+}
+
+/// Threads that this process can run at the same time.
+pub fn cores() -> usize {
+    std::thread::available_parallelism().map_or(1, std::num::NonZeroUsize::get)
+}
+
+/// Most threads a device may be opened with. More than one a core is good for comparisons only; a team of thousands would
+/// take the machine down.
+pub fn most_threads() -> usize {
+    cores().saturating_mul(4).max(16)
+}
+
+fn check_threads(threads: usize) -> Result<(), BackendError> {
+    let (cores, most) = (cores(), most_threads());
+    if threads <= most {
+        return Ok(());
+    }
+    Err(BackendError::Setting {
+        device: "the processor",
+        setting: format!("{threads} threads"),
+        reason: format!("it has {cores} cores, and at most {most} threads are allowed"),
+    })
 }
 
 fn without_providers(device: &'static str, options: &OpenOptions) -> Result<(), BackendError> {
@@ -229,6 +253,18 @@ mod tests {
         for name in ["tpu", "", "metal:", "metal: ", "cpu:1", "soft:2"] {
             let error = name.parse::<Device>().unwrap_err().to_string();
             assert!(error.contains(&format!("`{name}`")) && error.contains("soft"), "{error}");
+        }
+    }
+
+    #[test]
+    fn more_threads_than_the_machine_can_carry_are_refused_with_what_it_has() {
+        for device in [Device::Auto, Device::Cpu, Device::Soft] {
+            let error = device.open(100_000).err().unwrap().to_string();
+            assert!(
+                error.contains("`100000 threads`") && error.contains(&format!("{} cores", cores())),
+                "{error}"
+            );
+            assert!(error.contains(&format!("at most {}", most_threads())), "{error}");
         }
     }
 
