@@ -1,6 +1,6 @@
 //! From a name to a model that runs.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use metallic::{
     Llm, LoadOptions, Model,
@@ -37,7 +37,12 @@ pub(crate) fn local_path(model: &str) -> anyhow::Result<PathBuf> {
 }
 
 /// A model that answers.
-pub(crate) fn llm(model: &ModelOptions, answer: &AnswerOptions, ui: Ui) -> anyhow::Result<Llm> {
+pub(crate) fn llm(
+    model: &ModelOptions,
+    answer: &AnswerOptions,
+    template: Option<&Path>,
+    ui: Ui,
+) -> anyhow::Result<Llm> {
     let path = path(&model.model, ui)?;
     let context = answer.ctx.map(usize::from);
     let options = LoadOptions::default()
@@ -46,7 +51,8 @@ pub(crate) fn llm(model: &ModelOptions, answer: &AnswerOptions, ui: Ui) -> anyho
         .kv_type(model.device.kv_type)
         .context(context)
         .adapters(model.lora.as_slice())
-        .merge_adapters(model.merge_lora);
+        .merge_adapters(model.merge_lora)
+        .template(template.map(Path::to_owned));
     let spinner = ui.spinner(&format!("loading {}", path.display()));
     let llm = Llm::load_with(&path, &options)?;
     drop(spinner);

@@ -12,6 +12,7 @@ pub(crate) mod pull;
 pub(crate) mod quantize;
 pub(crate) mod rm;
 pub(crate) mod run;
+pub(crate) mod templating;
 pub(crate) mod tool;
 
 use clap::{Parser, Subcommand};

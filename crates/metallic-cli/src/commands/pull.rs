@@ -45,5 +45,5 @@ pub(crate) fn run(args: &PullArgs, ui: Ui) -> anyhow::Result<()> {
     if !model.fetched {
         ui.note("already here");
     }
-    Ok(term::print(&format!("{}\n", model.path.display()))?)
+    Ok(term::print_output(&format!("{}\n", model.path.display()))?)
 }

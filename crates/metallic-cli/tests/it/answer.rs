@@ -131,12 +131,47 @@ fn first_output(child: &mut Child) {
 }
 
 #[test]
-fn ctrl_c_ends_a_run_at_once() {
+fn ctrl_c_ends_a_run_and_keeps_what_there_is() {
     let machine = Machine::without_hub();
     let model = endless(&machine);
-    let mut child =
-        start(machine.command(&["run", "-m", &model, "--logit-bias", "2=-inf", "Once upon a time"]));
+    let args = ["run", "-m", &model, "--logit-bias", "2=-inf", "Once upon a time", "-"];
+    let begin = |args: &[&str]| {
+        let mut child = start(machine.command(args));
+        child.stdin.take().unwrap().write_all(b"there was\n").unwrap();
+        child
+    };
+    let mut child = begin(&args);
     first_output(&mut child);
+    interrupt(&child);
+    let ran = wait(child, SOON);
+    assert_eq!(ran.code, Some(130), "{ran:?}");
+    assert!(ran.out.ends_with('\n') && ran.out.len() > 1, "{ran:?}");
+    assert!(ran.err.contains("interrupted") && ran.err.contains(" generated"), "{ran:?}");
+    assert!(!ran.err.contains("error:"), "{ran:?}");
+
+    // Nothing is printed before the end, so that there is only time to go by.
+    let child = begin(&[&args[..], &["--json"]].concat());
+    std::thread::sleep(Duration::from_millis(1500));
+    interrupt(&child);
+    let ran = wait(child, SOON);
+    assert_eq!((ran.code, ran.err.contains("error:")), (Some(130), false), "{ran:?}");
+    let answer = ran.json();
+    assert_eq!(answer["finish_reason"], "interrupted");
+    assert!(answer["stats"]["generated_tokens"].as_u64().unwrap() > 0, "{answer}");
+    assert_eq!(answer["tokens"].as_array().unwrap().len() as u64, answer["stats"]["generated_tokens"]);
+}
+
+#[test]
+fn a_second_ctrl_c_ends_at_once() {
+    let machine = Machine::without_hub();
+    let model = endless(&machine);
+    // The reference takes seconds for a step of this prompt: the first Ctrl-C waits for it.
+    let prompt = "Once upon a time there was a dog. ".repeat(40);
+    let args = ["run", "-m", &model, "--device", "reference", "--raw", &prompt];
+    let child = start(machine.command(&args));
+    std::thread::sleep(Duration::from_millis(800));
+    interrupt(&child);
+    std::thread::sleep(Duration::from_millis(300));
     interrupt(&child);
     wait(child, SOON).failed(130, "interrupted", "again");
 }

@@ -197,6 +197,22 @@ pub(crate) fn start(mut command: Command) -> Child {
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
 }
 
+/// Runs the binary on a terminal of its own, whose output is both streams.
+pub(crate) fn on_terminal(machine: &Machine, args: &[&str]) -> Ran {
+    let quote = |arg: &&str| format!("'{}'", arg.replace('\'', "'\\''"));
+    let line = [BINARY].iter().chain(args).map(quote).collect::<Vec<_>>().join(" ");
+    let mut command = Command::new("script");
+    machine.prepare(&mut command);
+    // BSD's script takes the command as it is; that of Linux wants it as an option.
+    if cfg!(target_os = "linux") {
+        command.args(["-qec", &line, "/dev/null"]);
+    } else {
+        command.args(["-q", "/dev/null", BINARY]).args(args);
+    }
+    let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    wait(child, Duration::from_secs(20))
+}
+
 /// A list of ids as the command line takes it.
 pub(crate) fn list(ids: &[u32]) -> String {
     ids.iter().map(u32::to_string).collect::<Vec<_>>().join(",")

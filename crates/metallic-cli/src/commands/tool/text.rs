@@ -49,13 +49,15 @@ impl TextOptions {
 }
 
 impl Text {
-    /// The template for a conversation, with or without tools.
-    pub(super) fn template(self, with_tools: bool) -> anyhow::Result<ChatTemplate> {
+    /// The template for a conversation, with or without tools: that of a file, else the model's own.
+    pub(super) fn template(self, file: Option<&Path>, with_tools: bool) -> anyhow::Result<ChatTemplate> {
+        if let Some(file) = file {
+            return Ok(ChatTemplate::from_file(file, &self.tokenizer)?);
+        }
         let templates = self.templates?;
         let source = templates.choose(with_tools).ok_or_else(|| {
-            Failure::new("the model has no chat template", "take an instruct model, or give plain text")
+            Failure::new("the model has no chat template", "take an instruct model, or give a `--template`")
         })?;
-        let text = |id: Option<u32>| id.and_then(|id| self.tokenizer.token_text(id)).unwrap_or_default();
-        Ok(ChatTemplate::new(source, text(self.tokenizer.bos()), text(self.tokenizer.eos()))?)
+        Ok(ChatTemplate::for_tokenizer(source, &self.tokenizer)?)
     }
 }
