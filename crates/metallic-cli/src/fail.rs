@@ -110,10 +110,16 @@ fn is_broken_pipe(error: &anyhow::Error) -> bool {
     causes.any(|cause| cause.kind() == io::ErrorKind::BrokenPipe)
 }
 
+/// Of a reason or a hint that is shown: a stranger's text may have no end.
+const MOST_CHARACTERS: usize = 2000;
+
 /// In one line, and without what would steer the terminal: names in it may be those of strangers.
 fn one_line(text: &str) -> String {
     let lines = text.lines().map(str::trim).filter(|line| !line.is_empty());
-    escape::line(&lines.collect::<Vec<_>>().join(" ")).into_owned()
+    let text = lines.collect::<Vec<_>>().join(" ");
+    let end = text.char_indices().nth(MOST_CHARACTERS).map_or(text.len(), |(at, _)| at);
+    let rest = if end < text.len() { format!("… ({} bytes)", text.len()) } else { String::new() };
+    escape::line(&text[..end]).into_owned() + &rest
 }
 
 #[cfg(test)]

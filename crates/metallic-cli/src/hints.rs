@@ -9,7 +9,7 @@ use metallic::{
 
 const WEIGHTS: &str =
     "the file may be damaged or made for another program; `metallic inspect FILE` shows what is in it";
-const DAMAGED: &str = "the file is damaged or incomplete: download it again";
+pub(crate) const DAMAGED: &str = "the file is damaged or incomplete: download it again";
 const OTHER_MODEL: &str =
     "`metallic list --aliases` names models that run; `metallic inspect FILE` shows this one";
 const MEMORY: &str =

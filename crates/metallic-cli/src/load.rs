@@ -11,7 +11,8 @@ use metallic::{
 
 use crate::{
     commands::options::{AnswerOptions, ModelOptions},
-    fail::Failure,
+    fail::{self, Failure},
+    hints,
     hub::{self, Cache, ModelName},
     term::Ui,
 };
@@ -20,7 +21,7 @@ use crate::{
 pub(crate) fn path(model: &str, ui: Ui) -> anyhow::Result<PathBuf> {
     match ModelName::parse(model)? {
         ModelName::Path(path) => Ok(path),
-        name => Ok(hub::obtain(&name, &Cache::from_env()?, ui)?.path),
+        name => Ok(hub::obtain(&name, &Cache::from_env()?, ui)?),
     }
 }
 
@@ -34,6 +35,16 @@ pub(crate) fn local_path(model: &str) -> anyhow::Result<PathBuf> {
         let reason = format!("`{model}` is not on this machine");
         Failure::new(reason, format!("`metallic pull {model}` fetches it")).into()
     })
+}
+
+/// Says how a model of the cache is repaired, where its file is what is wrong.
+pub(crate) fn repairable(model: &str, error: anyhow::Error) -> anyhow::Error {
+    let is_cached = || ModelName::parse(model).is_ok_and(|name| !matches!(name, ModelName::Path(_)));
+    if fail::hint(&error).as_deref() != Some(hints::DAMAGED) || !is_cached() {
+        return error;
+    }
+    Failure::new(fail::reason(&error), format!("`metallic pull {model}` checks the file and repairs it"))
+        .into()
 }
 
 /// A model that answers.
@@ -54,7 +65,7 @@ pub(crate) fn llm(
         .merge_adapters(model.merge_lora)
         .template(template.map(Path::to_owned));
     let spinner = ui.spinner(&format!("loading {}", path.display()));
-    let llm = Llm::load_with(&path, &options)?;
+    let llm = Llm::load_with(&path, &options).map_err(|error| repairable(&model.model, error.into()))?;
     drop(spinner);
     tell(&options.open.providers, ui);
     let made_for = llm.model().config().context;
@@ -85,11 +96,11 @@ pub(crate) struct Loaded {
 
 /// Loads a model for work on its program.
 pub(crate) fn program(model: &ModelOptions, profile: bool, ui: Ui) -> anyhow::Result<Loaded> {
-    let (path, device) = (&path(&model.model, ui)?, &model.device);
+    let (name, path, device) = (&model.model, &path(&model.model, ui)?, &model.device);
     let adapters =
         metallic::model::ModelOptions::default().adapters(model.lora.as_slice()).merge_adapters(true);
     let _spinner = ui.spinner(&format!("loading {}", path.display()));
-    let model = Model::open_with(path, FAMILIES, &adapters)?;
+    let model = Model::open_with(path, FAMILIES, &adapters).map_err(|error| repairable(name, error.into()))?;
     if let Source::Folder(_) = model.source() {
         // Not used here, but a folder that is broken should not seem whole.
         model.tokenizer()?;

@@ -211,19 +211,29 @@ const NO_METAL: &str = "Metal is part of macOS; `soft` runs the same kernels on 
 /// Bytes of memory this process can still get, where the system says so: what the machine has left, and no more than
 /// the process's control group allows.
 pub fn available_memory() -> Option<u64> {
-    let text = std::fs::read_to_string("/proc/meminfo").ok()?;
-    let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
-    let kib: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
-    let machine = kib.checked_mul(1024)?;
+    let machine = memory_line("MemAvailable:")?;
     Some(control_group().map_or(machine, |left| left.min(machine)))
+}
+
+/// Bytes of memory this machine has, where the system says so, and no more than the process's control group allows.
+pub fn total_memory() -> Option<u64> {
+    let machine = memory_line("MemTotal:")?;
+    Some(control_group_number("memory.max").map_or(machine, |most| most.min(machine)))
+}
+
+fn memory_line(name: &str) -> Option<u64> {
+    let text = std::fs::read_to_string("/proc/meminfo").ok()?;
+    let line = text.lines().find_map(|line| line.strip_prefix(name))?;
+    line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()?.checked_mul(1024)
 }
 
 /// What a limit on this control group leaves; `None` where there is none.
 fn control_group() -> Option<u64> {
-    let number = |name: &str| -> Option<u64> {
-        std::fs::read_to_string(format!("/sys/fs/cgroup/{name}")).ok()?.trim().parse().ok()
-    };
-    Some(number("memory.max")?.saturating_sub(number("memory.current")?))
+    Some(control_group_number("memory.max")?.saturating_sub(control_group_number("memory.current")?))
+}
+
+fn control_group_number(name: &str) -> Option<u64> {
+    std::fs::read_to_string(format!("/sys/fs/cgroup/{name}")).ok()?.trim().parse().ok()
 }
 
 #[cfg(test)]
@@ -303,6 +313,7 @@ mod tests {
     #[cfg(target_os = "linux")]
     #[test]
     fn linux_says_how_much_memory_is_left() {
-        assert!(available_memory().is_some_and(|bytes| bytes > 1 << 20));
+        let left = available_memory().unwrap();
+        assert!(left > 1 << 20 && total_memory().is_some_and(|all| all >= left));
     }
 }

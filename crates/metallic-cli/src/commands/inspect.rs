@@ -38,7 +38,7 @@ const SHOWN_CHARS_TABLE: usize = 100;
 
 pub(crate) fn run(args: &InspectArgs) -> anyhow::Result<()> {
     let path = load::local_path(&args.model)?;
-    let report = Report::of(&path)?;
+    let report = Report::of(&path).map_err(|error| load::repairable(&args.model, error))?;
     if args.json { term::print_json(&report.json()) } else { Ok(term::print_lines(&report.text())?) }
 }
 

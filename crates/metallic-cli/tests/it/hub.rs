@@ -29,6 +29,12 @@ pub(crate) enum Fault {
     Garbage,
     /// A redirect to itself.
     Loop,
+    /// No length is promised, and bytes come without end.
+    Endless,
+    /// A byte now and then, without end.
+    Drip,
+    /// This length is promised instead of the right one.
+    Length(usize),
 }
 
 #[derive(Debug, Clone)]
@@ -178,6 +184,11 @@ fn answer_api(state: &Mutex<State>, request: &Request, out: &mut TcpStream, blob
             state.api_faults.push_front(Fault::Loop);
             return send(out, 302, &[("location", request.path.clone())], b"");
         }
+        Some(fault @ (Fault::Endless | Fault::Drip)) => {
+            drop(state);
+            let _ = out.write_all(b"HTTP/1.1 200 OK\r\nconnection: close\r\n\r\n{\"siblings\": [\"");
+            return without_end(out, fault);
+        }
         _ => {}
     }
     if request.path == "/api/models/owner/repo?blobs=true" {
@@ -237,8 +248,12 @@ fn blob(state: &Mutex<State>, request: &Request, out: &mut TcpStream) {
         return send(out, 416, &[("content-range", format!("bytes */{}", bytes.len()))], b"");
     }
     let (rest, total) = (&bytes[from..], bytes.len());
-    let mut head =
-        format!("content-length: {}\r\netag: \"elsewhere\"\r\nconnection: close\r\n\r\n", rest.len());
+    if let Some(fault @ (Fault::Endless | Fault::Drip)) = fault {
+        let _ = out.write_all(b"HTTP/1.1 200 OK\r\nconnection: close\r\n\r\n");
+        return without_end(out, fault);
+    }
+    let length = if let Some(Fault::Length(length)) = fault { length } else { rest.len() };
+    let mut head = format!("content-length: {length}\r\netag: \"elsewhere\"\r\nconnection: close\r\n\r\n");
     if from > 0 {
         head = format!("HTTP/1.1 206 Partial\r\ncontent-range: bytes {from}-{}/{total}\r\n{head}", total - 1);
     } else {
@@ -251,6 +266,17 @@ fn blob(state: &Mutex<State>, request: &Request, out: &mut TcpStream) {
     let _ = out.write_all(head.as_bytes()).and_then(|()| out.write_all(sent)).and_then(|()| out.flush());
     if let Some(Fault::StallAfter(_)) = fault {
         thread::sleep(Duration::from_secs(60));
+    }
+}
+
+/// Sends until nobody listens any more.
+fn without_end(out: &mut TcpStream, fault: Fault) {
+    let (piece, pause) = match fault {
+        Fault::Drip => (&b"x"[..], Duration::from_millis(200)),
+        _ => (&[b'x'; 1 << 14][..], Duration::ZERO),
+    };
+    while out.write_all(piece).and_then(|()| out.flush()).is_ok() {
+        thread::sleep(pause);
     }
 }
 

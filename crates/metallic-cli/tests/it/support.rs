@@ -118,14 +118,14 @@ impl Ran {
     }
 }
 
-/// Every file below a folder, relative, sorted; locks left out.
+/// Every file below a folder, relative, sorted; locks and the lists of what is known left out.
 pub(crate) fn files(folder: &Path) -> Vec<String> {
     fn walk(folder: &Path, root: &Path, found: &mut Vec<String>) {
         for entry in fs::read_dir(folder).into_iter().flatten().map(Result::unwrap) {
             let path = entry.path();
             if path.is_dir() {
                 walk(&path, root, found);
-            } else if path.extension().is_none_or(|ext| ext != "lock") {
+            } else if path.extension().is_none_or(|ext| ext != "lock") && !path.ends_with(".known.json") {
                 found.push(path.strip_prefix(root).unwrap().to_str().unwrap().to_owned());
             }
         }
@@ -134,6 +134,15 @@ pub(crate) fn files(folder: &Path) -> Vec<String> {
     walk(folder, folder, &mut found);
     found.sort();
     found
+}
+
+/// Runs the binary with 4 GiB of address space and so much time.
+pub(crate) fn limited(machine: &Machine, args: &[&str], limit: Duration) -> Ran {
+    let mut command = Command::new("sh");
+    machine.prepare(&mut command).args(["-c", "ulimit -v 4194304; exec \"$@\"", "sh", BINARY]).args(args);
+    // Short, so that a hub that says nothing is given up soon.
+    command.env("HF_HUB_DOWNLOAD_TIMEOUT", "1").stdout(Stdio::piped()).stderr(Stdio::piped());
+    wait(command.spawn().unwrap(), limit)
 }
 
 /// Sends SIGINT, as Ctrl-C does.
