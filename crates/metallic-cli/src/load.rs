@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use metallic::{
-    Llm, LoadOptions, Model,
+    Llm, LoadOptions, Model, Tokenizer,
     core::{BLOCK_TOKENS, CompileOptions, DType, DeviceInfo, Program},
     device::{Providers, Quarantined},
     model::{FAMILIES, Source},
@@ -68,11 +68,19 @@ pub(crate) fn llm(
     let llm = Llm::load_with(&path, &options).map_err(|error| repairable(&model.model, error.into()))?;
     drop(spinner);
     tell(&options.open.providers, ui);
+    doubts(llm.tokenizer(), ui);
     let made_for = llm.model().config().context;
     if let Some(asked) = context.filter(|asked| *asked > made_for) {
         ui.note(&format!("note: the model was made for {made_for} tokens; --ctx {asked} is cut to that"));
     }
     Ok(llm)
+}
+
+/// Says what was guessed of a tokenizer.
+pub(crate) fn doubts(tokenizer: &Tokenizer, ui: Ui) {
+    for note in tokenizer.notes() {
+        ui.note(&format!("note: {note}"));
+    }
 }
 
 /// Says which kernels of the device could not be had, where others serve in their place, and which wishes are idle.

@@ -78,8 +78,8 @@ impl Bar {
     }
 
     /// The text beside the bar.
-    pub(crate) fn tell(&self, text: String) {
-        self.0.set_message(text);
+    pub(crate) fn tell(&self, text: &str) {
+        self.0.set_message(escape::line(text).into_owned());
     }
 
     /// Prints a line without tearing the bar.

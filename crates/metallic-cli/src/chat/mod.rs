@@ -14,6 +14,7 @@ use std::{
 use metallic::Message;
 
 use crate::{
+    escape,
     fail::{self, Failure},
     interrupt::Listener,
 };
@@ -135,7 +136,7 @@ pub(crate) fn talk(
             Ok(None) => answer(conversation, text, responder, out, notes)?,
             Ok(Some(Command::Exit)) => return Ok(()),
             Ok(Some(command)) => obey(command, conversation, notes)?,
-            Err(problem) => writeln!(notes, "{problem}")?,
+            Err(problem) => writeln!(notes, "{}", escape::line(&problem))?,
         }
     }
 }
@@ -193,7 +194,7 @@ fn obey(command: Command<'_>, conversation: &mut Conversation, notes: &mut dyn W
             writeln!(notes, "(a new conversation)")
         }
         Command::System(None) => match &conversation.system {
-            Some(system) => writeln!(notes, "{system}"),
+            Some(system) => writeln!(notes, "{}", escape::output(system)),
             None => writeln!(notes, "(no system prompt)"),
         },
         Command::System(Some(text)) => {

@@ -7,7 +7,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use crate::support::{Machine, Ran, edited, start, stories, wait};
+use crate::support::{Machine, Ran, edited, limited_with, start, stories, wait};
 
 const SOON: Duration = Duration::from_secs(10);
 
@@ -77,10 +77,10 @@ fn what_is_piped_must_be_text_and_fit() {
 #[test]
 fn a_pipe_without_end_is_read_to_a_bound() {
     let machine = Machine::without_hub();
-    let args = ["run", "-m", &stories()];
-    let mut command = machine.command(&args);
-    let child = command.stdin(File::open("/dev/zero").unwrap()).stdout(Stdio::piped()).stderr(Stdio::piped());
-    wait(child.spawn().unwrap(), SOON).failed(1, "more than 67108864 bytes", "shorter");
+    for args in [&["run", "-m", &stories()][..], &["run", "-m", &stories(), "Say:"]] {
+        let zeros = File::open("/dev/zero").unwrap();
+        limited_with(&machine, args, zeros, SOON).failed(1, "more than 67108864 bytes", "shorter");
+    }
 }
 
 #[test]

@@ -1,10 +1,12 @@
 //! Models split into files, and the choice among quantisations.
 
-use std::fs;
+use std::{fs, path::Path};
+
+use metallic::formats::{Gguf, GgufWriter};
 
 use crate::{
     hub::{Fault, Hub, noise},
-    support::{Machine, files},
+    support::{Machine, files, stories},
 };
 
 const PARTS: [(&str, usize); 3] = [
@@ -63,6 +65,31 @@ fn all_parts_come_or_the_model_is_not_there() {
     let removed = machine.run(&["rm", "-y", "owner/repo:Q8_0", "--json"]).ok().json();
     assert_eq!(removed["freed_bytes"], 11_000);
     assert!(!machine.repo().exists());
+}
+
+#[test]
+fn a_model_in_two_files_answers_as_in_one() {
+    let hub = Hub::start();
+    let machine = Machine::new(&hub);
+    let whole = Gguf::open(Path::new(&stories())).unwrap();
+    let tensors: Vec<_> = whole.tensors().cloned().collect();
+    for (number, tensors) in tensors.chunks(tensors.len().div_ceil(2)).enumerate() {
+        let mut writer = GgufWriter::with_metadata(whole.metadata.clone());
+        writer.insert("split.count", 2_u16);
+        writer.insert("split.no", number as u16);
+        for tensor in tensors {
+            writer.add(tensor.clone()).unwrap();
+        }
+        let part = machine.folder().join("part.gguf");
+        writer.write(&part).unwrap();
+        hub.add(&format!("Stories-F32-0000{}-of-00002.gguf", number + 1), fs::read(&part).unwrap());
+    }
+    let answer = |model: &str| {
+        let args = ["run", "-q", "-m", model, "--raw", "--temp", "0", "-n", "20", "Once upon a time"];
+        machine.run(&args).ok().out
+    };
+    assert_eq!(answer("owner/repo"), answer(&stories()));
+    assert_eq!(hub.requests("/blob").len(), 2);
 }
 
 #[test]

@@ -138,10 +138,19 @@ pub(crate) fn files(folder: &Path) -> Vec<String> {
 
 /// Runs the binary with 4 GiB of address space and so much time.
 pub(crate) fn limited(machine: &Machine, args: &[&str], limit: Duration) -> Ran {
+    limited_with(machine, args, Stdio::null(), limit)
+}
+
+pub(crate) fn limited_with(
+    machine: &Machine,
+    args: &[&str],
+    stdin: impl Into<Stdio>,
+    limit: Duration,
+) -> Ran {
     let mut command = Command::new("sh");
     machine.prepare(&mut command).args(["-c", "ulimit -v 4194304; exec \"$@\"", "sh", BINARY]).args(args);
     // Short, so that a hub that says nothing is given up soon.
-    command.env("HF_HUB_DOWNLOAD_TIMEOUT", "1").stdout(Stdio::piped()).stderr(Stdio::piped());
+    command.stdin(stdin).env("HF_HUB_DOWNLOAD_TIMEOUT", "1").stdout(Stdio::piped()).stderr(Stdio::piped());
     wait(command.spawn().unwrap(), limit)
 }
 

@@ -44,6 +44,7 @@ impl TextOptions {
             TextError::Metadata(error) => anyhow::Error::from(error),
             other => anyhow::Error::from(other).context(format!("`{}`", path.display())),
         })?;
+        load::doubts(&tokenizer, ui);
         Ok(Text { tokenizer, templates: TemplateSources::from_gguf(&file.metadata) })
     }
 }
