@@ -49,7 +49,11 @@ pub(crate) fn run(args: &ListArgs, ui: Ui) -> anyhow::Result<()> {
     let mut text = format!("{:width$}  {:>9}  {:16}  PATH\n", "NAME", "SIZE", "WHEN (UTC)");
     for entry in &entries {
         let when = &timestamp(entry.modified)[..16].replace('T', " ");
-        let part = if entry.complete { "" } else { " (unfinished: pull again to resume)" };
+        let part = match entry {
+            Entry { complete: false, .. } => " (unfinished: pull again to resume)",
+            Entry { damaged: true, .. } => " (damaged: pull again to repair)",
+            _ => "",
+        };
         let (name, path) = (escape::line(&entry.name), entry.path.display().to_string());
         writeln!(text, "{name:width$}  {:>9}  {when}  {}{part}", size(entry.bytes), escape::line(&path))?;
     }
@@ -77,6 +81,7 @@ fn row(entry: &Entry) -> serde_json::Value {
         "path": entry.path,
         "modified": timestamp(entry.modified),
         "complete": entry.complete,
+        "damaged": entry.damaged,
     })
 }
 

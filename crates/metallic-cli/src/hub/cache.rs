@@ -50,6 +50,8 @@ pub(crate) struct Entry {
     pub(crate) bytes: u64,
     pub(crate) modified: SystemTime,
     pub(crate) complete: bool,
+    /// A file has another size than it came with.
+    pub(crate) damaged: bool,
 }
 
 impl Cache {
@@ -286,6 +288,11 @@ fn models_in(folder: &Path, label: &str) -> Vec<Entry> {
         };
         models.entry(key).or_default().push(found);
     }
+    let known = Known::of(folder);
+    let is_damaged = |file: &Found| {
+        file.complete
+            && known.get(&file.name).is_some_and(|facts| !file.is_folder && facts.bytes != file.bytes)
+    };
     let entry = |((name, _), files): ((String, bool), Vec<Found>)| {
         let total = Part::of(&name).map_or(1, |part| part.total as usize);
         Entry {
@@ -293,6 +300,7 @@ fn models_in(folder: &Path, label: &str) -> Vec<Entry> {
             path: files[0].path.clone(),
             bytes: files.iter().map(|file| file.bytes).sum(),
             modified: files.iter().map(|file| file.modified).max().unwrap_or(SystemTime::UNIX_EPOCH),
+            damaged: files.iter().any(is_damaged),
             complete: files.iter().filter(|file| file.complete).count() == total,
             files: files.into_iter().map(|file| file.path).collect(),
         }

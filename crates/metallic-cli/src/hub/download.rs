@@ -61,7 +61,8 @@ pub(super) fn fetch(source: &Source<'_>, to: &Path, progress: &Progress<'_>) -> 
         let trouble = match attempt(source, &part, progress) {
             Ok(expected) => {
                 progress.at(part.bytes());
-                match part.finish(&source.file.path, expected.as_deref(), source.file.bytes) {
+                let finished = part.finish(&source.file.path, expected.as_deref(), source.file.bytes);
+                match finished.map(|facts| Facts { commit: source.commit.to_owned(), ..facts }) {
                     // What was here before may have been damaged: once more, from the beginning.
                     Err(HubError::Checksum { .. }) if resumed => {
                         resumed = false;
@@ -270,7 +271,7 @@ impl PartFile {
         fs::rename(&self.path, &self.whole).map_err(HubError::disk("write", &self.whole))?;
         sync_folder(&self.whole);
         let _ = fs::remove_file(&self.tag);
-        Ok(Facts { bytes: found, sha256: sum })
+        Ok(Facts { bytes: found, sha256: sum, commit: String::new() })
     }
 }
 

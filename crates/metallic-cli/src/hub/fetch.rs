@@ -220,11 +220,12 @@ impl<'a> Hub<'a> {
         if file.bytes.is_some_and(|listed| listed != bytes) {
             return None;
         }
-        let facts = match known {
-            Some(known) if known.bytes == bytes => known.clone(),
-            _ => Facts { bytes, sha256: hash_all(&[to.to_owned()], self.ui).ok()?.pop()? },
+        let sha256 = match known {
+            Some(known) if known.bytes == bytes => known.sha256.clone(),
+            _ => hash_all(&[to.to_owned()], self.ui).ok()?.pop()?,
         };
-        file.sha256.as_ref().is_none_or(|listed| *listed == facts.sha256).then_some(facts)
+        let is_listed = file.sha256.as_ref().is_none_or(|listed| *listed == sha256);
+        is_listed.then(|| Facts { bytes, sha256, commit: self.listing.commit.clone() })
     }
 }
 

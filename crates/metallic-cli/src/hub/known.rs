@@ -19,6 +19,9 @@ pub(super) struct Facts {
     pub(super) bytes: u64,
     /// In lower case.
     pub(super) sha256: String,
+    /// The version of the repository that has it so. Files of one model are of one version.
+    #[serde(default)]
+    pub(super) commit: String,
 }
 
 /// The facts of one folder, by path below it, with `/` between.
@@ -88,7 +91,7 @@ mod tests {
     #[test]
     fn facts_are_kept_forgotten_and_gone_with_the_last_file() {
         let folder = tempfile::tempdir().unwrap();
-        let facts = Facts { bytes: 7, sha256: "ab".to_owned() };
+        let facts = Facts { bytes: 7, sha256: "ab".to_owned(), commit: "c".to_owned() };
         let files = ["a.gguf", "safetensors/b", "safetensors/c"];
         Known::of(folder.path()).note(files.map(|file| (file.to_owned(), facts.clone()))).unwrap();
         let mut known = Known::of(folder.path());

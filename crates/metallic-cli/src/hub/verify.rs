@@ -45,10 +45,22 @@ struct Damage {
 
 /// An error where a file of the model has lost or gained bytes since it came. Needs no network and reads no file.
 pub(super) fn check_sizes(name: &ModelName, path: &Path, cache: &Cache) -> Result<(), HubError> {
-    let damage = held(name, path, cache)?.iter().find_map(wrong_size);
-    damage.map_or(Ok(()), |Damage { path, problem, .. }| {
-        Err(HubError::Damaged { name: name.to_string(), path, problem })
-    })
+    let held = held(name, path, cache)?;
+    let damaged = |path, problem| Err(HubError::Damaged { name: name.to_string(), path, problem });
+    match held.iter().find_map(wrong_size) {
+        Some(Damage { path, problem, .. }) => damaged(path, problem),
+        None if is_mixed(&held) => damaged(path.to_owned(), MIXED.to_owned()),
+        None => Ok(()),
+    }
+}
+
+const MIXED: &str = "its files are of different versions";
+
+/// A new version was fetched over an old one, and not all of it came.
+fn is_mixed(held: &[Held]) -> bool {
+    let mut commits = held.iter().filter_map(|held| Some(&held.facts.as_ref()?.commit));
+    let first = commits.next();
+    commits.any(|commit| Some(commit) != first)
 }
 
 /// Holds every file to its size and checksum, and fetches again what is damaged. Asks the hub only for that, and where
@@ -64,8 +76,11 @@ pub(super) fn verify(
         return learn(name, path, held, cache, ui);
     }
     let damages = damages(&held, ui)?;
-    if damages.is_empty() {
+    if damages.is_empty() && !is_mixed(&held) {
         return Ok((path, Checked::Whole));
+    }
+    if damages.is_empty() {
+        ui.note(&format!("note: {} is damaged: {MIXED}; fetching what is missing", path.display()));
     }
     repair(name, path, &damages, cache, ui).map(|path| (path, Checked::Repaired))
 }
@@ -73,7 +88,7 @@ pub(super) fn verify(
 /// The files of a model with what is known of them.
 fn held(name: &ModelName, path: &Path, cache: &Cache) -> Result<Vec<Held>, HubError> {
     if let Some(wheel) = wheel_of(name).filter(|wheel| path.starts_with(cache.wheel_folder(wheel))) {
-        let facts = Facts { bytes: wheel.bytes, sha256: wheel.sha256.to_owned() };
+        let facts = Facts { bytes: wheel.bytes, sha256: wheel.sha256.to_owned(), commit: String::new() };
         return Ok(vec![Held { path: path.to_owned(), name: wheel.file.to_owned(), facts: Some(facts) }]);
     }
     let Some(reference) = reference_of(name)? else { return Ok(Vec::new()) };
@@ -237,16 +252,18 @@ fn learn(
         }
         Err(error) => return Err(error),
     };
-    for held in held.iter_mut().filter(|held| held.facts.is_none()) {
+    // Those that are known, too: all of it has to be of one version.
+    for held in &mut held {
         let listed = held.name.strip_prefix(FOLDER).and_then(|name| name.strip_prefix('/'));
         let Some(file) = hub.file(listed.unwrap_or(&held.name)) else { continue };
         let Some(bytes) = file.bytes else { continue };
-        let sha256 = match &file.sha256 {
-            Some(sha256) => sha256.clone(),
+        let sha256 = match (&file.sha256, &held.facts) {
+            (Some(sha256), _) => sha256.clone(),
             // Small files have no checksum on the hub; their size is what there is to hold them to.
-            None => hash_all(slice::from_ref(&held.path), ui)?.pop().unwrap_or_default(),
+            (None, Some(facts)) => facts.sha256.clone(),
+            (None, None) => hash_all(slice::from_ref(&held.path), ui)?.pop().unwrap_or_default(),
         };
-        held.facts = Some(Facts { bytes, sha256 });
+        held.facts = Some(Facts { bytes, sha256, commit: hub.listing.commit.clone() });
     }
     let damages = damages(&held, ui)?;
     if !damages.is_empty() {

@@ -56,6 +56,8 @@ struct State {
     files: Vec<File>,
     requests: Vec<Request>,
     api_faults: VecDeque<Fault>,
+    /// Where it is not [`COMMIT`].
+    commit: Option<String>,
     blob_faults: VecDeque<Fault>,
 }
 
@@ -103,6 +105,11 @@ impl Hub {
         let mut state = self.state();
         let file = state.files.iter_mut().find(|file| file.path == path).unwrap();
         file.sha256 = Some(sha256.to_owned());
+    }
+
+    /// The version that the files are of from now on.
+    pub(crate) fn set_commit(&self, commit: &str) {
+        self.state().commit = Some(commit.to_owned());
     }
 
     pub(crate) fn fail_api(&self, faults: &[Fault]) {
@@ -176,7 +183,8 @@ fn read_request(stream: &TcpStream) -> Option<Request> {
 
 fn answer_api(state: &Mutex<State>, request: &Request, out: &mut TcpStream, blobs: SocketAddr) {
     let mut state = state.lock().unwrap();
-    let resolve = format!("/owner/repo/resolve/{COMMIT}/");
+    let commit = state.commit.clone().unwrap_or_else(|| COMMIT.to_owned());
+    let resolve = format!("/owner/repo/resolve/{commit}/");
     match state.api_faults.pop_front() {
         Some(Fault::Status(status)) => return send(out, status, &[], b""),
         Some(Fault::Garbage) => return send(out, 200, &[], b"<html>a login page</html>"),
@@ -192,7 +200,7 @@ fn answer_api(state: &Mutex<State>, request: &Request, out: &mut TcpStream, blob
         _ => {}
     }
     if request.path == "/api/models/owner/repo?blobs=true" {
-        let listing = json!({"sha": COMMIT, "siblings": state.files.iter().map(sibling).collect::<Vec<_>>()});
+        let listing = json!({"sha": commit, "siblings": state.files.iter().map(sibling).collect::<Vec<_>>()});
         return send(
             out,
             200,

@@ -6,7 +6,7 @@ use std::{
 };
 
 use crate::{
-    hub::{Hub, noise},
+    hub::{Fault, Hub, noise},
     support::{Machine, Ran, files, stories},
 };
 
@@ -45,6 +45,8 @@ fn a_file_that_lost_its_end_is_named_and_its_rest_is_fetched() {
         let reason = "is damaged: it has 400000 bytes and should have 1000000";
         offline(&machine, args).failed(1, reason, "`metallic pull owner/repo` repairs it");
     }
+    assert!(machine.run(&["list"]).ok().out.contains("(damaged: pull again to repair)"));
+    assert_eq!(machine.run(&["list", "--json"]).ok().json()[0]["damaged"], true);
     let repaired = machine.run(&["pull", "owner/repo", "--json"]).ok();
     assert!(repaired.err.contains("it has 400000 bytes"), "{}", repaired.err);
     let repaired = repaired.json();
@@ -142,6 +144,7 @@ fn a_model_that_was_changed_on_the_hub_is_not_mixed_with_the_new_one() {
     machine.run(&["pull", "owner/repo"]).ok();
     hub.replace(first, noise(3500));
     hub.replace(second, noise(4500));
+    hub.set_commit("abc");
     // Nothing is fetched while what is here is whole.
     machine.run(&["pull", "owner/repo"]).ok();
     assert_eq!(fs::read(machine.repo().join(first)).unwrap(), noise(3000));
@@ -149,6 +152,21 @@ fn a_model_that_was_changed_on_the_hub_is_not_mixed_with_the_new_one() {
     machine.run(&["pull", "owner/repo"]).ok();
     assert_eq!(fs::read(machine.repo().join(first)).unwrap(), noise(3500));
     assert_eq!(fs::read(machine.repo().join(second)).unwrap(), noise(4500));
+
+    // Another version, whose first part comes and whose second does not.
+    hub.replace(first, noise(3100));
+    hub.replace(second, noise(4100));
+    hub.set_commit("def");
+    hub.fail_blobs(&[Fault::CutAfter(3100), Fault::Status(404)]);
+    machine.run(&["pull", "owner/repo", "--force"]).failed(1, "404", "spelling");
+    let mixed = "its files are of different versions";
+    machine.run(&["run", "-m", "owner/repo", "x"]).failed(1, mixed, "`metallic pull owner/repo`");
+    let ran = machine.run(&["pull", "owner/repo"]).ok();
+    assert!(ran.err.contains(mixed), "{}", ran.err);
+    assert_eq!(fs::read(machine.repo().join(first)).unwrap(), noise(3100));
+    assert_eq!(fs::read(machine.repo().join(second)).unwrap(), noise(4100));
+    let again = machine.run(&["pull", "owner/repo", "--json"]).ok().json();
+    assert_eq!((&again["verified"], &again["repaired"]), (&true.into(), &false.into()));
 }
 
 #[test]
