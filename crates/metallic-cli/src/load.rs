@@ -40,11 +40,11 @@ pub(crate) fn local_path(model: &str) -> anyhow::Result<PathBuf> {
 /// Says how a model of the cache is repaired, where its file is what is wrong.
 pub(crate) fn repairable(model: &str, error: anyhow::Error) -> anyhow::Error {
     let is_cached = || ModelName::parse(model).is_ok_and(|name| !matches!(name, ModelName::Path(_)));
-    if fail::hint(&error).as_deref() != Some(hints::DAMAGED) || !is_cached() {
+    if !fail::hint(&error).is_some_and(|hint| hints::is_of_file(&hint)) || !is_cached() {
         return error;
     }
-    Failure::new(fail::reason(&error), format!("`metallic pull {model}` checks the file and repairs it"))
-        .into()
+    let hint = format!("`metallic pull {model}` checks the file and repairs it; else take another model");
+    Failure::new(fail::reason(&error), hint).into()
 }
 
 /// A model that answers.

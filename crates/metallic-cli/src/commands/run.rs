@@ -145,7 +145,7 @@ impl Prompt {
         };
         match self.piped_bytes {
             Some(bytes) if error.chain().any(too_long) => {
-                error.context(format!("stdin has too much ({bytes} bytes)"))
+                error.context(format!("too long, with {bytes} bytes from stdin"))
             }
             _ => error,
         }

@@ -34,7 +34,7 @@ const QUANTISED: [&str; 25] = [
     "MXFP4",
     "MXFP4_MOE",
 ];
-const FLOATS: [&str; 3] = ["F16", "BF16", "F32"];
+const FLOATS: [&str; 5] = ["F16", "BF16", "F32", "FP16", "FP32"];
 
 /// Where sizes are not known. Best first: what the engine runs well, a good size for its quality.
 const PREFERRED: [&str; 9] = ["Q4_K_M", "Q4_K_S", "Q5_K_M", "Q4_0", "Q4_1", "Q8_0", "Q6_K", "F16", "BF16"];

@@ -65,7 +65,7 @@ fn what_is_piped_must_be_text_and_fit() {
     let long = "word ".repeat(600);
     run(&["Say:"], long.as_bytes()).failed(
         1,
-        "stdin has too much (3000 bytes): the prompt has 1807 tokens",
+        "too long, with 3000 bytes from stdin: the prompt has 1807 tokens",
         "shorten the prompt",
     );
     // Without a prompt, /dev/null is an empty one.

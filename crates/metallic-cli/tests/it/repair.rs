@@ -177,7 +177,20 @@ fn a_damaged_model_of_the_cache_is_sent_to_pull_and_one_of_the_user_is_not() {
     hub.add(FILE, whole[..whole.len() / 2].to_vec());
     let machine = Machine::new(&hub);
     machine.run(&["pull", "owner/repo"]).ok();
-    for command in [&["run", "-m", "owner/repo", "x"][..], &["inspect", "owner/repo"]] {
+    let commands = [
+        &["run", "-m", "owner/repo", "x"][..],
+        &["inspect", "owner/repo"],
+        &["bench", "-m", "owner/repo"],
+        &["tool", "tokenize", "-m", "owner/repo", "x"],
+    ];
+    for command in commands {
         machine.run(command).failed(1, FILE, "`metallic pull owner/repo` checks the file");
     }
+    // The same size, and not a model at all.
+    let path = machine.repo().join(FILE);
+    fs::write(&path, noise(whole.len() / 2)).unwrap();
+    machine.run(commands[0]).failed(1, "not a GGUF file", "`metallic pull owner/repo` checks the file");
+    let ran =
+        machine.run(&["run", "-m", path.to_str().unwrap(), "x"]).failed(1, "not a GGUF file", "GGUF file");
+    assert!(!ran.err.contains("metallic pull"), "{}", ran.err);
 }

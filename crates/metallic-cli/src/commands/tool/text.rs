@@ -37,7 +37,7 @@ impl TextOptions {
             let tokenizer = tokenizer.with_context(|| format!("`{}`", path.display()))?;
             return Ok(Text { tokenizer, templates: TemplateSources::from_hf(folder) });
         }
-        let file = Gguf::open(&path)?;
+        let file = Gguf::open(&path).map_err(|error| load::repairable(&self.model, error.into()))?;
         let tokenizer = Tokenizer::from_gguf(&file.metadata);
         // Errors of the metadata name the file themselves.
         let tokenizer = tokenizer.map_err(|error| match error {
