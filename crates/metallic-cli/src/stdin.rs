@@ -17,7 +17,7 @@ use crate::{
 /// How long the first byte of a pipe that nobody asked for may take.
 pub(crate) const GRACE: Duration = Duration::from_secs(3);
 /// Far more than any context holds.
-const MOST_BYTES: usize = 64 << 20;
+pub(crate) const MOST_BYTES: usize = 64 << 20;
 
 /// All of stdin, without the line break that ends it. Waits for its end, and says so where that takes long.
 pub(crate) fn all(ui: Ui) -> anyhow::Result<String> {

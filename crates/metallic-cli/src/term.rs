@@ -111,10 +111,18 @@ pub(crate) fn print(text: &str) -> io::Result<()> {
     out.flush()
 }
 
+/// Of a text that is not for a context.
+const MOST_OF_STDIN: u64 = 256 << 20;
+
 /// All of stdin, as text.
 pub(crate) fn stdin() -> anyhow::Result<String> {
     let mut bytes = Vec::new();
-    io::stdin().lock().read_to_end(&mut bytes).context("cannot read from stdin")?;
+    let stdin = io::stdin().lock();
+    stdin.take(MOST_OF_STDIN + 1).read_to_end(&mut bytes).context("cannot read from stdin")?;
+    if bytes.len() as u64 > MOST_OF_STDIN {
+        let reason = format!("stdin has more than {MOST_OF_STDIN} bytes");
+        return Err(Failure::new(reason, "give the text in pieces").into());
+    }
     utf8(bytes, "stdin")
 }
 

@@ -376,7 +376,7 @@ fn token() -> Result<Option<String>, HubError> {
 }
 
 /// Seconds of `HF_HUB_DOWNLOAD_TIMEOUT`, which other programs of the hub know, too.
-fn patience() -> Result<Duration, HubError> {
+pub(super) fn patience() -> Result<Duration, HubError> {
     let Some(value) = env::var(PATIENCE_SETTING).ok().filter(|value| !value.trim().is_empty()) else {
         return Ok(PATIENCE);
     };

@@ -81,6 +81,13 @@ fn a_pipe_without_end_is_read_to_a_bound() {
         let zeros = File::open("/dev/zero").unwrap();
         limited_with(&machine, args, zeros, SOON).failed(1, "more than 67108864 bytes", "shorter");
     }
+    for (args, bytes) in [
+        (&["chat", "-m", &stories()][..], "67108864"),
+        (&["tool", "tokenize", "-m", &stories(), "-"], "268435456"),
+    ] {
+        let zeros = File::open("/dev/zero").unwrap();
+        limited_with(&machine, args, zeros, SOON).failed(1, &format!("more than {bytes} bytes"), "");
+    }
 }
 
 #[test]

