@@ -5,6 +5,7 @@ use serde_json::json;
 
 use crate::{
     commands::MODEL_HELP,
+    fail::Failure,
     hub::{self, Cache, DEFAULT_MODEL, ModelName, Wishes},
     term::{self, Ui},
 };
@@ -43,6 +44,10 @@ are. A model split into files (x-00001-of-00004.gguf) is fetched, listed and rem
 
 pub(crate) fn run(args: &PullArgs, ui: Ui) -> anyhow::Result<()> {
     let name = ModelName::parse(&args.model)?;
+    if let (ModelName::Path(path), true) = (&name, args.force || args.memory.is_some()) {
+        let reason = format!("`{}` is a file of yours: there is nothing to fetch", path.display());
+        return Err(Failure::new(reason, "leave out `--force` and `--memory`").into());
+    }
     let cache = Cache::from_env()?;
     let model = hub::pull(&name, &cache, Wishes { memory: args.memory, force: args.force }, ui)?;
     if args.json {

@@ -5,7 +5,6 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use anyhow::Context;
 use clap::Args;
 use metallic::{Chat, Llm, Message};
 use serde::de::DeserializeOwned;
@@ -112,7 +111,10 @@ fn parse_variable(text: &str) -> Result<(String, Value), String> {
 
 /// Reads a JSON file; `needed` is what it should hold.
 pub(crate) fn read_json<T: DeserializeOwned>(path: &Path, needed: &str) -> anyhow::Result<T> {
-    let text = fs::read(path).with_context(|| format!("cannot read `{}`", path.display()))?;
+    let text = fs::read(path).map_err(|error| {
+        let reason = format!("cannot read `{}`: {error}", path.display());
+        Failure::new(reason, format!("check the path; the file holds {needed}"))
+    })?;
     serde_json::from_slice(&text).map_err(|error| {
         let reason = format!("`{}` does not fit: {error}", path.display());
         Failure::new(reason, format!("the file holds {needed}")).into()

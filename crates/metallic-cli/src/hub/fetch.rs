@@ -92,6 +92,9 @@ fn fetch_reference(
     })?;
     match choice {
         Choice::Gguf { files, why } => {
+            if why.is_none() && wishes.memory.is_some() {
+                ui.note("note: --memory has no effect: there was nothing to choose");
+            }
             tell(why.as_ref(), &reference.repo, ui);
             hub.fetch_files(&files, wishes.force)
         }

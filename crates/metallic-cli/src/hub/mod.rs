@@ -72,6 +72,9 @@ pub(crate) fn pull(name: &ModelName, cache: &Cache, wishes: Wishes, ui: Ui) -> R
         None => (fetch::fetch(name, cache, wishes, ui)?, Checked::Whole, true),
         Some(path) if matches!(name, ModelName::Path(_)) => (path, Checked::Unknown, false),
         Some(path) => {
+            if wishes.memory.is_some() {
+                ui.note("note: --memory has no effect on a model that is here; --force fetches anew");
+            }
             let (path, checked) = verify::verify(name, path, cache, ui)?;
             (path, checked, checked == Checked::Repaired)
         }

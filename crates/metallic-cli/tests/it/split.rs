@@ -127,7 +127,11 @@ fn the_quantisation_is_the_largest_that_the_memory_has_room_for() {
         machine.run(&["rm", "-y", "owner/repo"]).ok();
     }
     // What is named is taken, however large; this machine's own memory is enough for all of them.
-    machine.run(&["pull", "owner/repo:F16", "--memory", "1kB"]).ok();
+    let ran = machine.run(&["pull", "owner/repo:F16", "--memory", "1kB"]).ok();
+    assert!(ran.err.contains("--memory has no effect"), "{}", ran.err);
+    let ran = machine.run(&["pull", "owner/repo:F16", "--memory", "1kB"]).ok();
+    assert!(ran.err.contains("--memory has no effect on a model that is here"), "{}", ran.err);
+    machine.run(&["pull", &stories(), "--force"]).failed(1, "there is nothing to fetch", "--force");
     assert_eq!(files(&machine.repo()), ["Big-F16.gguf"]);
     machine.run(&["rm", "-y", "owner/repo"]).ok();
     let ran = machine.run(&["pull", "owner/repo"]).ok();

@@ -53,6 +53,13 @@ fn thoughts_are_told_from_answers_and_hidden_on_demand() {
     let talk: Value = serde_json::from_slice(&fs::read(&saved).unwrap()).unwrap();
     assert_eq!(talk[1]["content"], "");
     assert!(talk[1]["reasoning_content"].as_str().is_some_and(|thoughts| !thoughts.is_empty()), "{talk}");
+    // The next turn has them under that name, for templates that ask, and not in the answer.
+    let asks = "{% if messages | length > 2 %}{{ raise_exception('[' ~ messages[1].content ~ ']' ~ \
+        messages[1].reasoning_content) }}{% endif %}assistant:<think>\n{# </think> #}";
+    fs::write(machine.folder().join("asks.jinja"), asks).unwrap();
+    let ran = chat(&machine, &["-m", &model, "-n", "8", "--template", "asks.jinja"], "A dog\nAnd?\n").ok();
+    let thought = ran.err.lines().next().unwrap();
+    assert!(!thought.is_empty() && ran.err.contains(&format!("(line 1): []{thought}")), "{}", ran.err);
 }
 
 #[test]
@@ -88,6 +95,7 @@ fn a_template_takes_variables_tools_and_another_place() {
             "inspect",
         ),
         (&["-m", &plain, "--template", "no.jinja"], "cannot read `no.jinja`", "file"),
+        (&["-m", &model, "--tools", "no.json"], "cannot read `no.json`", "a list of tools"),
         (&["-m", &plain, "--template", "bad.jinja"], "does not compile: line 1", "--raw"),
         (&["-m", &plain, "--template", "raises.jinja"], "no \\u{1b}[2J\\u{202e}way", "messages"),
         (&["-m", &model, "--tools", "own.jinja"], "`own.jinja` does not fit", "a list of tools"),
