@@ -123,7 +123,8 @@ fn attempt(source: &Source<'_>, part: &PartFile, progress: &Progress<'_>) -> Res
         return Ok(expected);
     }
     let have = part.bytes();
-    let total = answer.range.and_then(|(_, total)| total).or(answer.length.map(|rest| have + rest));
+    let total =
+        answer.range.and_then(|(_, total)| total).or(answer.length.map(|rest| have.saturating_add(rest)));
     if let (Some(total), Some(listed)) = (total, file.bytes)
         && total != listed
     {
@@ -149,7 +150,7 @@ fn receive(
     progress: &Progress<'_>,
 ) -> Result<u64, Stop> {
     let Source { client, file, .. } = source;
-    let most = file.bytes.or(answer.length.map(|rest| have + rest)).unwrap_or(UNTOLD);
+    let most = file.bytes.or(answer.length.map(|rest| have.saturating_add(rest))).unwrap_or(UNTOLD);
     let mut out = part.append()?;
     let mut chunks = answer.into_chunks();
     let (mut got, mut since, mut seen) = (have, Instant::now(), have);

@@ -34,6 +34,8 @@ fn more_bytes_than_were_listed_never_reach_the_disk() {
         ran.failed(1, "bytes where the listing has 100000", "HF_ENDPOINT");
         assert!(!machine.repo().join(FILE).exists());
     }
+    // The rest of a file that claims to be as long as a number can be.
+    hub.fail_blobs(&[Fault::CutAfter(50_000), Fault::Length(usize::MAX)]);
     limited(&machine, &["pull", "owner/repo"], LIMIT).ok();
     assert_eq!(fs::read(machine.repo().join(FILE)).unwrap(), noise(100_000));
 }
