@@ -37,14 +37,17 @@ pub(crate) fn local_path(model: &str) -> anyhow::Result<PathBuf> {
     })
 }
 
-/// Says how a model of the cache is repaired, where its file is what is wrong.
+/// Says how a model of the cache is repaired, where its file is what is wrong, and not that of an adapter.
 pub(crate) fn repairable(model: &str, error: anyhow::Error) -> anyhow::Error {
     let is_cached = || ModelName::parse(model).is_ok_and(|name| !matches!(name, ModelName::Path(_)));
-    if !fail::hint(&error).is_some_and(|hint| hints::is_of_file(&hint)) || !is_cached() {
+    let reason = fail::reason(&error);
+    let names_it =
+        || Cache::from_env().is_ok_and(|cache| reason.contains(&*cache.models().to_string_lossy()));
+    if !fail::hint(&error).is_some_and(|hint| hints::is_of_file(&hint)) || !is_cached() || !names_it() {
         return error;
     }
     let hint = format!("`metallic pull {model}` checks the file and repairs it; else take another model");
-    Failure::new(fail::reason(&error), hint).into()
+    Failure::new(reason, hint).into()
 }
 
 /// A model that answers.
@@ -108,7 +111,8 @@ pub(crate) fn program(model: &ModelOptions, profile: bool, ui: Ui) -> anyhow::Re
     let adapters =
         metallic::model::ModelOptions::default().adapters(model.lora.as_slice()).merge_adapters(true);
     let _spinner = ui.spinner(&format!("loading {}", path.display()));
-    let model = Model::open_with(path, FAMILIES, &adapters).map_err(|error| repairable(name, error.into()))?;
+    let model =
+        Model::open_with(path, FAMILIES, &adapters).map_err(|error| repairable(name, error.into()))?;
     if let Source::Folder(_) = model.source() {
         // Not used here, but a folder that is broken should not seem whole.
         model.tokenizer()?;
