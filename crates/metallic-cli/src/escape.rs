@@ -5,7 +5,12 @@ use std::{borrow::Cow, fmt::Write};
 /// What a model wrote: lines and tabs are its own, all else that steers is spelled out. Marks that join and direct
 /// letters stay: languages and emoji need them.
 pub(crate) fn output(text: &str) -> Cow<'_, str> {
-    spelled(text, |c| (c.is_control() && !matches!(c, '\n' | '\t')) || overrides_direction(c))
+    let steers = |c: char| (c.is_control() && !matches!(c, '\n' | '\t')) || overrides_direction(c);
+    if text.contains("\r\n") {
+        // A line break of Windows is one; a return alone would write over the line.
+        return spelled(&text.replace("\r\n", "\n"), steers).into_owned().into();
+    }
+    spelled(text, steers)
 }
 
 /// A name or a message that stands in a line of ours: nothing in it may end the line, hide or turn it.
@@ -74,12 +79,13 @@ mod tests {
     fn nothing_that_steers_is_left_and_nothing_else_is_changed() {
         assert_eq!(
             output(EVIL),
-            "a\\u{1b}[2J\\u{9b}31m\\u{7}\\u{7f}\\r\n\t\\u{202e}txt.\\u{2066}\u{200b}é日👩\u{200d}🚀"
+            "a\\u{1b}[2J\\u{9b}31m\\u{7}\\u{7f}\n\t\\u{202e}txt.\\u{2066}\u{200b}é日👩\u{200d}🚀"
         );
         assert_eq!(
             line(EVIL),
             "a\\u{1b}[2J\\u{9b}31m\\u{7}\\u{7f}\\r\\n\\t\\u{202e}txt.\\u{2066}\\u{200b}é日👩\\u{200d}🚀"
         );
+        assert_eq!(output("a\r\nb\rc\r"), "a\nb\\rc\\r");
         assert_eq!(lines("a\nb\r\tc"), "a\nb\\r\\tc");
         for plain in ["", "plain", "شكرا", "日本語 – “quotes”"] {
             assert!(matches!(line(plain), Cow::Borrowed(same) if same == plain));
