@@ -6,7 +6,7 @@ use std::{
     process::ExitCode,
 };
 
-use crate::{hints, hub::HubError, interrupt::Interrupted, term};
+use crate::{escape, hints, hub::HubError, interrupt::Interrupted, term};
 
 /// Exit code after Ctrl-C, as shells expect it: 128 + SIGINT.
 pub(crate) const INTERRUPTED: u8 = 130;
@@ -25,11 +25,19 @@ impl Failure {
     }
 }
 
+/// Ctrl-C ended an answer that was shown, and its end with it: only the exit code is left to give.
+#[derive(Debug, thiserror::Error)]
+#[error("interrupted")]
+pub(crate) struct Stopped;
+
 /// Prints `error: …` and, where one is known, `hint: …`; gives the exit code.
 pub(crate) fn report(error: &anyhow::Error) -> ExitCode {
     if is_broken_pipe(error) {
         // The reader (`head`, a closed pager) has all it wanted.
         return ExitCode::SUCCESS;
+    }
+    if error.is::<Stopped>() {
+        return ExitCode::from(INTERRUPTED);
     }
     let mut err = io::stderr().lock();
     let _ = writeln!(err, "{} {}", term::paint("error:", "1;31"), reason(error));
@@ -102,8 +110,16 @@ fn is_broken_pipe(error: &anyhow::Error) -> bool {
     causes.any(|cause| cause.kind() == io::ErrorKind::BrokenPipe)
 }
 
+/// Of a reason or a hint that is shown: a stranger's text may have no end.
+const MOST_CHARACTERS: usize = 2000;
+
+/// In one line, and without what would steer the terminal: names in it may be those of strangers.
 fn one_line(text: &str) -> String {
-    text.lines().map(str::trim).filter(|line| !line.is_empty()).collect::<Vec<_>>().join(" ")
+    let lines = text.lines().map(str::trim).filter(|line| !line.is_empty());
+    let text = lines.collect::<Vec<_>>().join(" ");
+    let end = text.char_indices().nth(MOST_CHARACTERS).map_or(text.len(), |(at, _)| at);
+    let rest = if end < text.len() { format!("… ({} bytes)", text.len()) } else { String::new() };
+    escape::line(&text[..end]).into_owned() + &rest
 }
 
 #[cfg(test)]
@@ -131,5 +147,6 @@ mod tests {
     #[test]
     fn a_reason_of_several_lines_becomes_one() {
         assert_eq!(one_line("a\n\n  b\nc"), "a b c");
+        assert_eq!(one_line("a\x1b]0;x\x07\u{202e}b"), "a\\u{1b}]0;x\\u{7}\\u{202e}b");
     }
 }

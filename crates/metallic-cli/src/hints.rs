@@ -16,8 +16,14 @@ const MEMORY: &str =
     "take a smaller model or quantisation, a shorter `--ctx`, or `--kv-type q8_0`; or close other programs";
 const SHORTEN: &str =
     "shorten the prompt or the answer (`-n`); `--ctx` sets the limit, up to what the model was made for";
+const NOT_A_MODEL: &str = "a model is a GGUF file, or a folder with config.json and safetensors";
 const TOKENIZER: &str =
     "the tokenizer's files are damaged or of an unknown kind: download the model again, or take another";
+
+/// Whether a hint is about what stands in a file, which may have come to harm.
+pub(crate) fn is_of_file(hint: &str) -> bool {
+    [WEIGHTS, NOT_A_MODEL, TOKENIZER, DAMAGED].contains(&hint)
+}
 
 /// A hint for one error of a chain.
 pub(crate) fn of(error: &(dyn Error + 'static)) -> Option<&'static str> {
@@ -98,9 +104,7 @@ fn of_format(error: &FormatError) -> &'static str {
             "check the folder, its rights and the space left on the disk"
         }
         FormatError::Io { .. } => "check that the file is there and may be read",
-        FormatError::NotThisFormat { .. } => {
-            "a model is a GGUF file, or a folder with config.json and safetensors"
-        }
+        FormatError::NotThisFormat { .. } => NOT_A_MODEL,
         FormatError::DType { .. } => "take another quantisation of the model, such as Q4_K_M or Q8_0",
         FormatError::Header { what, .. } if what == "the model file" => {
             "a model folder holds config.json and *.safetensors; or give a GGUF file"
@@ -155,6 +159,7 @@ fn of_backend(error: &BackendError) -> Option<&'static str> {
         BackendError::Unavailable { .. } => {
             "`metallic devices` lists what there is; `--device cpu` always works"
         }
+        BackendError::Setting { setting, .. } if setting.ends_with(" threads") => "take fewer threads (`-t`)",
         BackendError::Setting { device: "cpu" | "reference", .. } => {
             "leave out `--provider`, or run on a GPU: `--device soft` or `--device metal`"
         }

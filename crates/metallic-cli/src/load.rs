@@ -1,9 +1,9 @@
 //! From a name to a model that runs.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use metallic::{
-    Llm, LoadOptions, Model,
+    Llm, LoadOptions, Model, Tokenizer,
     core::{BLOCK_TOKENS, CompileOptions, DType, DeviceInfo, Program},
     device::{Providers, Quarantined},
     model::{FAMILIES, Source},
@@ -11,7 +11,8 @@ use metallic::{
 
 use crate::{
     commands::options::{AnswerOptions, ModelOptions},
-    fail::Failure,
+    fail::{self, Failure},
+    hints,
     hub::{self, Cache, ModelName},
     term::Ui,
 };
@@ -20,7 +21,7 @@ use crate::{
 pub(crate) fn path(model: &str, ui: Ui) -> anyhow::Result<PathBuf> {
     match ModelName::parse(model)? {
         ModelName::Path(path) => Ok(path),
-        name => Ok(hub::obtain(&name, &Cache::from_env()?, ui)?.path),
+        name => Ok(hub::obtain(&name, &Cache::from_env()?, ui)?),
     }
 }
 
@@ -36,8 +37,26 @@ pub(crate) fn local_path(model: &str) -> anyhow::Result<PathBuf> {
     })
 }
 
+/// Says how a model of the cache is repaired, where its file is what is wrong, and not that of an adapter.
+pub(crate) fn repairable(model: &str, error: anyhow::Error) -> anyhow::Error {
+    let is_cached = || ModelName::parse(model).is_ok_and(|name| !matches!(name, ModelName::Path(_)));
+    let reason = fail::reason(&error);
+    let names_it =
+        || Cache::from_env().is_ok_and(|cache| reason.contains(&*cache.models().to_string_lossy()));
+    if !fail::hint(&error).is_some_and(|hint| hints::is_of_file(&hint)) || !is_cached() || !names_it() {
+        return error;
+    }
+    let hint = format!("`metallic pull {model}` checks the file and repairs it; else take another model");
+    Failure::new(reason, hint).into()
+}
+
 /// A model that answers.
-pub(crate) fn llm(model: &ModelOptions, answer: &AnswerOptions, ui: Ui) -> anyhow::Result<Llm> {
+pub(crate) fn llm(
+    model: &ModelOptions,
+    answer: &AnswerOptions,
+    template: Option<&Path>,
+    ui: Ui,
+) -> anyhow::Result<Llm> {
     let path = path(&model.model, ui)?;
     let context = answer.ctx.map(usize::from);
     let options = LoadOptions::default()
@@ -46,16 +65,25 @@ pub(crate) fn llm(model: &ModelOptions, answer: &AnswerOptions, ui: Ui) -> anyho
         .kv_type(model.device.kv_type)
         .context(context)
         .adapters(model.lora.as_slice())
-        .merge_adapters(model.merge_lora);
+        .merge_adapters(model.merge_lora)
+        .template(template.map(Path::to_owned));
     let spinner = ui.spinner(&format!("loading {}", path.display()));
-    let llm = Llm::load_with(&path, &options)?;
+    let llm = Llm::load_with(&path, &options).map_err(|error| repairable(&model.model, error.into()))?;
     drop(spinner);
     tell(&options.open.providers, ui);
+    doubts(llm.tokenizer(), ui);
     let made_for = llm.model().config().context;
     if let Some(asked) = context.filter(|asked| *asked > made_for) {
         ui.note(&format!("note: the model was made for {made_for} tokens; --ctx {asked} is cut to that"));
     }
     Ok(llm)
+}
+
+/// Says what was guessed of a tokenizer.
+pub(crate) fn doubts(tokenizer: &Tokenizer, ui: Ui) {
+    for note in tokenizer.notes() {
+        ui.note(&format!("note: {note}"));
+    }
 }
 
 /// Says which kernels of the device could not be had, where others serve in their place, and which wishes are idle.
@@ -79,11 +107,12 @@ pub(crate) struct Loaded {
 
 /// Loads a model for work on its program.
 pub(crate) fn program(model: &ModelOptions, profile: bool, ui: Ui) -> anyhow::Result<Loaded> {
-    let (path, device) = (&path(&model.model, ui)?, &model.device);
+    let (name, path, device) = (&model.model, &path(&model.model, ui)?, &model.device);
     let adapters =
         metallic::model::ModelOptions::default().adapters(model.lora.as_slice()).merge_adapters(true);
     let _spinner = ui.spinner(&format!("loading {}", path.display()));
-    let model = Model::open_with(path, FAMILIES, &adapters)?;
+    let model =
+        Model::open_with(path, FAMILIES, &adapters).map_err(|error| repairable(name, error.into()))?;
     if let Source::Folder(_) = model.source() {
         // Not used here, but a folder that is broken should not seem whole.
         model.tokenizer()?;

@@ -3,13 +3,16 @@
 // `println!` panics when the reader has gone away; output goes through `term`.
 #![deny(clippy::print_stdout, clippy::print_stderr)]
 
+mod answer;
 mod chat;
 mod commands;
+mod escape;
 mod fail;
 mod hints;
 mod hub;
 mod interrupt;
 mod load;
+mod stdin;
 mod term;
 
 use std::process::ExitCode;

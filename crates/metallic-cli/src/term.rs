@@ -10,7 +10,7 @@ use anyhow::Context;
 use indicatif::{ProgressBar, ProgressStyle};
 use serde::Serialize;
 
-use crate::fail::Failure;
+use crate::{escape, fail::Failure};
 
 /// What a command says besides its result.
 #[derive(Clone, Copy)]
@@ -22,7 +22,7 @@ impl Ui {
     /// One line on stderr, unless `--quiet`.
     pub(crate) fn note(self, text: &str) {
         if !self.quiet {
-            let _ = writeln!(io::stderr(), "{text}");
+            let _ = writeln!(io::stderr(), "{}", escape::lines(text));
         }
     }
 
@@ -59,7 +59,7 @@ impl Ui {
         }
         let style = ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar());
         bar.set_style(style.progress_chars("=> "));
-        bar.set_message(message.to_owned());
+        bar.set_message(escape::line(message).into_owned());
         bar.enable_steady_tick(Duration::from_millis(100));
         Bar(bar)
     }
@@ -78,8 +78,8 @@ impl Bar {
     }
 
     /// The text beside the bar.
-    pub(crate) fn tell(&self, text: String) {
-        self.0.set_message(text);
+    pub(crate) fn tell(&self, text: &str) {
+        self.0.set_message(escape::line(text).into_owned());
     }
 
     /// Prints a line without tearing the bar.
@@ -94,6 +94,16 @@ impl Drop for Bar {
     }
 }
 
+/// Writes a table of ours to stdout; names in it may be those of strangers.
+pub(crate) fn print_lines(text: &str) -> io::Result<()> {
+    print(&escape::lines(text))
+}
+
+/// Writes what a model or its tokenizer made to stdout: as it is, but to a terminal nothing that would steer it.
+pub(crate) fn print_output(text: &str) -> io::Result<()> {
+    if io::stdout().is_terminal() { print(&escape::output(text)) } else { print(text) }
+}
+
 /// Writes a result to stdout.
 pub(crate) fn print(text: &str) -> io::Result<()> {
     let mut out = io::stdout().lock();
@@ -101,10 +111,18 @@ pub(crate) fn print(text: &str) -> io::Result<()> {
     out.flush()
 }
 
+/// Of a text that is not for a context.
+const MOST_OF_STDIN: u64 = 256 << 20;
+
 /// All of stdin, as text.
 pub(crate) fn stdin() -> anyhow::Result<String> {
     let mut bytes = Vec::new();
-    io::stdin().lock().read_to_end(&mut bytes).context("cannot read from stdin")?;
+    let stdin = io::stdin().lock();
+    stdin.take(MOST_OF_STDIN + 1).read_to_end(&mut bytes).context("cannot read from stdin")?;
+    if bytes.len() as u64 > MOST_OF_STDIN {
+        let reason = format!("stdin has more than {MOST_OF_STDIN} bytes");
+        return Err(Failure::new(reason, "give the text in pieces").into());
+    }
     utf8(bytes, "stdin")
 }
 
@@ -124,9 +142,8 @@ pub(crate) fn utf8(bytes: Vec<u8>, what: &str) -> anyhow::Result<String> {
 
 /// Writes `value` to stdout as one line of JSON.
 pub(crate) fn print_json(value: &impl Serialize) -> anyhow::Result<()> {
-    let mut text = serde_json::to_string(value)?;
-    text.push('\n');
-    Ok(print(&text)?)
+    let text = serde_json::to_string(value)?;
+    Ok(print(&format!("{}\n", escape::json(&text)))?)
 }
 
 /// `text` in a colour of the terminal, where it has colours.

@@ -79,7 +79,7 @@ impl fmt::Display for Device {
 #[derive(Clone, Debug, Default, PartialEq)]
 #[non_exhaustive]
 pub struct OpenOptions {
-    /// Threads of devices that compute on the processor; 0: one for each core.
+    /// Threads of devices that compute on the processor, up to [`most_threads`]; 0: one for each core.
     pub threads: usize,
     /// Measure the time of every kind of operation, which costs speed: on a GPU each is a submission of its own.
     pub profile: bool,
@@ -100,6 +100,7 @@ impl Device {
 
     /// Opens the device with options. An option the device cannot follow is an error.
     pub fn open_with(&self, options: &OpenOptions) -> Result<Box<dyn Backend>, BackendError> {
+        check_threads(options.threads)?;
         match self.resolve() {
             Device::Soft => gpu(soft(options.threads).map_err(|error| error.on("soft"))?, options),
             Device::Metal(which) => gpu(metal(which.as_deref()).map_err(|error| error.on("metal"))?, options),
@@ -133,6 +134,29 @@ fn gpu(gpu: Arc<dyn Gpu>, options: &OpenOptions) -> Result<Box<dyn Backend>, Bac
     providers.follow_environment().map_err(|error| error.on(kind))?;
     let options = GpuOptions::default().providers(providers).profile(options.profile);
     Ok(Box::new(GpuBackend::new(gpu, options)))
+}
+
+/// Threads that this process can run at the same time.
+pub fn cores() -> usize {
+    std::thread::available_parallelism().map_or(1, std::num::NonZeroUsize::get)
+}
+
+/// Most threads a device may be opened with. More than one a core is good for comparisons only; a team of thousands would
+/// take the machine down.
+pub fn most_threads() -> usize {
+    cores().saturating_mul(4).max(16)
+}
+
+fn check_threads(threads: usize) -> Result<(), BackendError> {
+    let (cores, most) = (cores(), most_threads());
+    if threads <= most {
+        return Ok(());
+    }
+    Err(BackendError::Setting {
+        device: "the processor",
+        setting: format!("{threads} threads"),
+        reason: format!("it has {cores} cores, and at most {most} threads are allowed"),
+    })
 }
 
 fn without_providers(device: &'static str, options: &OpenOptions) -> Result<(), BackendError> {
@@ -187,19 +211,29 @@ const NO_METAL: &str = "Metal is part of macOS; `soft` runs the same kernels on 
 /// Bytes of memory this process can still get, where the system says so: what the machine has left, and no more than
 /// the process's control group allows.
 pub fn available_memory() -> Option<u64> {
-    let text = std::fs::read_to_string("/proc/meminfo").ok()?;
-    let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
-    let kib: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
-    let machine = kib.checked_mul(1024)?;
+    let machine = memory_line("MemAvailable:")?;
     Some(control_group().map_or(machine, |left| left.min(machine)))
+}
+
+/// Bytes of memory this machine has, where the system says so, and no more than the process's control group allows.
+pub fn total_memory() -> Option<u64> {
+    let machine = memory_line("MemTotal:")?;
+    Some(control_group_number("memory.max").map_or(machine, |most| most.min(machine)))
+}
+
+fn memory_line(name: &str) -> Option<u64> {
+    let text = std::fs::read_to_string("/proc/meminfo").ok()?;
+    let line = text.lines().find_map(|line| line.strip_prefix(name))?;
+    line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()?.checked_mul(1024)
 }
 
 /// What a limit on this control group leaves; `None` where there is none.
 fn control_group() -> Option<u64> {
-    let number = |name: &str| -> Option<u64> {
-        std::fs::read_to_string(format!("/sys/fs/cgroup/{name}")).ok()?.trim().parse().ok()
-    };
-    Some(number("memory.max")?.saturating_sub(number("memory.current")?))
+    Some(control_group_number("memory.max")?.saturating_sub(control_group_number("memory.current")?))
+}
+
+fn control_group_number(name: &str) -> Option<u64> {
+    std::fs::read_to_string(format!("/sys/fs/cgroup/{name}")).ok()?.trim().parse().ok()
 }
 
 #[cfg(test)]
@@ -229,6 +263,18 @@ mod tests {
         for name in ["tpu", "", "metal:", "metal: ", "cpu:1", "soft:2"] {
             let error = name.parse::<Device>().unwrap_err().to_string();
             assert!(error.contains(&format!("`{name}`")) && error.contains("soft"), "{error}");
+        }
+    }
+
+    #[test]
+    fn more_threads_than_the_machine_can_carry_are_refused_with_what_it_has() {
+        for device in [Device::Auto, Device::Cpu, Device::Soft] {
+            let error = device.open(100_000).err().unwrap().to_string();
+            assert!(
+                error.contains("`100000 threads`") && error.contains(&format!("{} cores", cores())),
+                "{error}"
+            );
+            assert!(error.contains(&format!("at most {}", most_threads())), "{error}");
         }
     }
 
@@ -267,6 +313,7 @@ mod tests {
     #[cfg(target_os = "linux")]
     #[test]
     fn linux_says_how_much_memory_is_left() {
-        assert!(available_memory().is_some_and(|bytes| bytes > 1 << 20));
+        let left = available_memory().unwrap();
+        assert!(left > 1 << 20 && total_memory().is_some_and(|all| all >= left));
     }
 }

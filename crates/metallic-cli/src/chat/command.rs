@@ -10,6 +10,7 @@ pub(super) const HELP: &str = "\
 /exit           leave (Ctrl-D does, too)
 A line that ends in \\ goes on in the next; \"\"\" begins and ends a text of many lines.
 Ctrl-C stops an answer.
+Where the conversation fills the context, its oldest turns are left out; the system prompt stays, and /save writes all.
 ";
 
 #[derive(Debug, Clone, Copy, PartialEq)]

@@ -2,14 +2,14 @@
 
 use std::{
     fs,
-    io::{self, BufRead},
+    io::{self, BufRead, Read},
     path::PathBuf,
 };
 
 use anyhow::Context;
 use rustyline::{Config, Editor, error::ReadlineError, history::FileHistory};
 
-use crate::term::chomp;
+use crate::{fail::Failure, stdin::MOST_BYTES, term::chomp};
 
 const PROMPT: &str = "> ";
 const CONTINUED: &str = ". ";
@@ -146,11 +146,17 @@ impl<R: BufRead> Input for Plain<R> {
     fn line(&mut self, _prompt: &str) -> anyhow::Result<Typed> {
         let mut line = Vec::new();
         loop {
-            match self.0.read_until(b'\n', &mut line) {
+            match self.0.by_ref().take(MOST_BYTES as u64 + 1).read_until(b'\n', &mut line) {
                 Ok(_) => break,
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) => return Err(error).context("cannot read from stdin"),
             }
+        }
+        if line.len() > MOST_BYTES {
+            let reason = format!("a line on stdin has more than {MOST_BYTES} bytes, which no context holds");
+            return Err(
+                Failure::new(reason, "a message is a line of text, or lines between two \"\"\"").into()
+            );
         }
         if line.is_empty() {
             return Ok(Typed::End);

@@ -69,7 +69,7 @@ pub(crate) fn run(args: &BenchArgs, ui: Ui) -> anyhow::Result<()> {
         let rows: Vec<Value> = results.iter().map(|result| row(args, &loaded, result)).collect();
         return term::print_json(&rows);
     }
-    Ok(term::print(&table(args, &loaded, &results))?)
+    Ok(term::print_lines(&table(args, &loaded, &results))?)
 }
 
 fn tests(args: &BenchArgs) -> Vec<Test> {

@@ -3,20 +3,22 @@
 use std::io::{self, IsTerminal, Write};
 
 use clap::Args;
-use metallic::{Event, Generation, Llm, Message};
+use metallic::{FinishReason, Llm, Message, core::BLOCK_TOKENS, generate::Request};
 
 use crate::{
+    answer::{self, Screen},
     chat::{
-        self, Conversation, Responder,
+        self, Conversation, Reply, Responder, Room,
         input::{Input, Plain, Terminal},
     },
     commands::{
         MODEL_HELP,
         options::{AnswerOptions, ModelOptions},
         run::speed,
+        templating::{TemplateOptions, Told},
     },
     hub::Cache,
-    interrupt, load,
+    load,
     term::Ui,
 };
 
@@ -30,6 +32,11 @@ pub(crate) struct ChatArgs {
     /// What the model is told before the conversation
     #[arg(long, value_name = "TEXT")]
     system: Option<String>,
+    #[command(flatten)]
+    template: TemplateOptions,
+    /// Do not show what a model thinks before it answers
+    #[arg(long)]
+    hide_thinking: bool,
     /// Show tokens and speed after each answer
     #[arg(long)]
     stats: bool,
@@ -39,12 +46,16 @@ const EXAMPLES: &str = "\
 Examples:
   metallic chat
   metallic chat -m qwen2.5-1.5b --system \"Answer in French.\"
+  metallic chat -m ./qwen3.gguf --set enable_thinking=false
   printf 'Hello!\\n/save talk.json\\n' | metallic chat --temp 0
 
-In the conversation, /help lists the commands, Ctrl-C stops an answer, Ctrl-D leaves.";
+In the conversation, /help lists the commands, Ctrl-C stops an answer, Ctrl-D leaves. A conversation that fills the context goes on
+without its oldest turns: a line says so. Thoughts of earlier answers go to the template as `reasoning_content`; most leave them out.";
 
 pub(crate) fn run(args: &ChatArgs, ui: Ui) -> anyhow::Result<()> {
-    let llm = load::llm(&args.model, &args.answer, ui)?;
+    let told = args.template.read()?;
+    let llm = load::llm(&args.model, &args.answer, args.template.template.as_deref(), ui)?;
+    let told = args.template.told_to(&llm, told)?;
     if llm.template().is_none() {
         ui.note("note: the model has no chat template; the conversation is one plain text that it continues");
     }
@@ -55,7 +66,7 @@ pub(crate) fn run(args: &ChatArgs, ui: Ui) -> anyhow::Result<()> {
         Box::new(Plain(io::stdin().lock()))
     };
     let mut conversation = Conversation::new(args.system.clone());
-    let answers = Answers { llm: &llm, args };
+    let answers = Answers { llm: &llm, args, told, ui };
     let (mut out, mut notes) = (io::stdout().lock(), io::stderr());
     chat::talk(&mut conversation, input.as_mut(), &answers, &mut out, &mut notes)
 }
@@ -63,40 +74,47 @@ pub(crate) fn run(args: &ChatArgs, ui: Ui) -> anyhow::Result<()> {
 struct Answers<'a> {
     llm: &'a Llm,
     args: &'a ChatArgs,
+    told: Told,
+    ui: Ui,
 }
 
 impl Answers<'_> {
-    fn begin(&self, messages: &[Message]) -> anyhow::Result<Generation> {
-        let options = self.args.answer.options();
+    fn request(&self, messages: &[Message]) -> anyhow::Result<Request> {
         if self.llm.template().is_none() {
             let texts: Vec<&str> =
                 messages.iter().filter_map(|message| message.content.as_ref()?.as_str()).collect();
-            return Ok(self.llm.generate(texts.join("\n"), options)?);
+            return Ok(self.llm.request(texts.join("\n"))?);
         }
-        Ok(self.llm.chat(messages.to_vec(), options)?)
+        Ok(self.llm.chat_request(self.told.chat(messages.to_vec()))?)
     }
 }
 
 impl Responder for Answers<'_> {
-    fn answer(&self, messages: &[Message], out: &mut dyn Write) -> anyhow::Result<(String, Option<String>)> {
-        let mut generation = self.begin(messages)?;
-        let (mut answer, mut remark) = (String::new(), None);
-        while !generation.has_ended() {
-            if interrupt::check().is_err() {
-                // Dropping the generation ends it.
-                return Ok((answer, None));
-            }
-            let Some(event) = generation.next_timeout(interrupt::POLL) else { continue };
-            let (text, stats) = match event? {
-                Event::Token(token) => (token.text, None),
-                Event::Finished(end) => (end.text, Some(end.stats)),
-                _ => continue,
-            };
-            out.write_all(text.as_bytes())?;
-            out.flush()?;
-            answer.push_str(&text);
-            remark = stats.filter(|_| self.args.stats).map(|stats| speed(&stats, self.llm.device()));
+    fn room(&self, messages: &[Message]) -> anyhow::Result<Room> {
+        let config = self.llm.engine().config();
+        // What memory has room for may be less than what the model was made for.
+        let blocks = config.kv_budget_bytes.checked_div(config.states.block_bytes());
+        let cached = blocks.map_or(usize::MAX, |blocks| blocks.saturating_mul(BLOCK_TOKENS));
+        let context = config.context_length.min(cached);
+        let most = self.args.answer.options().max_tokens.unwrap_or(usize::MAX);
+        Ok(Room { needed: self.request(messages)?.prompt.len(), context, answer: most.min(context / 4) })
+    }
+
+    fn answer(&self, messages: &[Message], out: &mut dyn Write) -> anyhow::Result<Reply> {
+        let options = self.args.answer.options();
+        let is_limited = options.max_tokens.is_some();
+        let generation = self.llm.submit(self.request(messages)?.options(options))?;
+        let mut err = io::stderr();
+        let mut screen = Screen::new(out, &mut err).hiding(self.args.hide_thinking, self.ui);
+        let answer = answer::follow(generation, &mut screen)?;
+        screen.end_line()?;
+        let mut remarks = Vec::new();
+        if answer.reason == FinishReason::Length && !is_limited {
+            remarks.push("(the context is full: the answer breaks off here)".to_owned());
         }
-        Ok((answer, remark))
+        if self.args.stats {
+            remarks.push(speed(&answer.stats, self.llm.device()));
+        }
+        Ok(Reply { text: answer.text, reasoning: answer.reasoning, remarks })
     }
 }

@@ -39,7 +39,7 @@ pub(crate) fn run(args: &DevicesArgs) -> anyhow::Result<()> {
             writeln!(text, "{:10} {line}", "")?;
         }
     }
-    Ok(term::print(&text)?)
+    Ok(term::print_lines(&text)?)
 }
 
 fn details(listed: &Listed) -> Vec<String> {

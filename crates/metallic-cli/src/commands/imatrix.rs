@@ -104,5 +104,5 @@ pub(crate) fn run(args: &ImatrixArgs, ui: Ui) -> anyhow::Result<()> {
     }
     let tokens = tokens.len();
     ui.note(&format!("{matrices} matrices, {tokens} tokens in {windows} windows, {seconds:.1} s"));
-    Ok(term::print(&format!("{}\n", args.out.display()))?)
+    Ok(term::print_output(&format!("{}\n", args.out.display()))?)
 }

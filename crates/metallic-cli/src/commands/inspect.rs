@@ -11,7 +11,7 @@ use metallic::{
 use serde_json::{Map, Value, json};
 
 use crate::{
-    fail, load,
+    escape, fail, load,
     term::{self, size},
 };
 
@@ -38,8 +38,8 @@ const SHOWN_CHARS_TABLE: usize = 100;
 
 pub(crate) fn run(args: &InspectArgs) -> anyhow::Result<()> {
     let path = load::local_path(&args.model)?;
-    let report = Report::of(&path)?;
-    if args.json { term::print_json(&report.json()) } else { Ok(term::print(&report.text())?) }
+    let report = Report::of(&path).map_err(|error| load::repairable(&args.model, error))?;
+    if args.json { term::print_json(&report.json()) } else { Ok(term::print_lines(&report.text())?) }
 }
 
 /// What was found at a path.
@@ -115,7 +115,7 @@ impl Report {
     fn text(&self) -> String {
         let mut text = String::new();
         let mut line = |key: &str, value: &str| {
-            let _ = writeln!(text, "{key:14} {value}");
+            let _ = writeln!(text, "{key:14} {}", escape::line(value));
         };
         line("path", &self.path);
         line("format", self.format);
@@ -139,13 +139,13 @@ impl Report {
         text.push_str("\nMETADATA\n");
         let width = self.metadata.keys().map(String::len).max().unwrap_or(0);
         for (key, value) in &self.metadata {
-            let _ = writeln!(text, "  {key:width$}  {}", shown(value));
+            let _ = writeln!(text, "  {:width$}  {}", escape::line(key), shown(value));
         }
         text.push_str("\nTENSORS (rows first)\n");
         let width = self.tensors.iter().map(|tensor| tensor.name.len()).max().unwrap_or(0);
         for tensor in &self.tensors {
             let shape: Vec<String> = tensor.shape.iter().map(usize::to_string).collect();
-            let (name, dtype) = (one_line(&tensor.name), tensor.dtype.name());
+            let (name, dtype) = (escape::line(&tensor.name), tensor.dtype.name());
             let _ = writeln!(text, "  {name:width$}  {dtype:5}  [{}]", shape.join(", "));
         }
         text
@@ -232,18 +232,11 @@ fn shown(value: &Value) -> String {
         },
         other => other.to_string(),
     };
-    let text = one_line(&text);
+    let text = escape::line(&text);
     match text.char_indices().nth(SHOWN_CHARS_TABLE) {
-        None => text,
+        None => text.into_owned(),
         Some((end, _)) => format!("{}…", &text[..end]),
     }
-}
-
-/// Control characters of a file must not reach a terminal.
-fn one_line(text: &str) -> String {
-    text.chars()
-        .flat_map(|c| if c.is_control() { c.escape_debug().collect::<Vec<_>>() } else { vec![c] })
-        .collect()
 }
 
 /// `134515008` as `134 515 008`.

@@ -9,6 +9,7 @@ use clap::Args;
 use serde_json::json;
 
 use crate::{
+    escape,
     hub::{ALIASES, Cache, Entry},
     term::{self, Ui, size},
 };
@@ -48,11 +49,15 @@ pub(crate) fn run(args: &ListArgs, ui: Ui) -> anyhow::Result<()> {
     let mut text = format!("{:width$}  {:>9}  {:16}  PATH\n", "NAME", "SIZE", "WHEN (UTC)");
     for entry in &entries {
         let when = &timestamp(entry.modified)[..16].replace('T', " ");
-        let part = if entry.complete { "" } else { " (unfinished: pull again to resume)" };
-        let path = entry.path.display();
-        writeln!(text, "{:width$}  {:>9}  {when}  {path}{part}", entry.name, size(entry.bytes))?;
+        let part = match entry {
+            Entry { complete: false, .. } => " (unfinished: pull again to resume)",
+            Entry { damaged: true, .. } => " (damaged: pull again to repair)",
+            _ => "",
+        };
+        let (name, path) = (escape::line(&entry.name), entry.path.display().to_string());
+        writeln!(text, "{name:width$}  {:>9}  {when}  {}{part}", size(entry.bytes), escape::line(&path))?;
     }
-    Ok(term::print(&text)?)
+    Ok(term::print_lines(&text)?)
 }
 
 fn aliases(json: bool) -> anyhow::Result<()> {
@@ -66,7 +71,7 @@ fn aliases(json: bool) -> anyhow::Result<()> {
     let width = ALIASES.iter().map(|alias| alias.name.len()).max().unwrap_or(0);
     let lines =
         ALIASES.iter().map(|alias| format!("{:width$}  {:32}  {}\n", alias.name, alias.about, alias.source));
-    Ok(term::print(&lines.collect::<String>())?)
+    Ok(term::print_lines(&lines.collect::<String>())?)
 }
 
 fn row(entry: &Entry) -> serde_json::Value {
@@ -76,6 +81,7 @@ fn row(entry: &Entry) -> serde_json::Value {
         "path": entry.path,
         "modified": timestamp(entry.modified),
         "complete": entry.complete,
+        "damaged": entry.damaged,
     })
 }
 

@@ -12,6 +12,7 @@ pub(crate) mod pull;
 pub(crate) mod quantize;
 pub(crate) mod rm;
 pub(crate) mod run;
+pub(crate) mod templating;
 pub(crate) mod tool;
 
 use clap::{Parser, Subcommand};
@@ -61,7 +62,7 @@ pub(crate) enum Command {
 pub(crate) const MODEL_HELP: &str = "\
 MODEL is one of
   smollm2                    an alias (`metallic list --aliases` shows all)
-  OWNER/REPO                 a Hugging Face repository: its GGUF file, or its safetensors
+  OWNER/REPO                 a Hugging Face repository: the GGUF file that suits this machine, or its safetensors
   OWNER/REPO:Q4_K_M          the GGUF file of that quantisation
   OWNER/REPO:FILE.gguf       that very file
   OWNER/REPO:safetensors     its safetensors weights, even where there are GGUF files
@@ -70,6 +71,7 @@ MODEL is one of
 Environment
   METALLIC_HOME              the cache folder (default: the cache folder of the platform)
   HF_ENDPOINT, HF_TOKEN      another hub; the token for gated or private models
+  HF_HUB_DOWNLOAD_TIMEOUT    seconds that the hub may say next to nothing (30)
   METALLIC_FORCE_SDPA_BACKEND, METALLIC_FORCE_MATMUL_BACKEND
                              kernels of a GPU, as `--provider`, which goes before them: flash or plain; tiles or rows
   METALLIC_KERNEL_CACHE      the folder of kernels compiled for Metal; `off`: none

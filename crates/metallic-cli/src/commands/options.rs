@@ -9,7 +9,7 @@ use clap::{
 use metallic::{
     AdapterOptions, Device, Options, Sampling,
     core::DType,
-    device::{OpenOptions, Providers},
+    device::{self, OpenOptions, Providers},
 };
 
 use crate::hub::DEFAULT_MODEL;
@@ -50,8 +50,8 @@ pub(crate) struct DeviceOptions {
     /// Which kernels of a GPU serve an operation: `sdpa=flash|plain`, `matmul=tiles|rows`; may be given several times
     #[arg(long, value_name = "OP=NAME", value_parser = parse_provider)]
     pub(crate) provider: Vec<String>,
-    /// Threads of the CPU [default: one per core]
-    #[arg(short, long, value_parser = parse_count)]
+    /// Threads of the CPU, up to 4 per core (16 on small machines) [default: one per core]
+    #[arg(short, long, value_parser = parse_threads)]
     pub(crate) threads: Option<NonZeroUsize>,
     /// Compute in 32 bits throughout on the CPU, which else rounds activations to 8 bits where weights are quantised:
     /// slower, larger, for comparisons
@@ -240,6 +240,18 @@ pub(crate) fn parse_count(text: &str) -> Result<NonZeroUsize, String> {
     text.parse().map_err(|_| format!("it must be a whole number from 1 to {}", usize::MAX))
 }
 
+fn parse_threads(text: &str) -> Result<NonZeroUsize, String> {
+    let (cores, most) = (device::cores(), device::most_threads());
+    let given = text.parse().ok().filter(|given: &NonZeroUsize| given.get() <= most);
+    given.ok_or_else(|| {
+        format!("it must be a whole number from 1 to {most}, as this machine has {}", cores_in_words(cores))
+    })
+}
+
+fn cores_in_words(cores: usize) -> String {
+    if cores == 1 { "1 core".to_owned() } else { format!("{cores} cores") }
+}
+
 fn number(text: &str) -> Result<f32, String> {
     text.parse().map_err(|_| format!("`{text}` is not a number"))
 }
@@ -347,12 +359,23 @@ mod tests {
 
     #[test]
     fn a_count_that_is_none_is_told_what_it_must_be() {
-        for line in ["-t 0", "-t x", "-t 1.5", "-n 0", "-n 99999999999999999999", "--ctx 0"] {
+        for line in ["-n x", "-n 1.5", "-n 0", "-n 99999999999999999999", "--ctx 0"] {
             let message = parse(line).unwrap_err().to_string();
             assert!(
                 message.contains("it must be a whole number from 1 to 18446744073709551615"),
                 "{message}"
             );
+        }
+    }
+
+    #[test]
+    fn threads_are_held_to_what_the_machine_has() {
+        let (cores, most) = (device::cores(), device::most_threads());
+        assert!(parse(&format!("-t {most}")).is_ok());
+        for count in ["0".to_owned(), "x".to_owned(), "100000".to_owned(), (most + 1).to_string()] {
+            let message = parse(&format!("-t {count}")).unwrap_err().to_string();
+            let needed = format!("from 1 to {most}, as this machine has {cores} core");
+            assert!(message.contains(&needed) && message.contains("--threads"), "{message}");
         }
     }
 }

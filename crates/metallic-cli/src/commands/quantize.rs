@@ -161,7 +161,7 @@ fn tell(plan: &Plan, args: &QuantizeArgs, seconds: f64, ui: Ui) -> anyhow::Resul
     }
     if args.dry_run {
         let line = |t: &Planned| format!("{:<40} {:?} {} → {}\n", t.name, t.shape, t.from, t.to);
-        term::print(&plan.tensors().iter().map(line).collect::<String>())?;
+        term::print_lines(&plan.tensors().iter().map(line).collect::<String>())?;
     }
     let mut fallbacks: BTreeMap<(&str, &str, usize), usize> = BTreeMap::new();
     for t in plan.fallbacks() {
@@ -182,5 +182,5 @@ fn tell(plan: &Plan, args: &QuantizeArgs, seconds: f64, ui: Ui) -> anyhow::Resul
         size(after),
         kinds.join(", ")
     ));
-    if args.dry_run { Ok(()) } else { Ok(term::print(&format!("{}\n", args.out.display()))?) }
+    if args.dry_run { Ok(()) } else { Ok(term::print_output(&format!("{}\n", args.out.display()))?) }
 }

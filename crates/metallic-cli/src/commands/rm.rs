@@ -6,6 +6,7 @@ use clap::Args;
 use serde_json::json;
 
 use crate::{
+    escape,
     fail::Failure,
     hub::{Cache, Entry, ModelName},
     term::{self, Ui, size},
@@ -65,7 +66,8 @@ fn confirmed(entries: &[Entry]) -> anyhow::Result<bool> {
     // Not locked: Ctrl-C at the question is reported, too.
     let mut err = io::stderr();
     for entry in entries {
-        writeln!(err, "{}  {}", entry.path.display(), size(entry.bytes))?;
+        let path = entry.path.display().to_string();
+        writeln!(err, "{}  {}", escape::line(&path), size(entry.bytes))?;
     }
     write!(err, "remove? [y/N] ")?;
     err.flush()?;

@@ -1,21 +1,24 @@
 //! `metallic run`: one answer, streamed.
 
-use std::io::{self, Write};
+use std::io::{self, IsTerminal};
 
 use clap::Args;
 use metallic::{
-    Event, FinishReason, Generation, Llm, Message,
-    generate::{Finished, RequestStats},
+    FinishReason, Generation, Llm, Message,
+    generate::{EngineError, RequestStats},
 };
 use serde_json::{Value, json};
 
 use crate::{
+    answer::{self, Answer, Screen, Unseen},
     commands::{
         MODEL_HELP,
         options::{AnswerOptions, ModelOptions},
+        templating::{TemplateOptions, Told},
     },
-    fail::Failure,
-    load,
+    fail::{Failure, Stopped},
+    interrupt::Listener,
+    load, stdin,
     term::{self, Ui},
 };
 
@@ -27,16 +30,24 @@ pub(crate) struct RunArgs {
     #[command(flatten)]
     answer: AnswerOptions,
     /// What the model is told before the prompt
-    #[arg(long, value_name = "TEXT", conflicts_with = "raw")]
+    #[arg(long, value_name = "TEXT")]
     system: Option<String>,
-    /// Continue the prompt as plain text, without the chat template
+    #[command(flatten)]
+    template: TemplateOptions,
+    /// Do not show what a model thinks before it answers (on stderr, dimmed); `--json` has it as `reasoning`
     #[arg(long)]
+    hide_thinking: bool,
+    /// Continue the prompt as plain text, without the chat template
+    #[arg(long, conflicts_with_all = ["system", "template", "set", "tools", "hide_thinking"])]
     raw: bool,
     /// Print the answer with its tokens and figures as JSON, at the end
     #[arg(long)]
     json: bool,
-    /// The prompt; `-` reads it from stdin
-    prompt: String,
+    /// The prompt; without one, or for `-`, it is what comes on stdin. What is piped in besides a prompt follows it
+    prompt: Option<String>,
+    /// `-` after the prompt waits for what is piped in, however long that takes
+    #[arg(value_name = "-", value_parser = parse_dash)]
+    piped: Option<String>,
 }
 
 const EXAMPLES: &str = "\
@@ -44,35 +55,107 @@ Examples:
   metallic run \"Why is the sky blue?\"
   metallic run -m qwen2.5-0.5b --temp 0 -n 100 \"Write a haiku about rust.\"
   metallic run -m ./model.gguf --raw \"Once upon a time\"
-  git diff | metallic run --system \"Write a commit message.\" -
-  metallic run --json --seed 7 \"Name a colour.\" | jq -r .text";
+  echo \"Why is the sky blue?\" | metallic run
+  cat notes.txt | metallic run \"Summarise:\"               the prompt, an empty line, then what was piped in
+  git diff | metallic run --system \"Write a commit message.\"
+  slow-program | metallic run \"Explain this:\" -           waits for the first byte as long as it takes
+  metallic run --set enable_thinking=false \"Name a colour.\"
+  metallic run --tools tools.json --template my.jinja \"What is the weather in Oslo?\"
+  metallic run --json --seed 7 \"Name a colour.\" | jq -r .text
+
+With a prompt, stdin is read unless it is a terminal or ended (/dev/null). Where nothing comes on an open pipe within 3 seconds, a note
+says so and the prompt stands alone. Ctrl-C ends the answer, keeps what there is of it and gives 130; a second one ends at once.";
 
 pub(crate) fn run(args: &RunArgs, ui: Ui) -> anyhow::Result<()> {
-    let prompt =
-        if args.prompt == "-" { term::chomp(&term::stdin()?).to_owned() } else { args.prompt.clone() };
-    let llm = load::llm(&args.model, &args.answer, ui)?;
-    let generation = begin(args, &llm, prompt, ui)?;
+    let prompt = Prompt::of(args, ui)?;
+    let told = args.template.read()?;
+    let llm = load::llm(&args.model, &args.answer, args.template.template.as_deref(), ui)?;
+    let told = args.template.told_to(&llm, told)?;
+    let _listener = Listener::new();
+    let generation = begin(args, &llm, &prompt, &told, ui).map_err(|error| prompt.explain(error))?;
     if args.json {
-        let answer = generation.complete()?;
-        return term::print_json(&json!({
-            "text": answer.text,
-            "tokens": answer.tokens,
-            "finish_reason": answer.reason,
-            "stats": stats(&llm, &answer.stats)?,
-        }));
+        let answer = answer::follow(generation, &mut Unseen)?;
+        term::print_json(&report(&llm, &answer)?)?;
+        return ended(&answer);
     }
-    let end = stream(generation)?;
-    if end.reason == FinishReason::Length && args.answer.options().max_tokens.is_none() {
+    let (mut out, mut err) = (io::stdout().lock(), io::stderr());
+    let mut screen = Screen::new(&mut out, &mut err).hiding(args.hide_thinking, ui);
+    let answer = answer::follow(generation, &mut screen)?;
+    screen.end_line()?;
+    if answer.is_interrupted() {
+        ui.note("note: interrupted; the answer breaks off here");
+    }
+    if answer.reason == FinishReason::Length && args.answer.options().max_tokens.is_none() {
         ui.note("note: the context is full; the answer breaks off here");
     }
-    ui.note(&speed(&end.stats, llm.device()));
-    Ok(())
+    ui.note(&speed(&answer.stats, llm.device()));
+    ended(&answer)
 }
 
-fn begin(args: &RunArgs, llm: &Llm, prompt: String, ui: Ui) -> anyhow::Result<Generation> {
-    let options = args.answer.options();
+/// What was said is all there is to say of an interrupted answer; its exit code tells the rest.
+fn ended(answer: &Answer) -> anyhow::Result<()> {
+    if answer.is_interrupted() { Err(Stopped.into()) } else { Ok(()) }
+}
+
+fn parse_dash(text: &str) -> Result<String, String> {
+    match text {
+        "-" => Ok(text.to_owned()),
+        _ => Err("the prompt is one argument, in quotes; only `-` may stand after it".to_owned()),
+    }
+}
+
+/// What the model is asked, and how much of that was piped in.
+struct Prompt {
+    text: String,
+    piped_bytes: Option<usize>,
+}
+
+impl Prompt {
+    fn of(args: &RunArgs, ui: Ui) -> anyhow::Result<Self> {
+        let given = args.prompt.as_deref().filter(|prompt| *prompt != "-");
+        let asked_for = args.prompt.is_some() && given.is_none() || args.piped.is_some();
+        if given.is_none() && !asked_for && io::stdin().is_terminal() {
+            let hint = "give one (`metallic run \"Why is the sky blue?\"`), pipe one in, or talk with `metallic chat`";
+            return Err(Failure::new("there is no prompt", hint).into());
+        }
+        let piped = match given {
+            Some(_) if !asked_for => stdin::if_any(ui)?,
+            _ => Some(stdin::all(ui)?),
+        };
+        if piped.as_ref().is_some_and(|piped| piped.trim().is_empty()) {
+            let reason = match given {
+                Some(_) => "stdin is empty: nothing follows the prompt",
+                None => "stdin is empty, so there is no prompt",
+            };
+            return Err(Failure::new(reason, "give a text on stdin, or a prompt alone").into());
+        }
+        let piped_bytes = piped.as_ref().map(String::len);
+        let parts: Vec<&str> = given.into_iter().chain(piped.as_deref()).collect();
+        Ok(Self { text: parts.join("\n\n"), piped_bytes })
+    }
+
+    /// Says where a prompt that is too long came from.
+    fn explain(&self, error: anyhow::Error) -> anyhow::Error {
+        let too_long = |cause: &(dyn std::error::Error + 'static)| {
+            let engine = match cause.downcast_ref() {
+                Some(metallic::Error::Engine(error)) => Some(error),
+                _ => cause.downcast_ref(),
+            };
+            matches!(engine, Some(EngineError::PromptTooLong { .. } | EngineError::KvBudget { .. }))
+        };
+        match self.piped_bytes {
+            Some(bytes) if error.chain().any(too_long) => {
+                error.context(format!("too long, with {bytes} bytes from stdin"))
+            }
+            _ => error,
+        }
+    }
+}
+
+fn begin(args: &RunArgs, llm: &Llm, prompt: &Prompt, told: &Told, ui: Ui) -> anyhow::Result<Generation> {
+    let (options, prompt) = (args.answer.options(), prompt.text.as_str());
     if args.raw {
-        return Ok(llm.generate(&prompt, options)?);
+        return Ok(llm.generate(prompt, options)?);
     }
     if llm.template().is_none() {
         if args.system.is_some() {
@@ -80,35 +163,25 @@ fn begin(args: &RunArgs, llm: &Llm, prompt: String, ui: Ui) -> anyhow::Result<Ge
             return Err(Failure::new(reason, "leave out `--system`, or take an instruct model").into());
         }
         ui.note("note: the model has no chat template; it continues the prompt as plain text (--raw)");
-        return Ok(llm.generate(&prompt, options)?);
+        return Ok(llm.generate(prompt, options)?);
     }
     if prompt.trim().is_empty() {
         return Err(Failure::new("the prompt is empty", "give a text, or `-` with a text on stdin").into());
     }
     let system = args.system.iter().map(Message::system);
     let messages: Vec<Message> = system.chain([Message::user(prompt)]).collect();
-    Ok(llm.chat(messages, options)?)
+    Ok(llm.chat(told.chat(messages), options)?)
 }
 
-/// Writes each piece as it comes.
-fn stream(generation: Generation) -> anyhow::Result<Finished> {
-    let mut out = io::stdout().lock();
-    for event in generation {
-        match event? {
-            Event::Token(token) if token.text.is_empty() => {}
-            Event::Token(token) => {
-                out.write_all(token.text.as_bytes())?;
-                out.flush()?;
-            }
-            Event::Finished(end) => {
-                writeln!(out, "{}", end.text)?;
-                out.flush()?;
-                return Ok(end);
-            }
-            _ => {}
-        }
-    }
-    Err(metallic::generate::EngineError::Gone.into())
+fn report(llm: &Llm, answer: &Answer) -> anyhow::Result<Value> {
+    let finish = if answer.is_interrupted() { json!("interrupted") } else { json!(answer.reason) };
+    Ok(json!({
+        "text": answer.text,
+        "reasoning": answer.reasoning,
+        "tokens": answer.tokens,
+        "finish_reason": finish,
+        "stats": stats(llm, &answer.stats)?,
+    }))
 }
 
 /// The figures of a request together with those of the model.

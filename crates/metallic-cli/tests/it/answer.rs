@@ -3,7 +3,7 @@
 use std::{
     fs,
     io::{Read, Write},
-    process::Child,
+    process::{Child, Stdio},
     time::Duration,
 };
 
@@ -131,14 +131,68 @@ fn first_output(child: &mut Child) {
 }
 
 #[test]
-fn ctrl_c_ends_a_run_at_once() {
+fn ctrl_c_ends_a_run_and_keeps_what_there_is() {
     let machine = Machine::without_hub();
     let model = endless(&machine);
-    let mut child =
-        start(machine.command(&["run", "-m", &model, "--logit-bias", "2=-inf", "Once upon a time"]));
+    let args = ["run", "-m", &model, "--logit-bias", "2=-inf", "Once upon a time", "-"];
+    let begin = |args: &[&str]| {
+        let mut child = start(machine.command(args));
+        child.stdin.take().unwrap().write_all(b"there was\n").unwrap();
+        child
+    };
+    let mut child = begin(&args);
     first_output(&mut child);
     interrupt(&child);
-    wait(child, SOON).failed(130, "interrupted", "again");
+    let ran = wait(child, SOON);
+    assert_eq!(ran.code, Some(130), "{ran:?}");
+    assert!(ran.out.ends_with('\n') && ran.out.len() > 1, "{ran:?}");
+    assert!(ran.err.contains("interrupted") && ran.err.contains(" generated"), "{ran:?}");
+    assert!(!ran.err.contains("error:"), "{ran:?}");
+
+    // Nothing is printed before the end, so that there is only time to go by: before it answers, Ctrl-C just ends it.
+    let ran = later(|delay| {
+        let child = begin(&[&args[..], &["--json"]].concat());
+        std::thread::sleep(delay);
+        interrupt(&child);
+        Some(wait(child, SOON)).filter(|ran| !ran.out.is_empty())
+    });
+    assert_eq!((ran.code, ran.err.contains("error:")), (Some(130), false), "{ran:?}");
+    let answer = ran.json();
+    assert_eq!(answer["finish_reason"], "interrupted");
+    assert!(answer["stats"]["generated_tokens"].as_u64().unwrap() > 0, "{answer}");
+    assert_eq!(answer["tokens"].as_array().unwrap().len() as u64, answer["stats"]["generated_tokens"]);
+}
+
+/// Tries again with more time, for machines that are busy.
+fn later<T>(attempt: impl Fn(Duration) -> Option<T>) -> T {
+    let found = [700, 3000, 12_000].into_iter().find_map(|delay| attempt(Duration::from_millis(delay)));
+    found.expect("not even after twelve seconds")
+}
+
+#[test]
+fn a_second_ctrl_c_ends_at_once() {
+    let machine = Machine::without_hub();
+    let model = endless(&machine);
+    let ran = later(|delay| {
+        // A full pipe that nobody reads: the answer waits there, and the first Ctrl-C with it.
+        let (reader, mut writer) = std::io::pipe().unwrap();
+        writer.write_all(&vec![b'x'; 1 << 16]).unwrap();
+        let args = ["run", "-m", &model, "--logit-bias", "2=-inf", "Once upon a time"];
+        let mut command = machine.command(&args);
+        let mut child = command.stdout(writer).stderr(Stdio::piped()).spawn().unwrap();
+        std::thread::sleep(delay);
+        interrupt(&child);
+        std::thread::sleep(Duration::from_millis(300));
+        // Before it answers, the first one ends it.
+        let waits = child.try_wait().unwrap().is_none();
+        if waits {
+            interrupt(&child);
+        }
+        let ran = wait(child, SOON);
+        drop(reader);
+        waits.then_some(ran)
+    });
+    ran.failed(130, "interrupted", "again");
 }
 
 #[test]
@@ -185,6 +239,7 @@ fn a_reader_that_goes_away_ends_the_answer_without_an_error() {
     let machine = Machine::without_hub();
     let model = endless(&machine);
     let mut child = start(machine.command(&["run", "-q", "-m", &model, "--logit-bias", "2=-inf", "Once"]));
+    drop(child.stdin.take());
     first_output(&mut child);
     drop(child.stdout.take());
     let ran = wait(child, SOON).ok();

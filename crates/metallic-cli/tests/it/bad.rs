@@ -1,15 +1,11 @@
 //! Bad input: a reason, a hint, an exit code, and never a panic.
 
-use std::{
-    fs,
-    process::{Command, Stdio},
-    time::Duration,
-};
+use std::{fs, time::Duration};
 
 use metallic_testkit::data;
 use serde::Deserialize;
 
-use crate::support::{BINARY, Machine, stories, wait};
+use crate::support::{Machine, limited, stories};
 
 #[test]
 fn every_bad_input_has_a_reason_and_a_hint() {
@@ -77,7 +73,8 @@ fn options_out_of_range_are_wrong_usage() {
         (&["run", "--temp", "-1", "x"], "--temp"),
         (&["run", "--ctx", "0", "x"], "--ctx"),
         (&["run", "--device", "toaster", "x"], "--device"),
-        (&["run"], "PROMPT"),
+        (&["run", "-t", "0", "x"], "--threads"),
+        (&["run", "-t", "100000", "x"], "as this machine has"),
         (&["tool", "generate", "--tokens", "1,x"], "`x` is not a token id"),
         (&["tool", "generate", "--tokens", ""], "no token ids"),
         (&["tool", "generate", "--tokens", "1", "-n", "0"], "--max-tokens"),
@@ -93,19 +90,13 @@ fn options_out_of_range_are_wrong_usage() {
     }
 }
 
+const LIMIT: Duration = Duration::from_secs(10);
+
 #[derive(Deserialize)]
 struct Bad {
     path: String,
     kind: String,
     expect: String,
-}
-
-/// Runs the binary with 4 GiB of address space and ten seconds.
-fn limited(machine: &Machine, args: &[&str]) -> crate::support::Ran {
-    let mut command = Command::new("sh");
-    machine.prepare(&mut command).args(["-c", "ulimit -v 4194304; exec \"$@\"", "sh", BINARY]).args(args);
-    command.stdout(Stdio::piped()).stderr(Stdio::piped());
-    wait(command.spawn().unwrap(), Duration::from_secs(10))
 }
 
 #[test]
@@ -122,10 +113,10 @@ fn malformed_models_are_refused_or_run_but_never_crash() {
         let path = folder.join(&case.path);
         let path = path.to_str().unwrap();
         let mut runs =
-            vec![limited(&machine, &["tool", "generate", "-m", path, "--tokens", "1,2,3", "-n", "3"])];
+            vec![limited(&machine, &["tool", "generate", "-m", path, "--tokens", "1,2,3", "-n", "3"], LIMIT)];
         let mut expect = vec![case.expect.as_str()];
         if case.kind == "tokenizer" {
-            runs.push(limited(&machine, &["tool", "tokenize", "-m", path, "Hello"]));
+            runs.push(limited(&machine, &["tool", "tokenize", "-m", path, "Hello"], LIMIT));
             expect.push(case.expect.as_str());
         }
         for (ran, expect) in runs.iter().zip(expect) {

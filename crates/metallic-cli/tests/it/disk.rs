@@ -50,7 +50,7 @@ fn the_list_shows_name_size_path_and_time_and_marks_what_is_unfinished() {
     let machine = Machine::new(&hub);
     assert_eq!(machine.run(&["list", "--json"]).ok().out, "[]\n");
 
-    machine.run(&["pull", "owner/repo"]).ok();
+    machine.run(&["pull", "owner/repo:Q4_K_M"]).ok();
     hub.fail_blobs(&[Fault::CutAfter(500), Fault::CutAfter(0), Fault::CutAfter(0), Fault::CutAfter(0)]);
     machine.run(&["pull", "owner/repo:Q8_0"]).failed(1, "broke", "again");
 

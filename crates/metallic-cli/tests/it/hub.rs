@@ -29,6 +29,12 @@ pub(crate) enum Fault {
     Garbage,
     /// A redirect to itself.
     Loop,
+    /// No length is promised, and bytes come without end.
+    Endless,
+    /// A byte now and then, without end.
+    Drip,
+    /// This length is promised instead of the right one.
+    Length(usize),
 }
 
 #[derive(Debug, Clone)]
@@ -50,6 +56,8 @@ struct State {
     files: Vec<File>,
     requests: Vec<Request>,
     api_faults: VecDeque<Fault>,
+    /// Where it is not [`COMMIT`].
+    commit: Option<String>,
     blob_faults: VecDeque<Fault>,
 }
 
@@ -97,6 +105,11 @@ impl Hub {
         let mut state = self.state();
         let file = state.files.iter_mut().find(|file| file.path == path).unwrap();
         file.sha256 = Some(sha256.to_owned());
+    }
+
+    /// The version that the files are of from now on.
+    pub(crate) fn set_commit(&self, commit: &str) {
+        self.state().commit = Some(commit.to_owned());
     }
 
     pub(crate) fn fail_api(&self, faults: &[Fault]) {
@@ -170,7 +183,8 @@ fn read_request(stream: &TcpStream) -> Option<Request> {
 
 fn answer_api(state: &Mutex<State>, request: &Request, out: &mut TcpStream, blobs: SocketAddr) {
     let mut state = state.lock().unwrap();
-    let resolve = format!("/owner/repo/resolve/{COMMIT}/");
+    let commit = state.commit.clone().unwrap_or_else(|| COMMIT.to_owned());
+    let resolve = format!("/owner/repo/resolve/{commit}/");
     match state.api_faults.pop_front() {
         Some(Fault::Status(status)) => return send(out, status, &[], b""),
         Some(Fault::Garbage) => return send(out, 200, &[], b"<html>a login page</html>"),
@@ -178,10 +192,15 @@ fn answer_api(state: &Mutex<State>, request: &Request, out: &mut TcpStream, blob
             state.api_faults.push_front(Fault::Loop);
             return send(out, 302, &[("location", request.path.clone())], b"");
         }
+        Some(fault @ (Fault::Endless | Fault::Drip)) => {
+            drop(state);
+            let _ = out.write_all(b"HTTP/1.1 200 OK\r\nconnection: close\r\n\r\n{\"siblings\": [\"");
+            return without_end(out, fault);
+        }
         _ => {}
     }
     if request.path == "/api/models/owner/repo?blobs=true" {
-        let listing = json!({"sha": COMMIT, "siblings": state.files.iter().map(sibling).collect::<Vec<_>>()});
+        let listing = json!({"sha": commit, "siblings": state.files.iter().map(sibling).collect::<Vec<_>>()});
         return send(
             out,
             200,
@@ -237,8 +256,12 @@ fn blob(state: &Mutex<State>, request: &Request, out: &mut TcpStream) {
         return send(out, 416, &[("content-range", format!("bytes */{}", bytes.len()))], b"");
     }
     let (rest, total) = (&bytes[from..], bytes.len());
-    let mut head =
-        format!("content-length: {}\r\netag: \"elsewhere\"\r\nconnection: close\r\n\r\n", rest.len());
+    if let Some(fault @ (Fault::Endless | Fault::Drip)) = fault {
+        let _ = out.write_all(b"HTTP/1.1 200 OK\r\nconnection: close\r\n\r\n");
+        return without_end(out, fault);
+    }
+    let length = if let Some(Fault::Length(length)) = fault { length } else { rest.len() };
+    let mut head = format!("content-length: {length}\r\netag: \"elsewhere\"\r\nconnection: close\r\n\r\n");
     if from > 0 {
         head = format!("HTTP/1.1 206 Partial\r\ncontent-range: bytes {from}-{}/{total}\r\n{head}", total - 1);
     } else {
@@ -251,6 +274,17 @@ fn blob(state: &Mutex<State>, request: &Request, out: &mut TcpStream) {
     let _ = out.write_all(head.as_bytes()).and_then(|()| out.write_all(sent)).and_then(|()| out.flush());
     if let Some(Fault::StallAfter(_)) = fault {
         thread::sleep(Duration::from_secs(60));
+    }
+}
+
+/// Sends until nobody listens any more.
+fn without_end(out: &mut TcpStream, fault: Fault) {
+    let (piece, pause) = match fault {
+        Fault::Drip => (&b"x"[..], Duration::from_millis(200)),
+        _ => (&[b'x'; 1 << 14][..], Duration::ZERO),
+    };
+    while out.write_all(piece).and_then(|()| out.flush()).is_ok() {
+        thread::sleep(pause);
     }
 }
 

@@ -118,14 +118,14 @@ impl Ran {
     }
 }
 
-/// Every file below a folder, relative, sorted; locks left out.
+/// Every file below a folder, relative, sorted; locks and the lists of what is known left out.
 pub(crate) fn files(folder: &Path) -> Vec<String> {
     fn walk(folder: &Path, root: &Path, found: &mut Vec<String>) {
         for entry in fs::read_dir(folder).into_iter().flatten().map(Result::unwrap) {
             let path = entry.path();
             if path.is_dir() {
                 walk(&path, root, found);
-            } else if path.extension().is_none_or(|ext| ext != "lock") {
+            } else if path.extension().is_none_or(|ext| ext != "lock") && !path.ends_with(".known.json") {
                 found.push(path.strip_prefix(root).unwrap().to_str().unwrap().to_owned());
             }
         }
@@ -134,6 +134,24 @@ pub(crate) fn files(folder: &Path) -> Vec<String> {
     walk(folder, folder, &mut found);
     found.sort();
     found
+}
+
+/// Runs the binary with 4 GiB of address space and so much time.
+pub(crate) fn limited(machine: &Machine, args: &[&str], limit: Duration) -> Ran {
+    limited_with(machine, args, Stdio::null(), limit)
+}
+
+pub(crate) fn limited_with(
+    machine: &Machine,
+    args: &[&str],
+    stdin: impl Into<Stdio>,
+    limit: Duration,
+) -> Ran {
+    let mut command = Command::new("sh");
+    machine.prepare(&mut command).args(["-c", "ulimit -v 4194304; exec \"$@\"", "sh", BINARY]).args(args);
+    // Short, so that a hub that says nothing is given up soon.
+    command.stdin(stdin).env("HF_HUB_DOWNLOAD_TIMEOUT", "1").stdout(Stdio::piped()).stderr(Stdio::piped());
+    wait(command.spawn().unwrap(), limit)
 }
 
 /// Sends SIGINT, as Ctrl-C does.
@@ -195,6 +213,22 @@ pub(crate) fn endless(machine: &Machine) -> String {
 /// Starts the binary with a piped stdin and stdout.
 pub(crate) fn start(mut command: Command) -> Child {
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
+}
+
+/// Runs the binary on a terminal of its own, whose output is both streams.
+pub(crate) fn on_terminal(machine: &Machine, args: &[&str]) -> Ran {
+    let quote = |arg: &&str| format!("'{}'", arg.replace('\'', "'\\''"));
+    let line = [BINARY].iter().chain(args).map(quote).collect::<Vec<_>>().join(" ");
+    let mut command = Command::new("script");
+    machine.prepare(&mut command);
+    // BSD's script takes the command as it is; that of Linux wants it as an option.
+    if cfg!(target_os = "linux") {
+        command.args(["-qec", &line, "/dev/null"]);
+    } else {
+        command.args(["-q", "/dev/null", BINARY]).args(args);
+    }
+    let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    wait(child, Duration::from_secs(20))
 }
 
 /// A list of ids as the command line takes it.

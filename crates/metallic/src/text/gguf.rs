@@ -15,13 +15,17 @@ use super::vocab::{Kind, SPACE_MARK, Spelling, Token, Vocab, parse_byte_token};
 use super::{TextError, Tokenizer, pre};
 
 const TOKENS: &str = "tokenizer.ggml.tokens";
+const PRE: &str = "tokenizer.ggml.pre";
+/// What files without a name for it were made with, more often than not.
+const DEFAULT_PRE: &str = "default";
 
 impl Tokenizer {
     /// The tokenizer that a GGUF file carries in its metadata.
     pub fn from_gguf(metadata: &Metadata) -> Result<Self, TextError> {
         let model = metadata.str("tokenizer.ggml.model")?;
+        let pre = metadata.opt_str(PRE)?;
         let parts = match model {
-            "gpt2" => bpe(metadata, metadata.opt_str("tokenizer.ggml.pre")?.unwrap_or("default"))?,
+            "gpt2" => bpe(metadata, pre.unwrap_or(DEFAULT_PRE))?,
             "gemma4" => bpe(metadata, "gemma4")?,
             "llama" => sentence_piece(metadata)?,
             "t5" => unigram(metadata)?,
@@ -33,7 +37,13 @@ impl Tokenizer {
                 });
             }
         };
-        Self::new(parts)
+        let mut tokenizer = Self::new(parts)?;
+        if model == "gpt2" && pre.is_none() {
+            tokenizer.notes.push(format!(
+                "{PRE} is missing, so words are split as by `{DEFAULT_PRE}`: the tokens may differ from those the model was trained with"
+            ));
+        }
+        Ok(tokenizer)
     }
 }
 

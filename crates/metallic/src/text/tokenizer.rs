@@ -96,6 +96,7 @@ pub struct Tokenizer {
     ends: BTreeSet<u32>,
     prefix: Vec<u32>,
     suffix: Vec<u32>,
+    pub(super) notes: Vec<String>,
 }
 
 impl Tokenizer {
@@ -142,7 +143,13 @@ impl Tokenizer {
             ends,
             prefix: parts.prefix,
             suffix: parts.suffix,
+            notes: Vec::new(),
         })
+    }
+
+    /// What was guessed where its file says nothing, in words: a reason to doubt the tokens, and none to refuse the model.
+    pub fn notes(&self) -> &[String] {
+        &self.notes
     }
 
     /// The tokens of `text`.

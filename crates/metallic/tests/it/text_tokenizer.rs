@@ -176,6 +176,20 @@ fn refused(edit: impl FnOnce(&mut Value)) -> TextError {
 }
 
 #[test]
+fn a_pre_tokenizer_that_is_guessed_is_told() {
+    let mut object = byte_level();
+    assert!(Tokenizer::from_gguf(&metadata(&object)).unwrap().notes().is_empty());
+    object["tokenizer.ggml.pre"] = json!("default");
+    let named = Tokenizer::from_gguf(&metadata(&object)).unwrap();
+    assert!(named.notes().is_empty());
+    object.as_object_mut().unwrap().remove("tokenizer.ggml.pre");
+    let guessed = Tokenizer::from_gguf(&metadata(&object)).unwrap();
+    assert!(guessed.notes()[0].contains("tokenizer.ggml.pre is missing"), "{:?}", guessed.notes());
+    let text = "he said: 1234,5!";
+    assert_eq!(guessed.encode(text, true, true).unwrap(), named.encode(text, true, true).unwrap());
+}
+
+#[test]
 fn malformed_metadata_is_refused_with_the_reason() {
     let error = refused(|o| o["tokenizer.ggml.pre"] = json!("no-such-pre")).to_string();
     assert!(error.contains("no-such-pre") && error.contains("llama-bpe"), "{error}");

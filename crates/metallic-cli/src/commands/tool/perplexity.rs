@@ -57,7 +57,7 @@ pub(super) fn run(args: &PerplexityArgs, ui: Ui) -> anyhow::Result<()> {
     let bar = ui.steps("windows", windows);
     let result = generate::perplexity(loaded.program.as_mut(), &tokens, ctx, bos, |so_far| {
         bar.set(so_far.chunks as u64);
-        bar.tell(format!("ppl {:.4}", so_far.ppl));
+        bar.tell(&format!("ppl {:.4}", so_far.ppl));
     })?;
     drop(bar);
     if args.json {

@@ -37,25 +37,28 @@ impl TextOptions {
             let tokenizer = tokenizer.with_context(|| format!("`{}`", path.display()))?;
             return Ok(Text { tokenizer, templates: TemplateSources::from_hf(folder) });
         }
-        let file = Gguf::open(&path)?;
+        let file = Gguf::open(&path).map_err(|error| load::repairable(&self.model, error.into()))?;
         let tokenizer = Tokenizer::from_gguf(&file.metadata);
         // Errors of the metadata name the file themselves.
         let tokenizer = tokenizer.map_err(|error| match error {
             TextError::Metadata(error) => anyhow::Error::from(error),
             other => anyhow::Error::from(other).context(format!("`{}`", path.display())),
         })?;
+        load::doubts(&tokenizer, ui);
         Ok(Text { tokenizer, templates: TemplateSources::from_gguf(&file.metadata) })
     }
 }
 
 impl Text {
-    /// The template for a conversation, with or without tools.
-    pub(super) fn template(self, with_tools: bool) -> anyhow::Result<ChatTemplate> {
+    /// The template for a conversation, with or without tools: that of a file, else the model's own.
+    pub(super) fn template(self, file: Option<&Path>, with_tools: bool) -> anyhow::Result<ChatTemplate> {
+        if let Some(file) = file {
+            return Ok(ChatTemplate::from_file(file, &self.tokenizer)?);
+        }
         let templates = self.templates?;
         let source = templates.choose(with_tools).ok_or_else(|| {
-            Failure::new("the model has no chat template", "take an instruct model, or give plain text")
+            Failure::new("the model has no chat template", "take an instruct model, or give a `--template`")
         })?;
-        let text = |id: Option<u32>| id.and_then(|id| self.tokenizer.token_text(id)).unwrap_or_default();
-        Ok(ChatTemplate::new(source, text(self.tokenizer.bos()), text(self.tokenizer.eos()))?)
+        Ok(ChatTemplate::for_tokenizer(source, &self.tokenizer)?)
     }
 }

@@ -90,7 +90,7 @@ pub(super) fn detokenize(args: &DetokenizeArgs, ui: Ui) -> anyhow::Result<()> {
     let tokenizer = args.model.open(ui)?.tokenizer;
     load::check_ids(&ids.0, tokenizer.vocab_size())?;
     let text = tokenizer.decode(&ids.0, args.no_special);
-    if args.json { term::print_json(&json!({ "text": text })) } else { Ok(term::print(&text)?) }
+    if args.json { term::print_json(&json!({ "text": text })) } else { Ok(term::print_output(&text)?) }
 }
 
 fn parse(text: &str) -> anyhow::Result<Ids> {
