@@ -1,6 +1,7 @@
 //! Commands are data: what runs, on which bytes, and what must wait for what.
 
 use std::iter;
+use std::sync::{Arc, OnceLock};
 
 use crate::error::GpuError;
 use crate::gpu::{BufferId, PipelineId};
@@ -249,6 +250,8 @@ pub struct CommandList {
     barriers: Vec<bool>,
     /// First command after the last barrier.
     open: usize,
+    /// What it is known by; another one after each change.
+    identity: OnceLock<Arc<()>>,
 }
 
 impl CommandList {
@@ -262,6 +265,7 @@ impl CommandList {
         self.commands.clear();
         self.barriers.clear();
         self.open = 0;
+        self.identity = OnceLock::new();
     }
 
     /// Appends a command; a barrier goes before it where it conflicts with one since the last barrier.
@@ -272,6 +276,12 @@ impl CommandList {
         }
         self.barriers.push(conflict);
         self.commands.push(command);
+        self.identity = OnceLock::new();
+    }
+
+    /// What tells it from every other list there is, as long as it is not changed: a driver may keep what it made of it.
+    pub fn identity(&self) -> &Arc<()> {
+        self.identity.get_or_init(|| Arc::new(()))
     }
 
     /// The commands in order, each with whether everything before it must be done first.

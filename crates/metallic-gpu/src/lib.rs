@@ -9,6 +9,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 mod backend;
 mod cache;
 mod command;
+#[cfg(feature = "cuda")]
+pub mod cuda;
 #[cfg_attr(not(any(test, target_os = "macos")), allow(dead_code))]
 mod driver;
 mod error;

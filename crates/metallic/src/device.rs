@@ -17,13 +17,16 @@ pub use metallic_gpu::{Limits, OpKind, Provider, Providers, Quarantined, Selecti
 /// Where a model runs.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Device {
-    /// The best device of this machine: the GPU of a Mac, else the processor.
+    /// The best device of this machine: the GPU of a Mac, else one of NVIDIA's, else the processor.
     #[default]
     Auto,
     /// The processor.
     Cpu,
     /// A GPU through Metal: by index, by name or by a part of its name; `None`: the system's choice.
     Metal(Option<String>),
+    /// A GPU of NVIDIA's, by the same kernels: by index, by name or by a part of its name; `None`: the first one. Opens in builds
+    /// with the feature `cuda`.
+    Cuda(Option<String>),
     /// The Metal kernels on the processor, compiled by clang: slow, for tests and comparisons. Opens in builds with the
     /// feature `soft`.
     Soft,
@@ -36,7 +39,7 @@ pub enum Device {
 /// A device name nobody knows.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "device `{0}` is unknown; there are auto, cpu, metal (metal:1 and metal:NAME pick a GPU), soft, reference and null"
+    "device `{0}` is unknown; there are auto, cpu, metal and cuda (metal:1 and metal:NAME pick a GPU), soft, reference and null"
 )]
 pub struct UnknownDevice(pub String);
 
@@ -51,6 +54,10 @@ impl FromStr for Device {
             ("metal", None) => Ok(Device::Metal(None)),
             ("metal", Some(which)) if !which.trim().is_empty() => {
                 Ok(Device::Metal(Some(which.trim().to_owned())))
+            }
+            ("cuda", None) => Ok(Device::Cuda(None)),
+            ("cuda", Some(which)) if !which.trim().is_empty() => {
+                Ok(Device::Cuda(Some(which.trim().to_owned())))
             }
             ("soft", None) => Ok(Device::Soft),
             ("reference", None) => Ok(Device::Reference),
@@ -68,6 +75,8 @@ impl fmt::Display for Device {
             Device::Cpu => f.write_str("cpu"),
             Device::Metal(None) => f.write_str("metal"),
             Device::Metal(Some(which)) => write!(f, "metal:{which}"),
+            Device::Cuda(None) => f.write_str("cuda"),
+            Device::Cuda(Some(which)) => write!(f, "cuda:{which}"),
             Device::Soft => f.write_str("soft"),
             Device::Reference => f.write_str("reference"),
             Device::Null => f.write_str("null"),
@@ -104,6 +113,7 @@ impl Device {
         match self.resolve() {
             Device::Soft => gpu(soft(options.threads).map_err(|error| error.on("soft"))?, options),
             Device::Metal(which) => gpu(metal(which.as_deref()).map_err(|error| error.on("metal"))?, options),
+            Device::Cuda(which) => gpu(cuda(which.as_deref()).map_err(|error| error.on("cuda"))?, options),
             Device::Null => gpu(Arc::new(Null::new()), options),
             Device::Reference => {
                 without_providers("reference", options)?;
@@ -122,6 +132,7 @@ impl Device {
     pub fn resolve(&self) -> Device {
         match self {
             Device::Auto if has_metal() => Device::Metal(None),
+            Device::Auto if has_cuda() => Device::Cuda(None),
             Device::Auto => Device::Cpu,
             other => other.clone(),
         }
@@ -184,6 +195,44 @@ fn soft(_: usize) -> Result<Arc<dyn Gpu>, GpuError> {
 #[cfg(not(feature = "soft"))]
 const NO_SOFT: &str =
     "this build has no `soft` feature; build with `metallic/soft` to run Metal kernels in software";
+
+#[cfg(feature = "cuda")]
+fn cuda(which: Option<&str>) -> Result<Arc<dyn Gpu>, GpuError> {
+    Ok(Arc::new(metallic_gpu::cuda::open(which)?))
+}
+
+#[cfg(not(feature = "cuda"))]
+fn cuda(_: Option<&str>) -> Result<Arc<dyn Gpu>, GpuError> {
+    Err(GpuError::Missing(NO_CUDA.to_owned()))
+}
+
+#[cfg(not(feature = "cuda"))]
+const NO_CUDA: &str = "this build has no `cuda` feature; build with `metallic/cuda` for NVIDIA GPUs";
+
+/// A device that computes nothing and puts every kernel that programs on it need into `folder`, as PTX for NVIDIA GPUs of this
+/// compute capability (times ten) with so many multiprocessors: for machines that have such a GPU and no compiler.
+#[cfg(feature = "cuda")]
+pub fn ptx_rehearsal(
+    folder: &std::path::Path,
+    capability: u32,
+    units: u32,
+) -> Result<Box<dyn Backend>, BackendError> {
+    let rehearsal = metallic_gpu::cuda::Rehearsal::new(folder, capability, units);
+    gpu(Arc::new(rehearsal.map_err(|error| error.on("cuda"))?), &OpenOptions::default())
+}
+
+/// Whether there is a GPU of NVIDIA's, and kernels for it.
+#[cfg(feature = "cuda")]
+fn has_cuda() -> bool {
+    use metallic_gpu::cuda;
+    let usable = |found: Vec<cuda::CudaDevice>| found.first().is_some_and(|gpu| gpu.unusable.is_none());
+    cuda::devices().is_ok_and(usable) && cuda::has_kernels()
+}
+
+#[cfg(not(feature = "cuda"))]
+fn has_cuda() -> bool {
+    false
+}
 
 #[cfg(target_os = "macos")]
 fn metal(which: Option<&str>) -> Result<Arc<dyn Gpu>, GpuError> {
@@ -248,6 +297,8 @@ mod tests {
             ("metal", Device::Metal(None)),
             ("metal:1", Device::Metal(Some("1".to_owned()))),
             ("metal:Apple M2 Max", Device::Metal(Some("Apple M2 Max".to_owned()))),
+            ("cuda", Device::Cuda(None)),
+            ("cuda:H200", Device::Cuda(Some("H200".to_owned()))),
             ("soft", Device::Soft),
             ("reference", Device::Reference),
             ("null", Device::Null),

@@ -44,7 +44,7 @@ fn parse_adapter(text: &str) -> Result<AdapterOptions, String> {
 /// Where a model runs.
 #[derive(Debug, Args)]
 pub(crate) struct DeviceOptions {
-    /// What computes; `metal:1` and `metal:NAME` pick a GPU, `metallic devices` lists them
+    /// What computes; `metal:1`, `cuda:1` and `metal:NAME` pick a GPU, `metallic devices` lists them
     #[arg(long, value_name = "DEVICE", value_parser = DeviceParser, default_value_t = Device::Auto)]
     pub(crate) device: Device,
     /// Which kernels of a GPU serve an operation: `sdpa=flash|plain`, `matmul=tiles|rows`; may be given several times
@@ -80,9 +80,10 @@ impl TypedValueParser for DeviceParser {
 
     fn possible_values(&self) -> Option<Box<dyn Iterator<Item = PossibleValue>>> {
         let names = [
-            ("auto", "The GPU of a Mac, else the processor"),
+            ("auto", "The GPU of a Mac or of NVIDIA's, else the processor"),
             ("cpu", "The processor"),
             ("metal", "A GPU through Metal"),
+            ("cuda", "A GPU of NVIDIA's, by the same kernels"),
             ("soft", "The Metal kernels on the processor: needs clang; for comparisons"),
             ("reference", "The naive interpreter: slow, for comparisons"),
             ("null", "Computes nothing: for measuring the host"),
@@ -91,7 +92,7 @@ impl TypedValueParser for DeviceParser {
     }
 }
 
-const KV_TYPES: [(&str, DType); 4] =
+pub(crate) const KV_TYPES: [(&str, DType); 4] =
     [("f32", DType::F32), ("f16", DType::F16), ("bf16", DType::BF16), ("q8_0", DType::Q8_0)];
 
 /// Reads a name of a table as what stands beside it.

@@ -114,7 +114,9 @@ fn tell(why: Option<&Fit>, repo: &Repo, ui: Ui) {
 /// Bytes that a model may take on the device it will run on, where the system says so.
 fn memory() -> Option<u64> {
     let gpu = match Device::Auto.resolve() {
-        device @ Device::Metal(_) => device.open(0).ok().and_then(|device| device.info().memory_bytes),
+        device @ (Device::Metal(_) | Device::Cuda(_)) => {
+            device.open(0).ok().and_then(|device| device.info().memory_bytes)
+        }
         _ => None,
     };
     gpu.or_else(total_memory)

@@ -12,7 +12,7 @@ use crate::{
 #[test]
 fn every_help_text_has_examples() {
     let machine = Machine::without_hub();
-    let tools = ["tokenize", "detokenize", "template", "logits", "generate", "perplexity"];
+    let tools = ["tokenize", "detokenize", "template", "logits", "generate", "perplexity", "ptx"];
     let tools = tools.map(|tool| format!("tool {tool}"));
     let commands = [
         "run",

@@ -9,7 +9,7 @@ use super::{Device, available_memory};
 pub struct Listed {
     /// The device; its [`Display`](std::fmt::Display) is what a command line takes.
     pub device: Device,
-    /// Its kind: `cpu`, `metal`, `soft`, `reference`, `null`.
+    /// Its kind: `cpu`, `metal`, `cuda`, `soft`, `reference`, `null`.
     pub kind: &'static str,
     /// What it is, in words.
     pub name: String,
@@ -30,6 +30,7 @@ pub struct Listed {
 /// Every device this machine has, and those it lacks with the reason.
 pub fn list() -> Vec<Listed> {
     let mut all = metal();
+    all.extend(cuda());
     all.extend([processor(&Device::Cpu), soft(), processor(&Device::Reference), processor(&Device::Null)]);
     let auto = Device::Auto.resolve();
     for listed in &mut all {
@@ -100,6 +101,40 @@ fn soft() -> Listed {
     }
 }
 
+/// What it is called where there is none.
+const CUDA_NAME: &str = "a GPU of NVIDIA's";
+
+#[cfg(not(feature = "cuda"))]
+fn cuda() -> Vec<Listed> {
+    vec![missing(Device::Cuda(None), "cuda", CUDA_NAME, super::NO_CUDA.to_owned())]
+}
+
+#[cfg(feature = "cuda")]
+fn cuda() -> Vec<Listed> {
+    use metallic_gpu::cuda;
+    let found = match cuda::devices() {
+        Ok(found) if !found.is_empty() => found,
+        Ok(_) => {
+            let reason = "NVIDIA's driver is here and knows no GPU".to_owned();
+            return vec![missing(Device::Cuda(None), "cuda", CUDA_NAME, reason)];
+        }
+        Err(error) => return vec![missing(Device::Cuda(None), "cuda", CUDA_NAME, error.to_string())],
+    };
+    let auto = Device::Auto.resolve() == Device::Cuda(None);
+    let listed = found.into_iter().map(|gpu| Listed {
+        auto: auto && gpu.index == 0,
+        device: Device::Cuda(Some(gpu.index.to_string())),
+        kind: "cuda",
+        name: gpu.info.name,
+        units: Some(gpu.info.units),
+        memory_bytes: gpu.info.memory_bytes,
+        limits: Some(gpu.limits),
+        compiler: cuda::compiler().ok(),
+        unavailable: gpu.unusable,
+    });
+    listed.collect()
+}
+
 #[cfg(not(target_os = "macos"))]
 fn metal() -> Vec<Listed> {
     vec![missing(Device::Metal(None), "metal", "a GPU of a Mac", super::NO_METAL.to_owned())]
@@ -134,7 +169,7 @@ mod tests {
     #[test]
     fn every_device_is_listed_and_one_is_the_automatic_choice() {
         let all = list();
-        for kind in ["cpu", "metal", "soft", "reference", "null"] {
+        for kind in ["cpu", "metal", "cuda", "soft", "reference", "null"] {
             assert!(all.iter().any(|listed| listed.kind == kind), "{kind}");
         }
         let auto: Vec<_> = all.iter().filter(|listed| listed.auto).collect();

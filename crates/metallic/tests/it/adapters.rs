@@ -77,18 +77,21 @@ fn logits(engine: &Engine, request: Request) -> Vec<f32> {
 }
 
 fn backends() -> Vec<Box<dyn Backend>> {
-    let mut all: Vec<Box<dyn Backend>> = vec![
-        Box::new(Reference::new()),
-        Box::new(Cpu::new(CpuOptions::default().exact(true).threads(1)).unwrap()),
-    ];
-    #[cfg(feature = "soft")]
-    {
-        use metallic_gpu::{GpuBackend, GpuOptions, Soft, SoftOptions};
-        if let Some(soft) = metallic_testkit::needed(Soft::new(SoftOptions::default().threads(2))) {
-            all.push(Box::new(GpuBackend::new(std::sync::Arc::new(soft), GpuOptions::default())));
-        }
-    }
-    all
+    let cpu = Cpu::new(CpuOptions::default().exact(true).threads(1)).unwrap();
+    let all: Vec<Box<dyn Backend>> = vec![Box::new(Reference::new()), Box::new(cpu)];
+    all.into_iter().chain(soft()).collect()
+}
+
+#[cfg(feature = "soft")]
+fn soft() -> Option<Box<dyn Backend>> {
+    use metallic_gpu::{GpuBackend, GpuOptions, Soft, SoftOptions};
+    let soft = metallic_testkit::needed(Soft::new(SoftOptions::default().threads(2)))?;
+    Some(Box::new(GpuBackend::new(std::sync::Arc::new(soft), GpuOptions::default())))
+}
+
+#[cfg(not(feature = "soft"))]
+fn soft() -> Option<Box<dyn Backend>> {
+    None
 }
 
 fn assert_close(found: &[f32], expected: &[f32], bound: f32, what: &str) {

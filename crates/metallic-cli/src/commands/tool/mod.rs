@@ -3,6 +3,7 @@
 mod generate;
 mod logits;
 mod perplexity;
+mod ptx;
 mod template;
 mod text;
 mod tokenize;
@@ -34,6 +35,8 @@ enum Tool {
     Generate(generate::GenerateArgs),
     /// Measure how well a model predicts a text
     Perplexity(perplexity::PerplexityArgs),
+    /// Translate the kernels a model needs for NVIDIA GPUs, for a machine without a compiler
+    Ptx(ptx::PtxArgs),
 }
 
 /// What compares numbers takes the cache that rounds nothing, unless told otherwise.
@@ -55,5 +58,6 @@ pub(crate) fn run(args: &ToolArgs, ui: Ui) -> anyhow::Result<()> {
         Tool::Logits(args) => logits::run(args, ui),
         Tool::Generate(args) => generate::run(args, ui),
         Tool::Perplexity(args) => perplexity::run(args, ui),
+        Tool::Ptx(args) => ptx::run(args, ui),
     }
 }

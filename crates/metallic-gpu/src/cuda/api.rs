@@ -1,0 +1,554 @@
+//! The part of NVIDIA's driver library that this crate calls, loaded when it is first asked for: a program runs on machines
+//! that have no such GPU. Two dozen functions are declared here by hand, because all bindings there are would bring a
+//! hundred times as many.
+//!
+//! Everything outside this file is safe. A context is made current before each call, so any thread may call; memory, modules
+//! and streams hold their context; what a launch reaches for is kept alive by whoever launches until an event says that it is
+//! done. That kernels keep to what they are given is what softmetal checks them for.
+#![allow(unsafe_code)]
+
+use std::ffi::{CStr, CString, c_char, c_int, c_uint, c_void};
+use std::fmt;
+use std::ptr;
+use std::sync::Arc;
+
+use libloading::Library;
+
+use crate::error::GpuError;
+
+type Status = c_int;
+type Handle = *mut c_void;
+/// An address in the memory of a device.
+pub(super) type Address = u64;
+
+macro_rules! functions {
+    ($($name:ident = $symbol:literal($($arg:ty),*);)*) => {
+        struct Functions {
+            $($name: unsafe extern "C" fn($($arg),*) -> Status,)*
+        }
+
+        impl Functions {
+            fn find(library: &Library) -> Result<Functions, libloading::Error> {
+                Ok(Functions {$(
+                    // SAFETY: the declarations are those of cuda.h for these names; the library stays as long as they do.
+                    $name: unsafe { *library.get(concat!($symbol, "\0").as_bytes())? },
+                )*})
+            }
+        }
+    };
+}
+
+functions! {
+    init = "cuInit"(c_uint);
+    error_text = "cuGetErrorString"(Status, *mut *const c_char);
+    device_count = "cuDeviceGetCount"(*mut c_int);
+    device = "cuDeviceGet"(*mut c_int, c_int);
+    device_name = "cuDeviceGetName"(*mut c_char, c_int, c_int);
+    device_memory = "cuDeviceTotalMem_v2"(*mut usize, c_int);
+    device_attribute = "cuDeviceGetAttribute"(*mut c_int, c_int, c_int);
+    retain_context = "cuDevicePrimaryCtxRetain"(*mut Handle, c_int);
+    release_context = "cuDevicePrimaryCtxRelease_v2"(c_int);
+    set_current = "cuCtxSetCurrent"(Handle);
+    memory_info = "cuMemGetInfo_v2"(*mut usize, *mut usize);
+    allocate = "cuMemAlloc_v2"(*mut Address, usize);
+    free = "cuMemFree_v2"(Address);
+    upload = "cuMemcpyHtoDAsync_v2"(Address, *const c_void, usize, Handle);
+    download = "cuMemcpyDtoHAsync_v2"(*mut c_void, Address, usize, Handle);
+    copy = "cuMemcpyDtoDAsync_v2"(Address, Address, usize, Handle);
+    fill = "cuMemsetD8Async"(Address, u8, usize, Handle);
+    stream = "cuStreamCreate"(*mut Handle, c_uint);
+    destroy_stream = "cuStreamDestroy_v2"(Handle);
+    synchronize = "cuStreamSynchronize"(Handle);
+    load_module = "cuModuleLoadData"(*mut Handle, *const c_void);
+    unload_module = "cuModuleUnload"(Handle);
+    function = "cuModuleGetFunction"(*mut Handle, Handle, *const c_char);
+    function_attribute = "cuFuncGetAttribute"(*mut c_int, c_int, Handle);
+    launch = "cuLaunchKernel"(Handle, c_uint, c_uint, c_uint, c_uint, c_uint, c_uint, c_uint, Handle, *mut *mut c_void, *mut *mut c_void);
+    event = "cuEventCreate"(*mut Handle, c_uint);
+    destroy_event = "cuEventDestroy_v2"(Handle);
+    record = "cuEventRecord"(Handle, Handle);
+    query = "cuEventQuery"(Handle);
+    elapsed = "cuEventElapsedTime"(*mut f32, Handle, Handle);
+    begin_capture = "cuStreamBeginCapture_v2"(Handle, c_int);
+    end_capture = "cuStreamEndCapture"(Handle, *mut Handle);
+    instantiate = "cuGraphInstantiateWithFlags"(*mut Handle, Handle, u64);
+    destroy_graph = "cuGraphDestroy"(Handle);
+    destroy_replay = "cuGraphExecDestroy"(Handle);
+    replay = "cuGraphLaunch"(Handle, Handle);
+}
+
+const NOT_READY: Status = 600;
+const OUT_OF_MEMORY: Status = 2;
+/// A stream that does not wait for the one everybody shares.
+const NON_BLOCKING: c_uint = 1;
+/// A capture that only its own thread takes part in.
+const THREAD_LOCAL: c_int = 1;
+
+/// What [`Context::attribute`] is asked for, by its number in `cuda.h`.
+#[derive(Clone, Copy)]
+pub(super) enum Attribute {
+    MaxThreads = 1,
+    WarpSize = 10,
+    Multiprocessors = 16,
+    Major = 75,
+    Minor = 76,
+}
+
+/// NVIDIA's driver library.
+pub(super) struct Driver {
+    functions: Functions,
+    _library: Library,
+}
+
+impl Driver {
+    /// Loads and starts it.
+    pub(super) fn load() -> Result<Arc<Driver>, GpuError> {
+        let name = if cfg!(windows) { "nvcuda.dll" } else { "libcuda.so.1" };
+        let missing = |e: &dyn fmt::Display| {
+            GpuError::Missing(format!("the driver of NVIDIA GPUs cannot be loaded: {e}"))
+        };
+        // SAFETY: it is the system's driver library; its initialisers are what every CUDA program runs.
+        let library = unsafe { Library::new(name) }.map_err(|e| missing(&e))?;
+        let functions = Functions::find(&library).map_err(|e| missing(&e))?;
+        let driver = Arc::new(Driver { functions, _library: library });
+        // SAFETY: no flags are defined.
+        let status = unsafe { (driver.functions.init)(0) };
+        driver.check(status, "start").map_err(|e| missing(&e))?;
+        Ok(driver)
+    }
+
+    fn check(&self, status: Status, what: &str) -> Result<(), GpuError> {
+        match status {
+            0 => Ok(()),
+            OUT_OF_MEMORY => Err(GpuError::no_room("the GPU's memory", 0, None)),
+            _ => Err(GpuError::execution(what, self.text(status))),
+        }
+    }
+
+    fn text(&self, status: Status) -> String {
+        let mut text = ptr::null();
+        // SAFETY: `text` receives a static string, or nothing.
+        let found = unsafe { (self.functions.error_text)(status, &raw mut text) };
+        if found != 0 || text.is_null() {
+            return format!("the driver says {status}");
+        }
+        // SAFETY: it ends with a zero and lives as long as the library.
+        let text = unsafe { CStr::from_ptr(text) };
+        format!("the driver says {status}: {}", text.to_string_lossy())
+    }
+
+    /// GPUs there are.
+    pub(super) fn count(&self) -> Result<usize, GpuError> {
+        let mut count = 0;
+        // SAFETY: `count` receives a number.
+        let status = unsafe { (self.functions.device_count)(&raw mut count) };
+        self.check(status, "count of GPUs")?;
+        Ok(usize::try_from(count).unwrap_or(0))
+    }
+}
+
+/// A GPU and the state this process has on it.
+pub(super) struct Context {
+    driver: Arc<Driver>,
+    device: c_int,
+    handle: Handle,
+}
+
+// SAFETY: the driver's calls may come from any thread; each is made with the context current on its own.
+unsafe impl Send for Context {}
+// SAFETY: as above.
+unsafe impl Sync for Context {}
+
+impl fmt::Debug for Context {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Context").field("device", &self.device).finish_non_exhaustive()
+    }
+}
+
+impl Drop for Context {
+    fn drop(&mut self) {
+        // SAFETY: it was retained once.
+        unsafe { (self.driver.functions.release_context)(self.device) };
+    }
+}
+
+impl Context {
+    pub(super) fn new(driver: &Arc<Driver>, index: usize) -> Result<Arc<Context>, GpuError> {
+        let (mut device, mut handle) = (0, ptr::null_mut());
+        let index = c_int::try_from(index).unwrap_or(c_int::MAX);
+        // SAFETY: `device` and `handle` receive what is asked for.
+        let status = unsafe { (driver.functions.device)(&raw mut device, index) };
+        driver.check(status, "choice of a GPU")?;
+        // SAFETY: as above.
+        let status = unsafe { (driver.functions.retain_context)(&raw mut handle, device) };
+        driver.check(status, "opening of a GPU")?;
+        Ok(Arc::new(Context { driver: driver.clone(), device, handle }))
+    }
+
+    /// The functions, with this context current.
+    fn functions(&self) -> &Functions {
+        // SAFETY: the context is retained. What fails here fails in the call that follows.
+        unsafe { (self.driver.functions.set_current)(self.handle) };
+        &self.driver.functions
+    }
+
+    fn check(&self, status: Status, what: &str) -> Result<(), GpuError> {
+        self.driver.check(status, what)
+    }
+
+    pub(super) fn name(&self) -> String {
+        let mut text = [0_u8; 256];
+        // SAFETY: so many bytes may be written.
+        unsafe { (self.functions().device_name)(text.as_mut_ptr().cast(), text.len() as c_int, self.device) };
+        CStr::from_bytes_until_nul(&text)
+            .map_or_else(|_| "NVIDIA GPU".to_owned(), |t| t.to_string_lossy().into_owned())
+    }
+
+    pub(super) fn attribute(&self, attribute: Attribute) -> Result<u32, GpuError> {
+        let mut value = 0;
+        // SAFETY: `value` receives a number.
+        let status =
+            unsafe { (self.functions().device_attribute)(&raw mut value, attribute as c_int, self.device) };
+        self.check(status, "a question to the GPU")?;
+        Ok(u32::try_from(value).unwrap_or(0))
+    }
+
+    /// Bytes of its memory.
+    pub(super) fn memory(&self) -> Result<u64, GpuError> {
+        let mut bytes = 0;
+        // SAFETY: `bytes` receives a number.
+        let status = unsafe { (self.functions().device_memory)(&raw mut bytes, self.device) };
+        self.check(status, "a question to the GPU")?;
+        Ok(bytes as u64)
+    }
+
+    /// Bytes of its memory that nobody has.
+    pub(super) fn free_memory(&self) -> Result<u64, GpuError> {
+        let (mut free, mut all) = (0, 0);
+        // SAFETY: both receive numbers.
+        let status = unsafe { (self.functions().memory_info)(&raw mut free, &raw mut all) };
+        self.check(status, "a question to the GPU")?;
+        Ok(free as u64)
+    }
+}
+
+/// Memory of a GPU.
+#[derive(Debug)]
+pub(super) struct Memory {
+    context: Arc<Context>,
+    address: Address,
+    len: usize,
+}
+
+impl Drop for Memory {
+    fn drop(&mut self) {
+        // SAFETY: it was allocated once, and whoever launches work on it keeps it until the work is done.
+        unsafe { (self.context.functions().free)(self.address) };
+    }
+}
+
+impl Memory {
+    /// So many bytes, with whatever is in them.
+    pub(super) fn new(context: &Arc<Context>, len: usize) -> Result<Memory, GpuError> {
+        let mut address = 0;
+        // SAFETY: `address` receives where they lie.
+        let status = unsafe { (context.functions().allocate)(&raw mut address, len.max(1)) };
+        match status {
+            OUT_OF_MEMORY => Err(GpuError::no_room("buffers", len, context.free_memory().ok())),
+            _ => context.check(status, "memory").map(|()| Memory { context: context.clone(), address, len }),
+        }
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Where a byte of it lies; past its end, where that is.
+    pub(super) fn at(&self, offset: usize) -> Address {
+        self.address + offset.min(self.len) as Address
+    }
+
+    fn inside(&self, offset: usize, len: usize) -> Result<Address, GpuError> {
+        match offset.checked_add(len) {
+            Some(end) if end <= self.len => Ok(self.address + offset as Address),
+            _ => {
+                let end = offset.saturating_add(len);
+                Err(GpuError::OutOfBounds { start: offset, end, len: self.len })
+            }
+        }
+    }
+}
+
+/// Work in order.
+#[derive(Debug)]
+pub(super) struct Stream {
+    context: Arc<Context>,
+    handle: Handle,
+}
+
+// SAFETY: see `Context`.
+unsafe impl Send for Stream {}
+// SAFETY: see `Context`.
+unsafe impl Sync for Stream {}
+
+impl Drop for Stream {
+    fn drop(&mut self) {
+        // SAFETY: it was made once; the driver lets it finish its work.
+        unsafe { (self.context.functions().destroy_stream)(self.handle) };
+    }
+}
+
+/// Threadgroups and threads of a launch.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Grid {
+    pub(super) groups: [u32; 3],
+    pub(super) threads: [u32; 3],
+    /// Bytes of threadgroup memory.
+    pub(super) shared: u32,
+}
+
+/// Threadgroup arguments an entry has, see [`softmetal`'s](https://docs.rs/softmetal) PTX.
+const OFFSETS: usize = 8;
+
+impl Stream {
+    pub(super) fn new(context: &Arc<Context>) -> Result<Stream, GpuError> {
+        let mut handle = ptr::null_mut();
+        // SAFETY: `handle` receives the stream.
+        let status = unsafe { (context.functions().stream)(&raw mut handle, NON_BLOCKING) };
+        context.check(status, "a stream")?;
+        Ok(Stream { context: context.clone(), handle })
+    }
+
+    /// Copies bytes of the host, which are read before this returns: the driver takes pages that are not locked into its own.
+    pub(super) fn upload(&self, to: &Memory, offset: usize, bytes: &[u8]) -> Result<(), GpuError> {
+        let to = to.inside(offset, bytes.len())?;
+        // SAFETY: both ranges are there.
+        let status =
+            unsafe { (self.context.functions().upload)(to, bytes.as_ptr().cast(), bytes.len(), self.handle) };
+        self.context.check(status, "a copy to the GPU")
+    }
+
+    /// Copies bytes to the host, and waits for them.
+    pub(super) fn download(&self, from: &Memory, offset: usize, out: &mut [u8]) -> Result<(), GpuError> {
+        let from = from.inside(offset, out.len())?;
+        // SAFETY: both ranges are there until the wait below is over.
+        let status = unsafe {
+            (self.context.functions().download)(out.as_mut_ptr().cast(), from, out.len(), self.handle)
+        };
+        let waited = self.wait();
+        self.context.check(status, "a copy from the GPU").and(waited)
+    }
+
+    /// Waits for all of its work.
+    pub(super) fn wait(&self) -> Result<(), GpuError> {
+        // SAFETY: the stream is there.
+        let status = unsafe { (self.context.functions().synchronize)(self.handle) };
+        self.context.check(status, "work of the GPU")
+    }
+
+    pub(super) fn copy(
+        &self,
+        (from, start): (&Memory, usize),
+        (to, offset): (&Memory, usize),
+        len: usize,
+    ) -> Result<(), GpuError> {
+        let (from, to) = (from.inside(start, len)?, to.inside(offset, len)?);
+        // SAFETY: both ranges are there.
+        let status = unsafe { (self.context.functions().copy)(to, from, len, self.handle) };
+        self.context.check(status, "a copy")
+    }
+
+    pub(super) fn fill(&self, to: &Memory, offset: usize, len: usize, value: u8) -> Result<(), GpuError> {
+        let to = to.inside(offset, len)?;
+        // SAFETY: the range is there.
+        let status = unsafe { (self.context.functions().fill)(to, value, len, self.handle) };
+        self.context.check(status, "a fill")
+    }
+
+    /// Launches a kernel on buffers at these addresses. The caller keeps them until the work is done.
+    pub(super) fn launch(
+        &self,
+        kernel: &Kernel,
+        grid: Grid,
+        addresses: &mut [Address],
+    ) -> Result<(), GpuError> {
+        let mut offsets = [0_u32; OFFSETS];
+        let mut arguments: Vec<*mut c_void> =
+            addresses.iter_mut().map(|address| ptr::from_mut(address).cast()).collect();
+        arguments.push(offsets.as_mut_ptr().cast());
+        let ([x, y, z], [tx, ty, tz]) = (grid.groups, grid.threads);
+        // SAFETY: the entry takes as many addresses as were given, which its translation says, and the offsets.
+        let status = unsafe {
+            (self.context.functions().launch)(
+                kernel.handle,
+                x,
+                y,
+                z,
+                tx,
+                ty,
+                tz,
+                grid.shared,
+                self.handle,
+                arguments.as_mut_ptr(),
+                ptr::null_mut(),
+            )
+        };
+        self.context.check(status, "a launch")
+    }
+
+    /// Records what `work` hands over instead of running it.
+    pub(super) fn record(&self, work: impl FnOnce() -> Result<(), GpuError>) -> Result<Replay, GpuError> {
+        let functions = self.context.functions();
+        // SAFETY: the stream is there, and nobody else uses it meanwhile: the caller holds its lock.
+        let status = unsafe { (functions.begin_capture)(self.handle, THREAD_LOCAL) };
+        self.context.check(status, "a recording")?;
+        let done = work();
+        let (mut graph, mut handle) = (ptr::null_mut(), ptr::null_mut());
+        // SAFETY: a capture is under way; `graph` receives what it was.
+        let status = unsafe { (self.context.functions().end_capture)(self.handle, &raw mut graph) };
+        let ended = done.and(self.context.check(status, "a recording"));
+        if ended.is_ok() {
+            // SAFETY: the graph is whole; `handle` receives what can be launched.
+            let status = unsafe { (functions.instantiate)(&raw mut handle, graph, 0) };
+            self.context.check(status, "a recording")?;
+        }
+        if !graph.is_null() {
+            // SAFETY: it was made once, and what was made of it stands alone.
+            unsafe { (functions.destroy_graph)(graph) };
+        }
+        ended.map(|()| Replay { context: self.context.clone(), handle })
+    }
+
+    /// Runs what was recorded.
+    pub(super) fn replay(&self, replay: &Replay) -> Result<(), GpuError> {
+        // SAFETY: both are there.
+        let status = unsafe { (self.context.functions().replay)(replay.handle, self.handle) };
+        self.context.check(status, "a launch")
+    }
+}
+
+/// Work that was recorded.
+#[derive(Debug)]
+pub(super) struct Replay {
+    context: Arc<Context>,
+    handle: Handle,
+}
+
+// SAFETY: see `Context`.
+unsafe impl Send for Replay {}
+// SAFETY: see `Context`.
+unsafe impl Sync for Replay {}
+
+impl Drop for Replay {
+    fn drop(&mut self) {
+        // SAFETY: it was made once.
+        unsafe { (self.context.functions().destroy_replay)(self.handle) };
+    }
+}
+
+/// A moment in a stream.
+#[derive(Debug)]
+pub(super) struct Event {
+    context: Arc<Context>,
+    handle: Handle,
+}
+
+// SAFETY: see `Context`.
+unsafe impl Send for Event {}
+// SAFETY: see `Context`.
+unsafe impl Sync for Event {}
+
+impl Drop for Event {
+    fn drop(&mut self) {
+        // SAFETY: it was made once.
+        unsafe { (self.context.functions().destroy_event)(self.handle) };
+    }
+}
+
+impl Event {
+    /// The moment when all that the stream has is done.
+    pub(super) fn after(stream: &Stream) -> Result<Event, GpuError> {
+        let (context, mut handle) = (&stream.context, ptr::null_mut());
+        // SAFETY: `handle` receives the event.
+        let status = unsafe { (context.functions().event)(&raw mut handle, 0) };
+        context.check(status, "an event")?;
+        let event = Event { context: context.clone(), handle };
+        // SAFETY: both are there.
+        let status = unsafe { (context.functions().record)(event.handle, stream.handle) };
+        context.check(status, "an event")?;
+        Ok(event)
+    }
+
+    /// Whether it has come.
+    pub(super) fn is_past(&self) -> Result<bool, GpuError> {
+        // SAFETY: it was recorded.
+        match unsafe { (self.context.functions().query)(self.handle) } {
+            NOT_READY => Ok(false),
+            status => self.context.check(status, "work of the GPU").map(|()| true),
+        }
+    }
+
+    /// Seconds since another event, both of which have come.
+    pub(super) fn seconds_since(&self, start: &Event) -> Result<f64, GpuError> {
+        let mut ms = 0.0;
+        // SAFETY: `ms` receives a number.
+        let status = unsafe { (self.context.functions().elapsed)(&raw mut ms, start.handle, self.handle) };
+        self.context.check(status, "work of the GPU")?;
+        Ok(f64::from(ms) / 1e3)
+    }
+}
+
+/// A kernel, loaded.
+#[derive(Debug)]
+pub(super) struct Kernel {
+    context: Arc<Context>,
+    module: Handle,
+    handle: Handle,
+}
+
+// SAFETY: see `Context`.
+unsafe impl Send for Kernel {}
+// SAFETY: see `Context`.
+unsafe impl Sync for Kernel {}
+
+impl Drop for Kernel {
+    fn drop(&mut self) {
+        // SAFETY: it was loaded once.
+        unsafe { (self.context.functions().unload_module)(self.module) };
+    }
+}
+
+impl Kernel {
+    /// Compiles PTX for the GPU and finds an entry of it.
+    pub(super) fn new(context: &Arc<Context>, text: &CString, entry: &CString) -> Result<Kernel, GpuError> {
+        let mut module = ptr::null_mut();
+        // SAFETY: the text ends with a zero; `module` receives what it becomes.
+        let status = unsafe { (context.functions().load_module)(&raw mut module, text.as_ptr().cast()) };
+        context.check(status, "loading of a kernel")?;
+        let mut kernel = Kernel { context: context.clone(), module, handle: ptr::null_mut() };
+        // SAFETY: the name ends with a zero; `handle` receives the entry.
+        let status =
+            unsafe { (context.functions().function)(&raw mut kernel.handle, module, entry.as_ptr()) };
+        context.check(status, "loading of a kernel")?;
+        Ok(kernel)
+    }
+
+    fn attribute(&self, attribute: c_int) -> Result<usize, GpuError> {
+        let mut value = 0;
+        // SAFETY: `value` receives a number.
+        let status =
+            unsafe { (self.context.functions().function_attribute)(&raw mut value, attribute, self.handle) };
+        self.context.check(status, "a question to a kernel")?;
+        Ok(usize::try_from(value).unwrap_or(0))
+    }
+
+    /// Threads of a threadgroup at most.
+    pub(super) fn max_threads(&self) -> Result<usize, GpuError> {
+        self.attribute(0)
+    }
+
+    /// Bytes of threadgroup memory that it declares itself.
+    pub(super) fn own_shared(&self) -> Result<usize, GpuError> {
+        self.attribute(1)
+    }
+}

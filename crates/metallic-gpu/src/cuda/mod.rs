@@ -1,0 +1,467 @@
+//! The driver for NVIDIA GPUs: the very kernels that ship for Metal, as PTX.
+//!
+//! All memory is the GPU's own; what the host writes and reads is copied. Work goes into one stream, which runs it in order, so
+//! that every barrier of a list holds; what is read comes through a stream of its own and waits for nobody. A list that is
+//! submitted again is recorded and replayed as a whole: its launches cost the host one call.
+//!
+//! What there is to decide stands in `driver`; what can be wrong with memory stands in `api`.
+
+mod api;
+mod ptx;
+mod rehearsal;
+mod replay;
+
+use std::collections::VecDeque;
+use std::fmt;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use metallic_core::{Bytes, DeviceInfo};
+
+use self::api::{Address, Attribute, Context, Driver, Event, Grid, Kernel, Memory, Stream};
+use self::ptx::{Translator, Wanted};
+pub use self::rehearsal::Rehearsal;
+use self::replay::{Recorded, Replays};
+use crate::command::{Command, CommandList, Dispatch};
+use crate::driver::check::{self, BufferFacts, PipelineFacts};
+use crate::driver::{choose, fault};
+use crate::error::GpuError;
+use crate::gpu::{BufferId, Gpu, Imported, LibraryId, Limits, Pipeline, PipelineId, Storage, Submission};
+use crate::kernels::Constants;
+use crate::lock;
+use crate::objects::Objects;
+
+/// Bytes of threadgroup memory that kernels are planned for, as on every GPU they are written for.
+const THREADGROUP_MEMORY: u32 = 32 << 10;
+/// Simdgroups that keep a multiprocessor busy.
+const BUSY: u32 = 16;
+/// The part of the memory that programs may take: the driver and others need some of it.
+const BUDGET: (u64, u64) = (15, 16);
+/// Bytes of the params of one launch, and where the next one's begin.
+const PARAMS: usize = 256;
+
+/// A GPU of this machine.
+#[derive(Clone, Debug, PartialEq)]
+pub struct CudaDevice {
+    /// What it is.
+    pub info: DeviceInfo,
+    /// What it allows.
+    pub limits: Limits,
+    /// Its place among the GPUs of this machine.
+    pub index: usize,
+    /// Why its kernels cannot be run, where they cannot.
+    pub unusable: Option<String>,
+}
+
+/// What compiles kernels here, or why nothing does.
+pub fn compiler() -> Result<String, String> {
+    Translator::of_user().compiler()
+}
+
+/// Whether kernels can be had for a GPU of this machine: there is what compiles them, or somebody has.
+pub fn has_kernels() -> bool {
+    Translator::of_user().has_some()
+}
+
+/// The GPUs of this machine that NVIDIA's driver knows; an error where there is no such driver.
+pub fn devices() -> Result<Vec<CudaDevice>, GpuError> {
+    let driver = Driver::load()?;
+    (0..driver.count()?).map(|index| describe(&*Context::new(&driver, index)?, index)).collect()
+}
+
+/// What a GPU of so many multiprocessors and so much memory allows.
+fn limits(units: u32, max_threads: u32, memory: u64) -> Limits {
+    Limits {
+        max_threads,
+        simd_width: 32,
+        busy_simdgroups: units.saturating_mul(BUSY),
+        threadgroup_memory: THREADGROUP_MEMORY,
+        max_buffer: usize::try_from(memory).unwrap_or(usize::MAX),
+        budget: Some(memory / BUDGET.1 * BUDGET.0),
+        depth: 2,
+    }
+}
+
+fn describe(context: &Context, index: usize) -> Result<CudaDevice, GpuError> {
+    let units = context.attribute(Attribute::Multiprocessors)?;
+    let memory = context.memory()?;
+    let info = DeviceInfo {
+        kind: "cuda",
+        name: context.name(),
+        units: units as usize,
+        memory_bytes: context.free_memory().ok().map(|free| free.min(memory / BUDGET.1 * BUDGET.0)),
+    };
+    let max_threads = context.attribute(Attribute::MaxThreads)?;
+    let unusable = match (context.attribute(Attribute::WarpSize)?, capability(context)?) {
+        (32, 70..) => None,
+        (32, old) => Some(format!("its compute capability is {}.{}, 7.0 is needed", old / 10, old % 10)),
+        (width, _) => Some(format!("{width} of its threads run in step, 32 are needed")),
+    };
+    Ok(CudaDevice { info, limits: limits(units, max_threads, memory), index, unusable })
+}
+
+/// Compute capability times ten.
+fn capability(context: &Context) -> Result<u32, GpuError> {
+    Ok(10 * context.attribute(Attribute::Major)? + context.attribute(Attribute::Minor)?)
+}
+
+#[derive(Debug)]
+struct Buffer {
+    memory: Memory,
+    facts: BufferFacts,
+}
+
+#[derive(Debug)]
+struct Source {
+    name: String,
+    text: String,
+}
+
+#[derive(Debug)]
+struct Ready {
+    kernel: Kernel,
+    /// Addresses that it takes.
+    buffers: usize,
+    facts: PipelineFacts,
+}
+
+/// Everything that work uses until it is done.
+#[derive(Debug, Default)]
+struct Kept {
+    buffers: Vec<Arc<Buffer>>,
+    pipelines: Vec<Arc<Ready>>,
+    params: Option<Memory>,
+    #[expect(dead_code, reason = "held until the work is done")]
+    recorded: Option<Arc<Recorded>>,
+}
+
+/// What is under way, oldest first, each with the moment it is done.
+#[derive(Debug, Default)]
+struct UnderWay(VecDeque<(Arc<Event>, Kept)>);
+
+impl UnderWay {
+    /// Lets go of what is done.
+    fn sweep(&mut self) {
+        // What cannot be asked any more has ended with its device.
+        while self.0.front().is_some_and(|(end, _)| end.is_past().unwrap_or(true)) {
+            self.0.pop_front();
+        }
+    }
+}
+
+/// A GPU of NVIDIA's.
+pub struct Cuda {
+    device: CudaDevice,
+    capability: u32,
+    translator: Translator,
+    objects: Mutex<Objects<Buffer, Source, Ready>>,
+    replays: Mutex<Replays>,
+    /// Work, in order; the lock keeps what one thread hands over together.
+    work: Mutex<(Stream, UnderWay)>,
+    /// What the host reads.
+    reads: Mutex<Stream>,
+    context: Arc<Context>,
+}
+
+impl fmt::Debug for Cuda {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Cuda").field("device", &self.device).finish_non_exhaustive()
+    }
+}
+
+impl Drop for Cuda {
+    fn drop(&mut self) {
+        // Nothing may be freed that is in use; a device that is lost uses nothing.
+        let _ = lock(&self.work).0.wait();
+    }
+}
+
+/// Opens the GPU asked for: by its index, its name or a part of it; the first one where nothing is said.
+pub fn open(asked: Option<&str>) -> Result<Cuda, GpuError> {
+    let driver = Driver::load()?;
+    let contexts =
+        (0..driver.count()?).map(|index| Context::new(&driver, index)).collect::<Result<Vec<_>, _>>()?;
+    let names: Vec<String> = contexts.iter().map(|context| context.name()).collect();
+    let index = choose::device(asked, &names, Some(0))?;
+    let context = contexts[index].clone();
+    let device = describe(&context, index)?;
+    if let Some(reason) = &device.unusable {
+        return Err(GpuError::Missing(format!("`{}` cannot run the kernels: {reason}", device.info.name)));
+    }
+    Ok(Cuda {
+        capability: capability(&context)?,
+        translator: Translator::of_user(),
+        objects: Mutex::default(),
+        replays: Mutex::default(),
+        work: Mutex::new((Stream::new(&context)?, UnderWay::default())),
+        reads: Mutex::new(Stream::new(&context)?),
+        device,
+        context,
+    })
+}
+
+impl Cuda {
+    /// The objects that a list names, after they were checked, and where its buffers lie: launch after launch, as many addresses
+    /// as each kernel takes. The first of each is where its params will be.
+    fn resolve<'c>(&self, commands: &'c CommandList) -> Result<(Kept, Vec<Work<'c>>), GpuError> {
+        let objects = lock(&self.objects);
+        let (mut kept, mut work) = (Kept::default(), Vec::with_capacity(commands.len()));
+        for command in commands.commands() {
+            match command {
+                Command::Dispatch(dispatch) => {
+                    let ready = objects.pipelines.get(&dispatch.pipeline);
+                    check::launch(dispatch, ready.map(|ready| &ready.facts), &self.device.limits)?;
+                    let Some(ready) = ready else { continue };
+                    let mut addresses = vec![0; ready.buffers];
+                    for (index, binding) in dispatch.bindings() {
+                        let buffer = objects.buffers.get(binding.region.buffer());
+                        check::binding(dispatch, index, binding, buffer.map(|buffer| &buffer.facts))?;
+                        let (Some(buffer), Some(to)) = (buffer, addresses.get_mut(index as usize)) else {
+                            continue;
+                        };
+                        *to = buffer.memory.at(binding.region.offset());
+                        kept.buffers.push(buffer.clone());
+                    }
+                    kept.pipelines.push(ready.clone());
+                    work.push(Work::Launch { dispatch, kernel: kept.pipelines.len() - 1, addresses });
+                }
+                Command::Copy { from, to } => {
+                    let first = kept.buffers.len();
+                    for region in [from, to] {
+                        kept.buffers.push(objects.buffer(region.buffer())?);
+                    }
+                    work.push(Work::Copy { first, from: from.offset(), to: to.offset(), len: from.len() });
+                }
+                Command::Fill { to, value } => {
+                    kept.buffers.push(objects.buffer(to.buffer())?);
+                    let buffer = kept.buffers.len() - 1;
+                    work.push(Work::Fill { buffer, to: to.offset(), len: to.len(), value: *value });
+                }
+            }
+        }
+        Ok((kept, work))
+    }
+
+    /// Puts the params of all launches into memory of the GPU.
+    fn upload_params(&self, stream: &Stream, work: &mut [Work<'_>]) -> Result<Memory, GpuError> {
+        let launches = work.iter().filter(|work| matches!(work, Work::Launch { .. })).count();
+        let memory = Memory::new(&self.context, (launches * PARAMS).max(PARAMS))?;
+        let mut bytes = Vec::with_capacity(memory.len());
+        for work in work {
+            let Work::Launch { dispatch, addresses, .. } = work else { continue };
+            let start = bytes.len();
+            if let Some(first) = addresses.first_mut() {
+                *first = memory.at(start);
+            }
+            let params = dispatch.launch.params.as_bytes();
+            bytes.extend_from_slice(&params[..params.len().min(PARAMS)]);
+            bytes.resize(start + PARAMS, 0);
+        }
+        stream.upload(&memory, 0, &bytes)?;
+        Ok(memory)
+    }
+}
+
+/// A command with what it names.
+enum Work<'c> {
+    Launch {
+        dispatch: &'c Dispatch,
+        kernel: usize,
+        addresses: Vec<Address>,
+    },
+    /// From the buffer `first` of those kept to the next.
+    Copy {
+        first: usize,
+        from: usize,
+        to: usize,
+        len: usize,
+    },
+    Fill {
+        buffer: usize,
+        to: usize,
+        len: usize,
+        value: u8,
+    },
+}
+
+/// Hands all commands to the stream.
+fn hand_over(stream: &Stream, kept: &Kept, work: &mut [Work<'_>]) -> Result<(), GpuError> {
+    for work in work {
+        match work {
+            Work::Launch { dispatch, kernel, addresses } => {
+                let launch = &dispatch.launch;
+                let shared = check::threadgroup_memory(launch.threadgroup_bytes);
+                let grid = Grid { groups: launch.groups, threads: launch.threads, shared };
+                stream
+                    .launch(&kept.pipelines[*kernel].kernel, grid, addresses)
+                    .map_err(|error| named(error, &dispatch.name()))?;
+            }
+            Work::Copy { first, from, to, len } => {
+                let (source, target) = (&kept.buffers[*first], &kept.buffers[*first + 1]);
+                stream.copy((&source.memory, *from), (&target.memory, *to), *len)?;
+            }
+            Work::Fill { buffer, to, len, value } => {
+                stream.fill(&kept.buffers[*buffer].memory, *to, *len, *value)?;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// The same failure, of this operation.
+fn named(error: GpuError, label: &str) -> GpuError {
+    match error {
+        GpuError::Execution { reason, .. } => GpuError::execution(label, reason),
+        other => other,
+    }
+}
+
+impl Gpu for Cuda {
+    fn info(&self) -> &DeviceInfo {
+        &self.device.info
+    }
+
+    fn limits(&self) -> &Limits {
+        &self.device.limits
+    }
+
+    fn allocate(&self, bytes: usize, storage: Storage) -> Result<BufferId, GpuError> {
+        let facts = BufferFacts { len: bytes, writable: true, host: storage == Storage::Shared };
+        lock(&self.replays).forget_gone();
+        let memory = Memory::new(&self.context, bytes)?;
+        lock(&self.work).0.fill(&memory, 0, bytes, 0)?;
+        Ok(lock(&self.objects).add_buffer(Buffer { memory, facts }, None))
+    }
+
+    fn import(&self, bytes: &Bytes) -> Result<Imported, GpuError> {
+        let pages = (bytes.as_ptr() as usize, bytes.len());
+        if let Some(buffer) = lock(&self.objects).buffers.share(pages) {
+            return Ok(Imported { buffer, offset: 0, copied: 0 });
+        }
+        let memory = Memory::new(&self.context, bytes.len())?;
+        lock(&self.work).0.upload(&memory, 0, bytes)?;
+        let facts = BufferFacts { len: bytes.len(), writable: false, host: false };
+        let buffer = lock(&self.objects).add_buffer(Buffer { memory, facts }, Some(pages));
+        Ok(Imported { buffer, offset: 0, copied: bytes.len() })
+    }
+
+    fn free(&self, buffer: BufferId) {
+        // Recordings of lists that are gone hold what they used; what is under way holds it until it is done.
+        lock(&self.replays).forget_gone();
+        drop(lock(&self.objects).buffers.release(buffer));
+    }
+
+    fn write(&self, buffer: BufferId, offset: usize, bytes: &[u8]) -> Result<(), GpuError> {
+        let found = lock(&self.objects).buffer(buffer)?;
+        check::host(buffer, &found.facts, (offset, bytes.len()), true)?;
+        lock(&self.work).0.upload(&found.memory, offset, bytes)
+    }
+
+    fn read(&self, buffer: BufferId, offset: usize, out: &mut [u8]) -> Result<(), GpuError> {
+        let found = lock(&self.objects).buffer(buffer)?;
+        check::host(buffer, &found.facts, (offset, out.len()), false)?;
+        lock(&self.reads).download(&found.memory, offset, out)
+    }
+
+    fn library(&self, name: &str, source: &str) -> Result<LibraryId, GpuError> {
+        Ok(lock(&self.objects).add_library(Source { name: name.to_owned(), text: source.to_owned() }))
+    }
+
+    fn pipeline(
+        &self,
+        library: LibraryId,
+        function: &str,
+        constants: &Constants,
+    ) -> Result<Pipeline, GpuError> {
+        let source = lock(&self.objects).library(library, function)?;
+        let translation = self.translator.get(&Wanted {
+            library: &source.name,
+            source: &source.text,
+            function,
+            constants,
+            capability: self.capability,
+        })?;
+        let kernel = Kernel::new(&self.context, &translation.text, &translation.entry)
+            .map_err(|error| GpuError::compile(function, error.to_string()))?;
+        let facts = check::pipeline(function, (kernel.max_threads()?, 32, kernel.own_shared()?))?;
+        let ready = Ready { kernel, buffers: translation.buffers, facts };
+        Ok(Pipeline { id: lock(&self.objects).add_pipeline(ready), max_threads: facts.max_threads })
+    }
+
+    fn drop_pipeline(&self, pipeline: PipelineId) {
+        lock(&self.objects).pipelines.remove(&pipeline);
+    }
+
+    fn drop_library(&self, library: LibraryId) {
+        lock(&self.objects).drop_library(library);
+    }
+
+    fn submit(&self, commands: &CommandList) -> Result<Box<dyn Submission>, GpuError> {
+        let label = fault::label(commands);
+        let work = &mut *lock(&self.work);
+        let (stream, under_way) = (&work.0, &mut work.1);
+        under_way.sweep();
+        let start = Event::after(stream)?;
+        let known = lock(&self.replays).find(commands);
+        let kept = match known {
+            Some(recorded) => {
+                stream.replay(&recorded.replay).map_err(|error| named(error, &label))?;
+                Kept { recorded: Some(recorded), ..Kept::default() }
+            }
+            None => self.run_once(stream, commands)?,
+        };
+        let end = Arc::new(Event::after(stream)?);
+        under_way.0.push_back((end.clone(), kept));
+        Ok(Box::new(Running { label, start, end }))
+    }
+}
+
+impl Cuda {
+    /// Runs a list by its launches, and records it where it was seen before.
+    fn run_once(&self, stream: &Stream, commands: &CommandList) -> Result<Kept, GpuError> {
+        let (mut kept, mut work) = self.resolve(commands)?;
+        kept.params = Some(self.upload_params(stream, &mut work)?);
+        if !lock(&self.replays).seen(commands) {
+            hand_over(stream, &kept, &mut work)?;
+            return Ok(kept);
+        }
+        let replay = stream.record(|| hand_over(stream, &kept, &mut work))?;
+        let recorded = Arc::new(Recorded { replay, kept });
+        stream.replay(&recorded.replay)?;
+        lock(&self.replays).keep(commands, recorded.clone());
+        Ok(Kept { recorded: Some(recorded), ..Kept::default() })
+    }
+}
+
+/// Work on its way.
+struct Running {
+    label: String,
+    start: Event,
+    end: Arc<Event>,
+}
+
+/// How long a wait asks without pause before it lets other threads run.
+const EAGER: Duration = Duration::from_micros(500);
+
+impl Submission for Running {
+    fn command_buffers(&self) -> u64 {
+        1
+    }
+
+    fn poll(&mut self) -> bool {
+        self.end.is_past().unwrap_or(true)
+    }
+
+    fn wait(&mut self, bound: Duration) -> Result<Option<Duration>, GpuError> {
+        let begun = Instant::now();
+        while !self.end.is_past().map_err(|error| named(error, &self.label))? {
+            let waited = begun.elapsed();
+            if waited > bound {
+                return Err(GpuError::Timeout { after: bound });
+            }
+            if waited < EAGER { std::hint::spin_loop() } else { std::thread::yield_now() }
+        }
+        let seconds = self.end.seconds_since(&self.start)?;
+        Ok(Some(Duration::from_secs_f64(seconds.max(0.0))))
+    }
+}

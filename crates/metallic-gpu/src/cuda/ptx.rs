@@ -1,0 +1,264 @@
+//! Kernels as PTX: made of the Metal sources by softmetal where this machine has its clang, kept on disk, and found beside the
+//! program where somebody made them before.
+
+use std::ffi::CString;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use crate::error::GpuError;
+use crate::kernels::Constants;
+
+/// What names a file of this kind and this way to write it.
+const MARK: &str = "metallic ptx 1";
+/// The folder beside the program.
+const BESIDE: &str = "metallic-ptx";
+/// The variable that names another one.
+const VARIABLE: &str = "METALLIC_PTX";
+/// The least compute capability whose matrix units the kernels use: what is made for it runs on all that came after.
+const LEAST: u32 = 80;
+
+/// A kernel of one source with its constants, for GPUs of one capability.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Wanted<'a> {
+    pub(super) library: &'a str,
+    pub(super) source: &'a str,
+    pub(super) function: &'a str,
+    pub(super) constants: &'a Constants,
+    /// Compute capability times ten.
+    pub(super) capability: u32,
+}
+
+impl Wanted<'_> {
+    fn sm(&self) -> u32 {
+        self.capability.min(LEAST)
+    }
+
+    /// Names it: the same for the same bytes on every machine.
+    fn key(&self) -> String {
+        let constants: Vec<String> = self.constants.values().map(|(i, v)| format!("{i}={v}")).collect();
+        let parts = [MARK, self.function, &constants.join(","), &self.sm().to_string(), self.source];
+        let hash = |seed: u64| {
+            let bytes = parts.iter().flat_map(|part| part.bytes().chain([0]));
+            bytes.fold(seed, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3))
+        };
+        format!("{}-{:016x}{:016x}", self.function, hash(0xcbf2_9ce4_8422_2325), hash(0x6c62_272e_07bb_0142))
+    }
+}
+
+/// A kernel as PTX.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Translation {
+    /// Its name in the text.
+    pub(super) entry: CString,
+    /// Addresses that it takes.
+    pub(super) buffers: usize,
+    pub(super) text: CString,
+}
+
+impl Translation {
+    /// Lines of what is known of it, an empty one, the text.
+    fn written(&self) -> String {
+        let (entry, text) = (self.entry.to_string_lossy(), self.text.to_string_lossy());
+        format!("{MARK}\n{entry}\n{}\n\n{text}", self.buffers)
+    }
+
+    fn read(written: &str) -> Option<Translation> {
+        let (head, text) = written.split_once("\n\n")?;
+        let mut lines = head.lines();
+        if lines.next() != Some(MARK) {
+            return None;
+        }
+        let (entry, buffers) = (lines.next()?, lines.next()?.parse().ok()?);
+        Some(Translation { entry: CString::new(entry).ok()?, buffers, text: CString::new(text).ok()? })
+    }
+}
+
+/// Where translations are found, and made where they are not.
+#[derive(Debug)]
+pub(super) struct Translator {
+    /// Where they may lie; the first is where new ones are put.
+    folders: Vec<PathBuf>,
+    #[cfg(feature = "soft")]
+    compiler: Result<softmetal::Compiler, String>,
+}
+
+impl Translator {
+    /// Looks where a program finds them: where the variable says, beside itself, in the cache of compiled kernels.
+    pub(super) fn of_user() -> Translator {
+        let named = std::env::var_os(VARIABLE).filter(|name| !name.is_empty()).map(PathBuf::from);
+        let program = std::env::current_exe().ok();
+        let beside = program.and_then(|path| Some(path.parent()?.join(BESIDE)));
+        Translator::with(Translator::cache().into_iter().chain(named).chain(beside).collect())
+    }
+
+    /// Puts all that is asked for into one folder.
+    pub(super) fn into_folder(folder: &Path) -> Translator {
+        Translator::with(vec![folder.to_owned()])
+    }
+
+    #[cfg(feature = "soft")]
+    fn cache() -> Option<PathBuf> {
+        // Beside the headers that are part of every translation, whose folder is named after what they say.
+        let compiler = softmetal::Compiler::new().ok()?;
+        let headers = compiler.shim_folder().file_name()?.to_owned();
+        let cache = softmetal::Cache::of_user().ok()?;
+        Some(cache.folder().join("ptx").join(headers))
+    }
+
+    #[cfg(not(feature = "soft"))]
+    fn cache() -> Option<PathBuf> {
+        None
+    }
+
+    fn with(folders: Vec<PathBuf>) -> Translator {
+        Translator {
+            folders,
+            #[cfg(feature = "soft")]
+            compiler: softmetal::Compiler::new().map_err(|error| error.to_string()),
+        }
+    }
+
+    /// Whether new ones can be made, or some are there.
+    pub(super) fn has_some(&self) -> bool {
+        let mut folders = self.folders.iter();
+        self.compiler().is_ok()
+            || folders.any(|folder| fs::read_dir(folder).is_ok_and(|mut files| files.next().is_some()))
+    }
+
+    /// What makes new ones, or why nothing can.
+    pub(super) fn compiler(&self) -> Result<String, String> {
+        #[cfg(feature = "soft")]
+        return self.compiler.as_ref().map_err(Clone::clone).map(|compiler| {
+            let toolchain = compiler.toolchain();
+            format!("{} ({})", toolchain.version, toolchain.clang.display())
+        });
+        #[cfg(not(feature = "soft"))]
+        Err("this build has no `soft` feature, which compiles kernels".to_owned())
+    }
+
+    pub(super) fn get(&self, wanted: &Wanted<'_>) -> Result<Translation, GpuError> {
+        let name = format!("{}.ptx", wanted.key());
+        let found = self.folders.iter().find_map(|folder| {
+            // What is damaged is made again.
+            Translation::read(&fs::read_to_string(folder.join(&name)).ok()?)
+        });
+        if let Some(found) = found {
+            return Ok(found);
+        }
+        let made = self.make(wanted)?;
+        if let Some(folder) = self.folders.first() {
+            // Without a place to keep it, it is made again the next time.
+            let _ = keep(folder, &name, &made.written());
+        }
+        Ok(made)
+    }
+
+    #[cfg(not(feature = "soft"))]
+    fn make(&self, wanted: &Wanted<'_>) -> Result<Translation, GpuError> {
+        Err(self.missing(wanted, "this build has no `soft` feature, which compiles kernels"))
+    }
+
+    #[cfg(feature = "soft")]
+    fn make(&self, wanted: &Wanted<'_>) -> Result<Translation, GpuError> {
+        use softmetal::ptx::{PtxOptions, ptx};
+        let compiler = self.compiler.as_ref().map_err(|reason| self.missing(wanted, reason))?;
+        let named = wanted.constants.values().filter_map(|(index, value)| {
+            Some((constant(wanted.source, index)?.to_owned(), format!("{value}u")))
+        });
+        let options =
+            PtxOptions { constants: named.collect(), sm: wanted.sm(), full_simdgroups: true, exact: false };
+        let source = softmetal::Source::new(wanted.library, wanted.source);
+        let failed = |message: String| GpuError::compile(wanted.function, message);
+        let module = ptx(&compiler.clone().only([wanted.function]), &source, &options)
+            .map_err(|error| failed(error.to_string()))?;
+        let kernel = module.kernels.iter().find(|kernel| kernel.name == wanted.function);
+        let kernel = kernel.ok_or_else(|| failed("the source has no such kernel".to_owned()))?;
+        let text = |text: &str| CString::new(text).map_err(|error| failed(error.to_string()));
+        Ok(Translation {
+            entry: text(&kernel.entry)?,
+            buffers: kernel.buffers as usize,
+            text: text(&module.text)?,
+        })
+    }
+
+    fn missing(&self, wanted: &Wanted<'_>, reason: &str) -> GpuError {
+        let places: Vec<String> = self.folders.iter().map(|folder| folder.display().to_string()).collect();
+        let message = format!(
+            "`{}.ptx` is in none of {}, and cannot be made here: {reason}; `metallic tool ptx` makes it where there is a clang",
+            wanted.key(),
+            places.join(", ")
+        );
+        GpuError::compile(wanted.function, message)
+    }
+}
+
+/// The name a source gives a function constant.
+#[cfg(feature = "soft")]
+fn constant(source: &str, index: usize) -> Option<&str> {
+    let mark = format!("[[function_constant({index})]]");
+    let line = source.lines().find(|line| line.contains(&mark))?;
+    line[..line.find(&mark)?].split_whitespace().next_back()
+}
+
+/// Writes a file that is there whole or not at all.
+fn keep(folder: &Path, name: &str, text: &str) -> std::io::Result<()> {
+    fs::create_dir_all(folder)?;
+    let part = folder.join(format!("{name}.{}.part", std::process::id()));
+    fs::write(&part, text)?;
+    fs::rename(&part, folder.join(name))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn wanted<'a>(source: &'a str, constants: &'a Constants) -> Wanted<'a> {
+        Wanted { library: "t", source, function: "f", constants, capability: 90 }
+    }
+
+    #[test]
+    fn what_is_written_is_read_again_and_damage_is_nothing() {
+        let text = |text: &str| CString::new(text).unwrap();
+        let made = Translation { entry: text("f"), buffers: 3, text: text(".version 7.8\n\n.entry f()\n") };
+        assert_eq!(Translation::read(&made.written()), Some(made.clone()));
+        for damaged in ["", "metallic ptx 0\nf\n3\n\nx", "metallic ptx 1\nf\nmany\n\nx", "metallic ptx 1\nf"]
+        {
+            assert_eq!(Translation::read(damaged), None, "{damaged:?}");
+        }
+    }
+
+    #[test]
+    fn other_constants_sources_and_capabilities_are_other_files() {
+        let (one, two) = (Constants::of([1, 2]), Constants::of([1, 3]));
+        let key = wanted("a", &one).key();
+        assert_eq!(key, wanted("a", &one).key());
+        assert_ne!(key, wanted("b", &one).key());
+        assert_ne!(key, wanted("a", &two).key());
+        assert_ne!(key, Wanted { capability: 75, ..wanted("a", &one) }.key());
+        assert_eq!(key, Wanted { capability: 120, ..wanted("a", &one) }.key(), "newer GPUs take the same");
+    }
+
+    #[cfg(feature = "soft")]
+    #[test]
+    fn a_kernel_is_made_once_and_found_after_that_also_without_a_compiler() {
+        const SOURCE: &str = "#include <metal_stdlib>\nusing namespace metal;\n\
+            constant uint N [[function_constant(0)]];\n\
+            kernel void f(device uint* out [[buffer(1)]], uint i [[thread_position_in_grid]]) { out[i] = N; }\n";
+        let folder = std::env::temp_dir().join(format!("metallic-ptx-test-{}", std::process::id()));
+        let constants = Constants::of([77]);
+        let wanted = wanted(SOURCE, &constants);
+        let maker = Translator::into_folder(&folder);
+        if let Err(reason) = maker.compiler() {
+            return metallic_testkit::missing(&reason);
+        }
+        let made = maker.get(&wanted).unwrap();
+        assert!(made.buffers == 2 && made.text.to_string_lossy().contains("77"), "{made:?}");
+        let without =
+            Translator { folders: vec![folder.clone()], compiler: Err("there is no clang".to_owned()) };
+        assert_eq!(without.get(&wanted).unwrap(), made);
+        let other = Wanted { constants: &Constants::of([78]), ..wanted };
+        let error = without.get(&other).unwrap_err().to_string();
+        assert!(error.contains("there is no clang") && error.contains("metallic tool ptx"), "{error}");
+        fs::remove_dir_all(folder).unwrap();
+    }
+}
