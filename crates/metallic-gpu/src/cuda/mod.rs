@@ -34,7 +34,7 @@ use crate::objects::Objects;
 /// Bytes of threadgroup memory that kernels are planned for, as on every GPU they are written for.
 const THREADGROUP_MEMORY: u32 = 32 << 10;
 /// Simdgroups that keep a multiprocessor busy.
-const BUSY: u32 = 16;
+const BUSY: u32 = 32;
 /// The part of the memory that programs may take: the driver and others need some of it.
 const BUDGET: (u64, u64) = (15, 16);
 /// Bytes of the params of one launch, and where the next one's begin.
