@@ -1,6 +1,6 @@
 //! From a name to a model that runs.
 
-use std::path::PathBuf;
+use std::{path::PathBuf, time::Instant};
 
 use metallic::{
     Llm, LoadOptions, Model,
@@ -72,6 +72,8 @@ pub(crate) struct Loaded {
     pub(crate) model: Model,
     pub(crate) program: Box<dyn Program>,
     pub(crate) device: DeviceInfo,
+    /// Seconds from the file to the program.
+    pub(crate) load_s: f64,
     kv_type: DType,
 }
 
@@ -79,6 +81,7 @@ pub(crate) struct Loaded {
 pub(crate) fn program(model: &ModelOptions, profile: bool, ui: Ui) -> anyhow::Result<Loaded> {
     let (path, device) = (&path(&model.model, ui)?, &model.device);
     let _spinner = ui.spinner(&format!("loading {}", path.display()));
+    let start = Instant::now();
     let model = Model::open(path)?;
     if let Source::Folder(_) = model.source() {
         // Not used here, but a folder that is broken should not seem whole.
@@ -94,8 +97,10 @@ pub(crate) fn program(model: &ModelOptions, profile: bool, ui: Ui) -> anyhow::Re
         return Err(Failure::new(reason, "take a smaller model or a stronger quantisation").into());
     }
     let program = model.compile(backend.as_ref(), CompileOptions::kv(kv_type))?;
+    let load_s = start.elapsed().as_secs_f64();
     tell(&options.providers, ui);
-    Ok(Loaded { path: path.display().to_string(), model, program, device: backend.info().clone(), kv_type })
+    let (path, device) = (path.display().to_string(), backend.info().clone());
+    Ok(Loaded { path, model, program, device, load_s, kv_type })
 }
 
 /// Checks that a vocabulary of `vocab` tokens has these ids.

@@ -1,13 +1,18 @@
 //! Weights as the kernels want them: matrices packed, vectors as plain numbers, tables as they lie in the file.
 
+use std::ops::Range;
+
 use metallic_core::quant::dequantize;
 use metallic_core::{
     BackendError, Bytes, DType, Dim, Graph, Op, Shape, Sizes, TensorType, Weight, WeightId, WeightUse,
 };
 
 use crate::exec::Value;
-use crate::simd::{AlignedBytes, PackError, PackedMatrix, Team, bytes_of, floats_mut};
+use crate::simd::{AlignedBytes, PackError, PackedMatrix, TILE, Team, bytes_of, floats_mut};
 use crate::{no_room, unsupported};
+
+/// Bytes of a file that are packed before their memory is given back: enough work for many threads, and little beside the weights.
+const SPAN_BYTES: usize = 8 << 20;
 
 /// Everything a graph's weights became; each in the forms its readers need.
 pub(crate) struct PackedWeights {
@@ -20,7 +25,7 @@ struct Forms {
     /// Floats as `F32`, indices as they are.
     numbers: Option<AlignedBytes>,
     dtype: DType,
-    /// As it lies in the file.
+    /// As it lies in the file: what rows are picked from, where there is no matrix to pick them from.
     table: Bytes,
 }
 
@@ -35,12 +40,12 @@ impl PackedWeights {
                 let (weight, forms) = (&graph.weights()[id.0], &mut forms[id.0]);
                 match node.op.weight_use(index) {
                     WeightUse::Matrix if forms.matrices.is_none() => {
-                        let packed = pack(team, &weight.ty, &weight.data, exact);
-                        forms.matrices = Some(packed.map_err(|error| unusable(weight, error))?);
+                        forms.matrices = Some(load(team, weight, exact)?);
                     }
                     WeightUse::Vector if forms.numbers.is_none() => forms.numbers = Some(numbers(weight)?),
                     WeightUse::Matrix | WeightUse::Vector | WeightUse::Table => {}
                 }
+                weight.data.check()?;
             }
         }
         Ok(PackedWeights { forms })
@@ -52,7 +57,10 @@ impl PackedWeights {
         let is_index = matches!(forms.dtype, DType::U32 | DType::I32);
         match used {
             WeightUse::Matrix => Value::Matrices(forms.matrices.as_deref().unwrap_or_default()),
-            WeightUse::Table => Value::Encoded(forms.dtype, &forms.table),
+            WeightUse::Table => match forms.matrices.as_deref() {
+                Some(matrices @ [_]) => Value::Matrices(matrices),
+                Some(_) | None => Value::Encoded(forms.dtype, &forms.table),
+            },
             WeightUse::Vector => {
                 let numbers = forms.numbers.as_ref().map_or(&[][..], AlignedBytes::bytes);
                 Value::stored(if is_index { forms.dtype } else { DType::F32 }, numbers)
@@ -72,27 +80,107 @@ fn unusable(weight: &Weight, reason: impl std::fmt::Display) -> BackendError {
     unsupported("weight", format!("`{}`: {reason}", weight.name))
 }
 
-/// The matrices `[n, k]` of a tensor `[.., n, k]`. `exact`: quantised ones as 32-bit numbers.
+/// The matrices of a weight, packed piece by piece; what lies in the file leaves memory as it goes.
+fn load(team: &Team, weight: &Weight, exact: bool) -> Result<Vec<PackedMatrix>, BackendError> {
+    let failed = |error: PackError| match error {
+        PackError::NoRoom { needed, .. } => no_room("weights", needed),
+        error => unusable(weight, error),
+    };
+    let mut packing = Packing::new(&weight.ty, weight.data.len(), exact).map_err(failed)?;
+    let mut buffer = Vec::new();
+    while let Some(range) = packing.next() {
+        let bytes = weight.data.read(range.clone(), &mut buffer)?;
+        packing.put(team, bytes).map_err(failed)?;
+        weight.data.release(range);
+    }
+    Ok(packing.matrices)
+}
+
+/// The matrices `[n, k]` of a tensor `[.., n, k]` in memory. `exact`: quantised ones as 32-bit numbers.
 pub(crate) fn pack(
     team: &Team,
     ty: &TensorType,
     bytes: &[u8],
     exact: bool,
 ) -> Result<Vec<PackedMatrix>, PackError> {
-    let MatrixShape { count, n, k } = matrix_shape(&ty.shape);
-    let len = ty.dtype.bytes_for(k).and_then(|row| row.checked_mul(n));
-    let len = len.ok_or(PackError::Shape { dtype: ty.dtype, rows: n, cols: k })?;
-    let one = |index: usize| {
-        let all = if count == 1 { Some(bytes) } else { bytes.get(index * len..(index + 1) * len) };
-        let bytes = all.unwrap_or(&[]);
-        let mut numbers = if exact && ty.dtype.is_quantized() { vec![0.0; n * k] } else { Vec::new() };
-        // Bytes of the wrong length are left for `pack` to refuse.
-        if !numbers.is_empty() && dequantize(ty.dtype, bytes, &mut numbers).is_ok() {
-            return PackedMatrix::pack(team, DType::F32, (n, k), bytes_of(&numbers));
+    let mut packing = Packing::new(ty, bytes.len(), exact)?;
+    while let Some(range) = packing.next() {
+        packing.put(team, &bytes[range])?;
+    }
+    Ok(packing.matrices)
+}
+
+/// Matrices that are packed a few rows at a time.
+struct Packing {
+    dtype: DType,
+    matrices: Vec<PackedMatrix>,
+    /// Bytes of a row in the file.
+    row_bytes: usize,
+    /// The next matrix, and the next of its rows.
+    at: (usize, usize),
+    /// Quantised matrices are unpacked into these first.
+    numbers: Option<Vec<f32>>,
+}
+
+impl Packing {
+    /// `len`: the bytes of the tensor.
+    fn new(ty: &TensorType, len: usize, exact: bool) -> Result<Packing, PackError> {
+        let dtype = ty.dtype;
+        let MatrixShape { count, n, k } = matrix_shape(&ty.shape);
+        let impossible = PackError::Shape { dtype, rows: n, cols: k };
+        let row_bytes = dtype.bytes_for(k).filter(|_| k > 0).ok_or(impossible.clone())?;
+        let needed = row_bytes.checked_mul(n).and_then(|len| len.checked_mul(count)).ok_or(impossible)?;
+        if needed != len {
+            return Err(PackError::Bytes {
+                dtype,
+                rows: n.saturating_mul(count),
+                cols: k,
+                needed,
+                found: len,
+            });
         }
-        PackedMatrix::pack(team, ty.dtype, (n, k), bytes)
-    };
-    (0..count).map(one).collect()
+        let numbers = (exact && dtype.is_quantized()).then(Vec::new);
+        let packed = if numbers.is_some() { DType::F32 } else { dtype };
+        let matrices = (0..count).map(|_| PackedMatrix::zeros(packed, (n, k))).collect::<Result<_, _>>()?;
+        Ok(Packing { dtype, matrices, row_bytes, at: (0, 0), numbers })
+    }
+
+    /// The rows that are packed next.
+    fn rows(&self) -> Option<Range<usize>> {
+        let (index, row) = self.at;
+        let rows = self.matrices.get(index)?.rows();
+        // Of small matrices there are many; each is one piece.
+        let most = (SPAN_BYTES / self.row_bytes).next_multiple_of(TILE).max(TILE);
+        Some(row..rows.min(row + most))
+    }
+
+    /// The bytes of the tensor that are packed next.
+    fn next(&self) -> Option<Range<usize>> {
+        let (rows, (index, _)) = (self.rows()?, self.at);
+        let start = index * self.matrices[index].rows() * self.row_bytes;
+        Some(start + rows.start * self.row_bytes..start + rows.end * self.row_bytes)
+    }
+
+    /// Packs what [`next`](Packing::next) named.
+    fn put(&mut self, team: &Team, bytes: &[u8]) -> Result<(), PackError> {
+        let (Some(rows), (index, row)) = (self.rows(), self.at) else { return Ok(()) };
+        let matrix = &mut self.matrices[index];
+        if let Some(numbers) = &mut self.numbers {
+            numbers.resize(rows.len() * matrix.cols(), 0.0);
+            dequantize(self.dtype, bytes, numbers).map_err(|_| PackError::Bytes {
+                dtype: self.dtype,
+                rows: rows.len(),
+                cols: matrix.cols(),
+                needed: rows.len() * self.row_bytes,
+                found: bytes.len(),
+            })?;
+            matrix.put_rows(team, row, bytes_of(numbers))?;
+        } else {
+            matrix.put_rows(team, row, bytes)?;
+        }
+        self.at = if rows.end < matrix.rows() { (index, rows.end) } else { (index + 1, 0) };
+        Ok(())
+    }
 }
 
 /// `count` matrices `[n, k]`.

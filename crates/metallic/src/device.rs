@@ -194,6 +194,13 @@ pub fn available_memory() -> Option<u64> {
     Some(control_group().map_or(machine, |left| left.min(machine)))
 }
 
+/// The most bytes of memory this process has had at once so far, mapped files included, where the system says so.
+pub fn peak_memory() -> Option<u64> {
+    let text = std::fs::read_to_string("/proc/self/status").ok()?;
+    let line = text.lines().find_map(|line| line.strip_prefix("VmHWM:"))?;
+    line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()?.checked_mul(1024)
+}
+
 /// What a limit on this control group leaves; `None` where there is none.
 fn control_group() -> Option<u64> {
     let number = |name: &str| -> Option<u64> {
@@ -266,7 +273,8 @@ mod tests {
 
     #[cfg(target_os = "linux")]
     #[test]
-    fn linux_says_how_much_memory_is_left() {
+    fn linux_says_how_much_memory_is_left_and_how_much_was_taken() {
         assert!(available_memory().is_some_and(|bytes| bytes > 1 << 20));
+        assert!(peak_memory().is_some_and(|bytes| bytes > 1 << 20));
     }
 }

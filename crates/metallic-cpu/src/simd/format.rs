@@ -2,7 +2,7 @@
 
 use super::lanes::Lanes;
 
-use metallic_core::quant;
+use metallic_core::{DType, quant};
 
 const fn table(levels: &[i8; 16], offset: i16) -> [u8; 16] {
     let (mut table, mut i) = ([0; 16], 0);
@@ -16,6 +16,8 @@ const fn table(levels: &[i8; 16], offset: i16) -> [u8; 16] {
 /// One packed integer format. A group is 32 consecutive k of 16 rows; its values are
 /// `scale * (q - OFFSET) + min`, with one or two scales a row.
 pub(super) trait Format {
+    /// The type in files.
+    const DTYPE: DType;
     /// Bits of an unsigned value `q`: 4, 5, 6 or 8. A group takes `BITS * 64` bytes.
     const BITS: usize;
     /// Subtracted from `q`.
@@ -53,6 +55,7 @@ macro_rules! formats {
         $(
             pub(super) struct $name;
             impl Format for $name {
+                const DTYPE: DType = DType::$name;
                 const BITS: usize = $bits;
                 const OFFSET: i16 = $offset;
                 const SUPER: bool = $sup;

@@ -27,7 +27,6 @@ pub(super) use avx2::Avx2;
 #[cfg(target_arch = "x86_64")]
 pub(super) use avx512::Avx512;
 pub(super) use portable::Portable;
-#[cfg(test)]
 pub(super) use portable::widen;
 
 /// Sixteen lanes; a lane is a row of a weight tile or an element of a vector.
