@@ -2,6 +2,8 @@
 
 use super::lanes::Lanes;
 
+use std::marker::PhantomData;
+
 use metallic_core::{DType, quant};
 
 const fn table(levels: &[i8; 16], offset: i16) -> [u8; 16] {
@@ -32,6 +34,11 @@ pub(super) trait Format {
     const TABLE: Option<[u8; 16]>;
     /// Whether a scale is the upper half of an f32 rather than an `f16`.
     const BRAIN: bool;
+    /// Whether activations may have a scale for each half of a group, though the weights have one for both.
+    const FINE: bool = false;
+
+    /// Whether the halves of a group are summed apart.
+    const SPLIT: bool = Self::FINE || Self::HALVES == 2;
 
     /// Bytes of values in a group of 16 rows.
     const GROUP_BYTES: usize = Self::BITS * 64;
@@ -82,6 +89,21 @@ formats! {
     IQ4NL: 4 bits, offset 128, super false, min false, halves 1, levels IQ4_LEVELS;
     IQ4XS: 4 bits, offset 128, super true, min false, halves 1, levels IQ4_LEVELS;
     MXFP4: 4 bits, offset 12, super false, min false, halves 1, levels MXFP4_LEVELS, brain true;
+}
+
+/// The same format for finer activations.
+pub(super) struct Fine<Q>(PhantomData<Q>);
+
+impl<Q: Format> Format for Fine<Q> {
+    const DTYPE: DType = Q::DTYPE;
+    const BITS: usize = Q::BITS;
+    const OFFSET: i16 = Q::OFFSET;
+    const SUPER: bool = Q::SUPER;
+    const MIN: bool = Q::MIN;
+    const HALVES: usize = Q::HALVES;
+    const TABLE: Option<[u8; 16]> = Q::TABLE;
+    const BRAIN: bool = Q::BRAIN;
+    const FINE: bool = true;
 }
 
 /// `$body` with `$q` the [`Format`] of a quantised type; `$other` for the rest.

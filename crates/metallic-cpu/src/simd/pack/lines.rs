@@ -4,6 +4,8 @@ use std::alloc::{Layout, alloc_zeroed, dealloc};
 use std::ops::Range;
 use std::ptr::NonNull;
 
+use memmap2::MmapMut;
+
 /// A cache line and a vector.
 const LINE: usize = 64;
 /// Processors have pages of this size too, with which a walk through all weights waits for fewer address translations.
@@ -14,13 +16,18 @@ const HUGE_PAGE: usize = 2 << 20;
 /// They come from the system as zeros and are not touched here: pages are taken by whoever writes to them first, so
 /// by all threads of a team together and not before they are needed.
 pub(in crate::simd) struct Lines {
-    /// Of the allocation.
-    memory: NonNull<u8>,
-    layout: Layout,
-    /// Bytes before the first tile.
-    skip: usize,
+    /// Of the first tile.
+    start: NonNull<u8>,
+    memory: Memory,
     tiles: usize,
     tile: usize,
+}
+
+/// Who has the memory. What is large has pages of its own: the allocator would put it where memory was used before, and
+/// write zeros over all of it.
+enum Memory {
+    Heap(NonNull<u8>, Layout),
+    Pages(#[allow(dead_code, reason = "held until it is dropped")] MmapMut),
 }
 
 // SAFETY: the memory is owned, and lent by the rules of references.
@@ -33,23 +40,8 @@ impl Lines {
     pub(super) fn zeros(tiles: usize, tile_bytes: usize) -> Option<Lines> {
         let tile = tile_bytes.checked_next_multiple_of(LINE)?;
         let bytes = tiles.checked_mul(tile)?;
-        let align = if bytes >= 2 * HUGE_PAGE { HUGE_PAGE } else { LINE };
-        // Of a higher alignment the standard library would write zeros itself.
-        let layout = Layout::from_size_align(bytes.checked_add(align)?, align_of::<u64>()).ok()?;
-        // SAFETY: the layout has a size above 0.
-        let memory = NonNull::new(unsafe { alloc_zeroed(layout) })?;
-        let skip = memory.align_offset(align);
-        let lines = Lines { memory, layout, skip, tiles, tile };
-        if align == HUGE_PAGE {
-            // Whole ones: the rest of another would be memory for nothing.
-            ask_for_huge_pages(lines.start(), bytes / HUGE_PAGE * HUGE_PAGE);
-        }
-        Some(lines)
-    }
-
-    fn start(&self) -> *mut u8 {
-        // SAFETY: the allocation has the alignment more bytes than the tiles, and fewer are skipped.
-        unsafe { self.memory.as_ptr().add(self.skip) }
+        let (start, memory) = if bytes >= 2 * HUGE_PAGE { pages(bytes) } else { heap(bytes) }?;
+        Some(Lines { start, memory, tiles, tile })
     }
 
     /// Bytes of all tiles.
@@ -64,37 +56,53 @@ impl Lines {
     pub(in crate::simd) fn tile(&self, tile: usize) -> &[u8] {
         assert!(tile < self.tiles, "tile {tile} of {}", self.tiles);
         // SAFETY: inside the allocation (above), whose bytes are initialised and borrowed with `self`.
-        unsafe { std::slice::from_raw_parts(self.start().add(tile * self.tile), self.tile) }
+        unsafe { std::slice::from_raw_parts(self.start.as_ptr().add(tile * self.tile), self.tile) }
     }
 
     pub(super) fn tiles_mut(&mut self, tiles: Range<usize>) -> &mut [u8] {
         assert!(tiles.start <= tiles.end && tiles.end <= self.tiles, "tiles {tiles:?} of {}", self.tiles);
         // SAFETY: as above, borrowed mutably.
         unsafe {
-            std::slice::from_raw_parts_mut(self.start().add(tiles.start * self.tile), tiles.len() * self.tile)
+            std::slice::from_raw_parts_mut(
+                self.start.as_ptr().add(tiles.start * self.tile),
+                tiles.len() * self.tile,
+            )
         }
     }
 }
 
 impl Drop for Lines {
     fn drop(&mut self) {
-        // SAFETY: allocated with this layout, and nobody has it any more.
-        unsafe { dealloc(self.memory.as_ptr(), self.layout) };
+        if let Memory::Heap(memory, layout) = self.memory {
+            // SAFETY: allocated with this layout, and nobody has it any more.
+            unsafe { dealloc(memory.as_ptr(), layout) };
+        }
     }
 }
 
-#[cfg(target_os = "linux")]
-fn ask_for_huge_pages(start: *const u8, len: usize) {
-    const MADV_HUGEPAGE: std::ffi::c_int = 14;
-    unsafe extern "C" {
-        fn madvise(start: *const u8, len: usize, advice: std::ffi::c_int) -> std::ffi::c_int;
-    }
-    // SAFETY: advice about whole pages of our own allocation; it changes no contents, and a refusal is no loss.
-    unsafe { madvise(start, len, MADV_HUGEPAGE) };
+/// So many zeros from the allocator, and where they begin.
+fn heap(bytes: usize) -> Option<(NonNull<u8>, Memory)> {
+    // Of a higher alignment the standard library would write zeros itself.
+    let layout = Layout::from_size_align(bytes + LINE, align_of::<u64>()).ok()?;
+    // SAFETY: the layout has a size above 0.
+    let memory = NonNull::new(unsafe { alloc_zeroed(layout) })?;
+    // SAFETY: fewer than `LINE` bytes are skipped, which the allocation has more than asked for.
+    let start = unsafe { memory.add(memory.align_offset(LINE)) };
+    Some((start, Memory::Heap(memory, layout)))
 }
 
-#[cfg(not(target_os = "linux"))]
-fn ask_for_huge_pages(_: *const u8, _: usize) {}
+/// So many zeros from the system, and where they begin.
+fn pages(bytes: usize) -> Option<(NonNull<u8>, Memory)> {
+    let len = bytes.checked_add(HUGE_PAGE).filter(|len| isize::try_from(*len).is_ok())?;
+    let mut map = MmapMut::map_anon(len).ok()?;
+    let skip = map.as_ptr().align_offset(HUGE_PAGE);
+    // Whole ones: the rest of another would be memory for nothing. A refusal is no loss.
+    #[cfg(target_os = "linux")]
+    let _ = map.advise_range(memmap2::Advice::HugePage, skip, bytes / HUGE_PAGE * HUGE_PAGE);
+    // SAFETY: fewer than `HUGE_PAGE` bytes are skipped, which the mapping has more than asked for.
+    let start = unsafe { NonNull::new(map.as_mut_ptr())?.add(skip) };
+    Some((start, Memory::Pages(map)))
+}
 
 #[cfg(test)]
 mod tests {

@@ -14,6 +14,7 @@ use metallic_core::DType;
 use metallic_core::quant::Block;
 
 use self::lines::Lines;
+use super::activations::Grain;
 use super::format::{self, Format, with_format};
 use super::team::Team;
 
@@ -46,6 +47,7 @@ pub struct PackedMatrix {
     cols: usize,
     /// Bytes of a row in a file.
     row_bytes: usize,
+    takes: Grain,
     pub(super) values: Lines,
     /// None for floats.
     pub(super) scales: Lines,
@@ -94,6 +96,7 @@ impl PackedMatrix {
             rows,
             cols,
             row_bytes,
+            takes: with_format!(dtype, |Q| if Q::SPLIT { Grain::Half } else { Grain::Group }, else Grain::Group),
             values: lines(value_bytes)?,
             scales: lines(scale_bytes)?,
         })
@@ -163,6 +166,18 @@ impl PackedMatrix {
     /// Bytes held; a product with one token reads about this many.
     pub fn bytes(&self) -> usize {
         self.values.bytes() + self.scales.bytes()
+    }
+
+    /// The finest activations products take. Types with two scales in a group take halves for nothing.
+    pub fn takes(&self) -> Grain {
+        self.takes
+    }
+
+    /// Makes products take halves of groups, which costs them some speed.
+    pub fn take_halves(&mut self) {
+        if self.is_quantized() {
+            self.takes = Grain::Half;
+        }
     }
 
     /// Whether products need [`super::Activations::Q8`].
