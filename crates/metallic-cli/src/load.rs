@@ -6,7 +6,7 @@ use metallic::{
     Llm, LoadOptions, Model,
     core::{BLOCK_TOKENS, CompileOptions, DType, DeviceInfo, Program},
     device::{Providers, Quarantined},
-    model::Source,
+    model::{FAMILIES, Source},
 };
 
 use crate::{
@@ -44,7 +44,8 @@ pub(crate) fn llm(model: &ModelOptions, answer: &AnswerOptions, ui: Ui) -> anyho
         .device(model.device.device.clone())
         .open(model.device.open()?)
         .kv_type(model.device.kv_type)
-        .context(context);
+        .context(context)
+        .model(model.device.read());
     let spinner = ui.spinner(&format!("loading {}", path.display()));
     let llm = Llm::load_with(&path, &options)?;
     drop(spinner);
@@ -82,7 +83,7 @@ pub(crate) fn program(model: &ModelOptions, profile: bool, ui: Ui) -> anyhow::Re
     let (path, device) = (&path(&model.model, ui)?, &model.device);
     let _spinner = ui.spinner(&format!("loading {}", path.display()));
     let start = Instant::now();
-    let model = Model::open(path)?;
+    let model = Model::open_with(path, FAMILIES, &device.read())?;
     if let Source::Folder(_) = model.source() {
         // Not used here, but a folder that is broken should not seem whole.
         model.tokenizer()?;

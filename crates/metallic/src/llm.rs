@@ -11,7 +11,7 @@ use serde_json::Value;
 use crate::chat::Chat;
 use crate::device::{Device, OpenOptions, Providers, available_memory};
 use crate::generate::{Engine, EngineConfig, EngineError, Generation, Options, Request};
-use crate::model::{Model, ModelError};
+use crate::model::{Access, FAMILIES, Model, ModelError, ModelOptions};
 use crate::text::{ChatTemplate, MarkGuard, ReasoningFormat, TextError, Tokenizer};
 
 /// What can go wrong between a path and an answer.
@@ -105,6 +105,8 @@ pub struct LoadOptions {
     pub open: OpenOptions,
     /// How requests share it.
     pub engine: EngineOptions,
+    /// How the model is read.
+    pub model: ModelOptions,
     /// A file with a chat template (Jinja) to use instead of the model's own.
     pub template: Option<PathBuf>,
 }
@@ -114,9 +116,11 @@ metallic_core::setters!(
         device: Device,
         open: OpenOptions,
         engine: EngineOptions,
+        model: ModelOptions,
         template: impl Into<Option<PathBuf>>,
     }
     open { threads: usize, profile: bool, exact: bool, providers: Providers }
+    model { access: Access }
     engine {
         kv_type: DType,
         context: impl Into<Option<usize>>,
@@ -183,10 +187,10 @@ impl Llm {
     pub fn load_with(path: impl AsRef<Path>, options: &LoadOptions) -> Result<Llm, Error> {
         let start = Instant::now();
         let path = path.as_ref();
-        let model = Model::open(path)?;
+        let LoadOptions { device, open, engine, model, template } = options;
+        let model = Model::open_with(path, FAMILIES, model)?;
         let name = path.display().to_string();
         let tokenizer = Arc::new(model.tokenizer()?.ok_or(Error::NoTokenizer { path: name })?);
-        let LoadOptions { device, open, engine, template } = options;
         let (template, tool_template) = if let Some(path) = template {
             let template = Arc::new(ChatTemplate::from_file(path, &tokenizer)?);
             (Some(Arc::clone(&template)), Some(template))

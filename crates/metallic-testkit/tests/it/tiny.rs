@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use metallic::core::{DType, quant};
-use metallic::model::{Model, ModelError};
+use metallic::model::{Model, ModelError, ModelOptions};
 use metallic_testkit::random::Random;
 use serde_json::{Map, Value, json};
 
@@ -126,7 +126,7 @@ impl Tiny {
         let folder = Folder::new(self.name);
         fs::write(folder.0.join("config.json"), self.config.to_string()).expect("a folder to write to");
         fs::write(folder.0.join("model.safetensors"), self.bytes()).expect("a folder to write to");
-        Model::open_with(&folder.0, crate::FAMILIES)
+        Model::open_with(&folder.0, crate::FAMILIES, &ModelOptions::default())
     }
 
     /// The file: the header's length, the header, the numbers.

@@ -36,7 +36,8 @@ use metallic_core::{
     Backend, BackendError, CompileOptions, DType, Graph, GraphBuilder, Program, Schedule, Sizes, StateLayout,
     Var, rewrite,
 };
-use metallic_formats::{Gguf, Metadata, SafeTensors, Tensor};
+pub use metallic_formats::Access;
+use metallic_formats::{FormatError, Gguf, Metadata, SafeTensors, Tensor};
 use serde_json::{Map, Value};
 
 pub use config::Config;
@@ -218,6 +219,16 @@ pub struct Model {
     graph: Graph,
 }
 
+/// How a model is read.
+#[derive(Clone, Debug, Default, PartialEq)]
+#[non_exhaustive]
+pub struct ModelOptions {
+    /// How the bytes of its files are had.
+    pub access: Access,
+}
+
+metallic_core::setters!(ModelOptions { access: Access });
+
 /// Bytes a model needs to run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
 pub struct MemoryEstimate {
@@ -232,11 +243,11 @@ pub struct MemoryEstimate {
 impl Model {
     /// Opens a GGUF file, or a folder with `config.json` and safetensors.
     pub fn open(path: &Path) -> Result<Model, ModelError> {
-        Model::open_with(path, FAMILIES)
+        Model::open_with(path, FAMILIES, &ModelOptions::default())
     }
 
-    /// Opens a model of one of these families.
-    pub fn open_with(path: &Path, families: &[&Family]) -> Result<Model, ModelError> {
+    /// Opens a model of one of these families, with options.
+    pub fn open_with(path: &Path, families: &[&Family], options: &ModelOptions) -> Result<Model, ModelError> {
         let name = path.display().to_string();
         let not = |reason: &str| ModelError::NotAModel { path: name.clone(), reason: reason.to_owned() };
         let kind = std::fs::metadata(path).map_err(|e| not(&format!("it cannot be opened: {e}")))?;
@@ -248,12 +259,13 @@ impl Model {
             let (file, config) = (file.display().to_string(), read_json(&file)?);
             let decoder = Family::decoder(families, &Meta::of_text(&file, &config, families)?)?;
             let packing = Packing::read(&Meta::json(&file, &config)?)?;
-            return Model::build(path, Source::Folder(SafeTensors::open(path)?), decoder.as_ref(), packing);
+            let tensors = SafeTensors::open_with(path, options.access)?;
+            return Model::build(path, Source::Folder(tensors), decoder.as_ref(), packing);
         }
         if path.extension().is_some_and(|e| e == "safetensors") {
             return Err(not("a safetensors file alone has no configuration; give its folder"));
         }
-        let gguf = Gguf::open(path)?;
+        let gguf = Gguf::open_with(path, options.access)?;
         let decoder = Family::decoder(families, &Meta::gguf(&name, &gguf.metadata)?)?;
         Model::build(path, Source::Gguf(gguf), decoder.as_ref(), Packing::Plain)
     }
@@ -275,6 +287,8 @@ impl Model {
             return Err(ModelError::Config { file, key, found, needed });
         }
         let Results { logits, hidden } = decoder.forward(&ledger.source(&builder));
+        // What is lost of a file is the reason for all else.
+        source.tensors().try_for_each(|tensor| tensor.data.check()).map_err(FormatError::from)?;
         ledger.finish()?;
         let graph = builder.finish(&[logits, logits.sample(), hidden])?;
         Ok(Model { path: path.to_owned(), source, config, graph })

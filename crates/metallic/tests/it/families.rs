@@ -6,7 +6,9 @@ use std::path::Path;
 
 use metallic::core::{Shape, Unary};
 use metallic::model::config::{MAX_WIDTH, activation, epsilon, tied};
-use metallic::model::{Config, Decoder, Family, Key, Meta, Model, ModelError, Results, RopeConfig};
+use metallic::model::{
+    Config, Decoder, Family, Key, Meta, Model, ModelError, ModelOptions, Results, RopeConfig,
+};
 use metallic::nn::{Dims, Ffn, Linear, Norm, Rotary, SelfAttention};
 use metallic::weights::WeightSource;
 use metallic_core::DType;
@@ -97,7 +99,7 @@ impl Decoder for Phi3 {
 }
 
 fn check(path: &Path, expected: &golden::Expected) {
-    let model = Model::open_with(path, &[&PHI3]).unwrap_or_else(|e| panic!("{e}"));
+    let model = Model::open_with(path, &[&PHI3], &ModelOptions::default()).unwrap_or_else(|e| panic!("{e}"));
     let cpu = Cpu::new(CpuOptions::default().threads(2)).unwrap();
     let mut program = model.compile(&cpu, DType::F32).unwrap();
     golden::check_close(program.as_mut(), expected, golden::EXACT, &[1, 512])
@@ -117,6 +119,8 @@ fn a_family_of_one_file_runs_both_kinds_of_files() {
 
 #[test]
 fn a_family_that_was_not_given_is_refused_with_those_that_were() {
-    let error = Model::open_with(&golden::gguf("llama256.Q4_0").0, &[&PHI3]).unwrap_err().to_string();
+    let error = Model::open_with(&golden::gguf("llama256.Q4_0").0, &[&PHI3], &ModelOptions::default())
+        .unwrap_err()
+        .to_string();
     assert!(error.contains("holds a `llama` model; supported are phi3"), "{error}");
 }
