@@ -169,6 +169,7 @@ fn of_backend(error: &BackendError) -> Option<&'static str> {
         }
         BackendError::Timeout { .. } => "try a shorter prompt, or `--device cpu`",
         BackendError::Step(_) => "please report this line together with the command you ran",
+        BackendError::Bytes(_) => "leave the file alone while it is in use, or fetch it again",
         BackendError::Failed { .. } => "try fewer threads (`-t`)",
         _ => return None,
     })

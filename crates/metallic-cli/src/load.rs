@@ -1,6 +1,9 @@
 //! From a name to a model that runs.
 
-use std::path::{Path, PathBuf};
+use std::{
+    path::{Path, PathBuf},
+    time::Instant,
+};
 
 use metallic::{
     Llm, LoadOptions, Model, Tokenizer,
@@ -64,6 +67,7 @@ pub(crate) fn llm(
         .open(model.device.open()?)
         .kv_type(model.device.kv_type)
         .context(context)
+        .model(model.device.read())
         .adapters(model.lora.as_slice())
         .merge_adapters(model.merge_lora)
         .template(template.map(Path::to_owned));
@@ -102,15 +106,17 @@ pub(crate) struct Loaded {
     pub(crate) model: Model,
     pub(crate) program: Box<dyn Program>,
     pub(crate) device: DeviceInfo,
+    /// Seconds from the file to the program.
+    pub(crate) load_s: f64,
     kv_type: DType,
 }
 
 /// Loads a model for work on its program.
 pub(crate) fn program(model: &ModelOptions, profile: bool, ui: Ui) -> anyhow::Result<Loaded> {
     let (name, path, device) = (&model.model, &path(&model.model, ui)?, &model.device);
-    let adapters =
-        metallic::model::ModelOptions::default().adapters(model.lora.as_slice()).merge_adapters(true);
+    let adapters = model.device.read().adapters(model.lora.as_slice()).merge_adapters(true);
     let _spinner = ui.spinner(&format!("loading {}", path.display()));
+    let start = Instant::now();
     let model =
         Model::open_with(path, FAMILIES, &adapters).map_err(|error| repairable(name, error.into()))?;
     if let Source::Folder(_) = model.source() {
@@ -127,8 +133,10 @@ pub(crate) fn program(model: &ModelOptions, profile: bool, ui: Ui) -> anyhow::Re
         return Err(Failure::new(reason, "take a smaller model or a stronger quantisation").into());
     }
     let program = model.compile(backend.as_ref(), CompileOptions::kv(kv_type))?;
+    let load_s = start.elapsed().as_secs_f64();
     tell(&options.providers, ui);
-    Ok(Loaded { path: path.display().to_string(), model, program, device: backend.info().clone(), kv_type })
+    let (path, device) = (path.display().to_string(), backend.info().clone());
+    Ok(Loaded { path, model, program, device, load_s, kv_type })
 }
 
 /// Checks that a vocabulary of `vocab` tokens has these ids.

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::tensor::{TensorDevice, TensorError};
-use crate::{Blocks, DType, Graph, RunStats, Step, StepError, TypeError};
+use crate::{Blocks, BytesLost, DType, Graph, RunStats, Step, StepError, TypeError};
 
 /// What a device is.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -58,6 +58,9 @@ pub enum BackendError {
     /// Bytes outside a memory.
     #[error("bytes {start}..+{len} lie outside a memory of {found}")]
     Range { start: usize, len: usize, found: usize },
+    /// A file's weights cannot be had (any more).
+    #[error(transparent)]
+    Bytes(#[from] BytesLost),
     /// Work on the device broke off.
     #[error("{device} failed while running: {reason}")]
     Failed { device: &'static str, reason: String },

@@ -22,7 +22,7 @@ pub mod tensor;
 mod typing;
 
 pub use backend::{Backend, BackendError, CompileOptions, DeviceInfo, Program, ProgramMemory};
-pub use bytes::Bytes;
+pub use bytes::{ByteSource, Bytes, BytesLost};
 pub use dtype::{DType, UnknownDType};
 pub use graph::{Graph, GraphBuilder, GraphError, Node, NodeId, Var, Weight};
 pub use op::{Binary, Op, OpClass, Unary, WeightId, WeightUse};

@@ -6,14 +6,16 @@ use std::time::{Duration, Instant};
 
 use metallic_core::{BLOCK_TOKENS, DType};
 use metallic_cpu::simd::{
-    Activations, Factors, Isa, KvBlock, KvType, Matmul, PackedMatrix, QuantizedRows, SharedOut, Team, Tile,
-    TileShape, matmul, store_key, store_value,
+    Activations, Factors, Grain, Isa, KvBlock, KvType, Matmul, PackedMatrix, QuantizedRows, SharedOut, Team,
+    Tile, TileShape, matmul, store_key, store_value,
 };
 
 const TYPES: [DType; 8] =
     [DType::Q4_0, DType::Q4_1, DType::Q8_0, DType::Q4K, DType::Q5K, DType::Q6K, DType::F16, DType::F32];
 /// In the second-level cache, in the last, beyond both.
 const DECODE: [(usize, usize); 4] = [(1536, 576), (49152, 512), (4096, 4096), (49152, 4096)];
+/// Weights, and the activations they meet.
+type Kind = (DType, Grain);
 const PREFILL: [usize; 2] = [128, 512];
 
 fn main() {
@@ -52,21 +54,25 @@ fn main() {
     for threads in [1, 2] {
         let team = Team::new(threads).expect("threads");
         for isa in Isa::available() {
-            for dtype in TYPES {
+            let halves =
+                TYPES.into_iter().filter(|dtype| dtype.is_quantized()).map(|dtype| (dtype, Grain::Half));
+            for kind in TYPES.map(|dtype| (dtype, Grain::Group)).into_iter().chain(halves) {
+                let dtype = kind.0;
+                let label = if kind.1 == Grain::Half { format!("{dtype}-halves") } else { dtype.to_string() };
                 for (rows, cols) in DECODE {
                     // Blocks of 256 do not fill rows of 576.
                     let cols = cols.next_multiple_of(dtype.block_len());
-                    let name = format!("decode/{}/{dtype}/{rows}x{cols}/t{threads}", isa.name());
+                    let name = format!("decode/{}/{label}/{rows}x{cols}/t{threads}", isa.name());
                     if wanted(&name) {
-                        let (time, bytes) = product(isa, &team, dtype, (rows, cols), 1);
+                        let (time, bytes) = product(isa, &team, kind, (rows, cols), 1);
                         println!("{name:48} {:9.1} us {:7.1} GB/s", time * 1e6, bytes as f64 / time / 1e9);
                     }
                 }
                 for tokens in PREFILL {
                     let (rows, cols) = (1536, 1024);
-                    let name = format!("prefill{tokens}/{}/{dtype}/{rows}x{cols}/t{threads}", isa.name());
+                    let name = format!("prefill{tokens}/{}/{label}/{rows}x{cols}/t{threads}", isa.name());
                     if wanted(&name) {
-                        let (time, _) = product(isa, &team, dtype, (rows, cols), tokens);
+                        let (time, _) = product(isa, &team, kind, (rows, cols), tokens);
                         let macs = (rows * cols * tokens) as f64;
                         println!("{name:48} {:9.1} us {:7.1} GMAC/s", time * 1e6, macs / time / 1e9);
                     }
@@ -77,16 +83,25 @@ fn main() {
 }
 
 /// Seconds of a product, quantisation included, and the bytes of its weights.
-fn product(isa: Isa, team: &Team, dtype: DType, shape: (usize, usize), tokens: usize) -> (f64, usize) {
+fn product(
+    isa: Isa,
+    team: &Team,
+    (dtype, grain): Kind,
+    shape: (usize, usize),
+    tokens: usize,
+) -> (f64, usize) {
     let (rows, cols) = shape;
     let bytes = vec![0x11; dtype.bytes_for(rows * cols).expect("whole blocks")];
-    let matrix = PackedMatrix::pack(team, dtype, shape, &bytes).expect("a valid matrix");
+    let mut matrix = PackedMatrix::pack(team, dtype, shape, &bytes).expect("a valid matrix");
+    if grain == Grain::Half {
+        matrix.take_halves();
+    }
     let x: Vec<f32> = (0..tokens * cols).map(|i| (i as f32 * 0.37).sin()).collect();
     let mut quantized = QuantizedRows::default();
     let mut out = vec![0.0; tokens * rows];
     let time = best(|| {
         let x = if matrix.is_quantized() {
-            quantized.quantize(isa, team, &x, cols);
+            quantized.quantize(isa, team, &x, cols, grain);
             quantized.all()
         } else {
             Activations::F32 { values: &x, cols }

@@ -7,7 +7,7 @@ use crate::exec::{Args, Now, Value, Work, grow};
 use crate::kept::{KvRows, Rows};
 use crate::ops::{self, Norm};
 use crate::simd::{
-    self, Activations, Matmul, PackedMatrix, QuantizedRows, SharedOut, dot_f32, floats, matmul,
+    self, Activations, Grain, Matmul, PackedMatrix, QuantizedRows, SharedOut, dot_f32, floats, matmul,
 };
 use crate::weights::matrix_shape;
 use crate::{Processor, unsupported};
@@ -47,8 +47,11 @@ impl Activated {
             }
             None => x,
         };
-        if matrices.iter().any(|w| w.is_quantized()) {
-            self.quantized.quantize(p.isa, p.team, values, cols);
+        let quantized = || matrices.iter().filter(|w| w.is_quantized());
+        if quantized().next().is_some() {
+            let halves = quantized().all(|w| w.takes() == Grain::Half);
+            let grain = if halves { Grain::Half } else { Grain::Group };
+            self.quantized.quantize(p.isa, p.team, values, cols, grain);
         }
         Ok(Sides { floats: Activations::F32 { values, cols }, quantized: self.quantized.all() })
     }

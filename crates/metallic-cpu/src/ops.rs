@@ -14,16 +14,32 @@ const FEW_BEST: usize = 64;
 
 /// `(table, ids)`; zeros for a row that is not there. Returns the bytes read.
 pub(crate) fn embed(args: &Args<'_>, out: &mut [f32]) -> Result<u64, BackendError> {
-    let Value::Encoded(dtype, table) = args.value(0) else { return Err(failed("no table")) };
     let cols = args.cols(0);
-    let row_bytes = dtype.bytes_for(cols).unwrap_or(0).max(1);
+    let rows = args.words(1).iter().map(|id| *id as usize).zip(out.chunks_exact_mut(cols));
     let mut read = 0;
-    for (id, out) in args.words(1).iter().zip(out.chunks_exact_mut(cols)) {
-        match table.chunks_exact(row_bytes).nth(*id as usize) {
-            Some(row) => dequantize(dtype, row, out).map_err(failed)?,
-            None => out.fill(0.0),
+    match args.value(0) {
+        Value::Encoded(dtype, table) => {
+            let row_bytes = dtype.bytes_for(cols).unwrap_or(0).max(1);
+            for (id, out) in rows {
+                match table.chunks_exact(row_bytes).nth(id) {
+                    Some(row) => dequantize(dtype, row, out).map_err(failed)?,
+                    None => out.fill(0.0),
+                }
+                read += row_bytes as u64;
+            }
         }
-        read += row_bytes as u64;
+        // The head is this table too.
+        Value::Matrices([table]) => {
+            for (id, out) in rows {
+                if id < table.rows() {
+                    table.row(id, out);
+                } else {
+                    out.fill(0.0);
+                }
+                read += table.row_bytes() as u64;
+            }
+        }
+        Value::Matrices(_) | Value::Floats(_) | Value::Words(_) => return Err(failed("no table")),
     }
     Ok(read)
 }

@@ -12,7 +12,7 @@ use crate::exec::{Args, Input, Now, Out, Value, Work, decode, grow};
 use crate::kept::Kept;
 use crate::simd::{AlignedBytes, floats, words};
 use crate::weights::PackedWeights;
-use crate::{CpuOptions, failed, guarded, no_room};
+use crate::{CpuOptions, Processor, failed, guarded, no_room};
 
 pub(crate) struct CpuProgram {
     graph: Graph,
@@ -62,6 +62,7 @@ impl Program for CpuProgram {
         let start = Instant::now();
         let mut stats = RunStats::default();
         guarded(|| self.run_nodes(step, &mut stats))?;
+        self.weights.check()?;
         stats.bytes_read += self.work.read;
         stats.bytes_written += self.work.written;
         stats.time = start.elapsed();
@@ -107,7 +108,11 @@ impl CpuProgram {
     ) -> Result<CpuProgram, BackendError> {
         Ok(CpuProgram {
             schedule: Schedule::of(&graph),
-            weights: PackedWeights::new(&graph, &work.team, options.exact)?,
+            weights: PackedWeights::new(
+                &graph,
+                Processor { isa: work.isa, team: &work.team },
+                options.exact,
+            )?,
             kept: Kept::new(StateLayout::of(&graph, kv)?),
             arena: AlignedBytes::default(),
             work,

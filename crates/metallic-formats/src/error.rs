@@ -3,7 +3,7 @@
 use std::io;
 use std::path::Path;
 
-use metallic_core::UnknownDType;
+use metallic_core::{BytesLost, UnknownDType};
 
 /// A model file that cannot be used, and why.
 ///
@@ -15,6 +15,9 @@ pub enum FormatError {
     /// The operating system refused.
     #[error("`{file}`: cannot {action}: {reason}")]
     Io { file: String, action: &'static str, reason: io::Error },
+    /// Bytes of the file cannot be had (any more).
+    #[error(transparent)]
+    Lost(#[from] BytesLost),
     /// The first bytes belong to something else.
     #[error("`{file}` is not a {format} file: it begins with {found}, needed {needed}")]
     NotThisFormat { file: String, format: &'static str, found: String, needed: &'static str },

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use metallic_core::BackendError;
+use metallic_core::{BackendError, BytesLost};
 
 /// A failure of a GPU or of what was asked of it.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
@@ -18,6 +18,9 @@ pub enum GpuError {
         /// Bytes that may be held in all, where there is a limit.
         budget: Option<u64>,
     },
+    /// A file's weights cannot be had (any more).
+    #[error(transparent)]
+    Bytes(#[from] BytesLost),
     /// A kernel does not compile.
     #[error("kernel `{kernel}` does not compile: {message}")]
     Compile {
@@ -166,6 +169,7 @@ impl GpuError {
             GpuError::Compile { kernel, message } => {
                 BackendError::Compile { device, kernel, reason: message }
             }
+            GpuError::Bytes(lost) => BackendError::Bytes(lost),
             GpuError::Timeout { after } => BackendError::Timeout { device, after },
             error @ (GpuError::NoDevice { .. } | GpuError::Missing(_)) => {
                 BackendError::Unavailable { device, reason: error.to_string() }

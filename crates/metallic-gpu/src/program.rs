@@ -263,6 +263,7 @@ impl GpuProgram {
             stats.device_time += submission.wait(self.lowered.shared.options.timeout)?.unwrap_or_default();
         }
         let waited = Instant::now();
+        self.lowered.weights.check()?;
         self.fetch(&step.plan)?;
         stats.time = step.begun.elapsed();
         stats.host_time += waited.elapsed();

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use metallic_core::quant::dequantize;
-use metallic_core::{DType, Graph, NodeId, Op, Sizes, Weight, WeightUse};
+use metallic_core::{Bytes, DType, Graph, NodeId, Op, Sizes, Weight, WeightUse};
 
 use crate::command::Region;
 use crate::error::GpuError;
@@ -20,6 +20,8 @@ pub(crate) struct DeviceWeights {
     gpu: Arc<dyn Gpu>,
     forms: Vec<Forms>,
     memory: Vec<Allocation>,
+    /// The files that are read in place.
+    files: Vec<Bytes>,
 }
 
 #[derive(Clone, Copy, Default)]
@@ -39,7 +41,7 @@ impl DeviceWeights {
     /// Brings every weight that a node reads to the device.
     pub(crate) fn new(gpu: &Arc<dyn Gpu>, pool: &Pool, graph: &Graph) -> Result<DeviceWeights, GpuError> {
         let forms = vec![Forms::default(); graph.weights().len()];
-        let mut weights = DeviceWeights { gpu: gpu.clone(), forms, memory: Vec::new() };
+        let mut weights = DeviceWeights { gpu: gpu.clone(), forms, memory: Vec::new(), files: Vec::new() };
         let mut vectors = Vec::new();
         for node in graph.nodes() {
             for (index, input) in node.inputs.iter().enumerate() {
@@ -55,11 +57,22 @@ impl DeviceWeights {
             }
         }
         weights.vectors(pool, graph, &vectors)?;
+        graph.weights().iter().try_for_each(|weight| weight.data.check())?;
         Ok(weights)
+    }
+
+    /// Whether what was read of files was there.
+    pub(crate) fn check(&self) -> Result<(), GpuError> {
+        Ok(self.files.iter().try_for_each(Bytes::check)?)
     }
 
     /// A weight as it lies in its file, read in place where its alignment allows.
     fn raw(&mut self, pool: &Pool, weight: &Weight) -> Result<Region, GpuError> {
+        if let Some((file, _)) = weight.data.mapping()
+            && self.files.iter().all(|known| known.as_ptr() != file.as_ptr())
+        {
+            self.files.push(file);
+        }
         let memory = pool.import(WHAT, &weight.data)?;
         let memory = if memory.region().offset().is_multiple_of(alignment(weight.ty.dtype)) {
             memory
@@ -81,7 +94,9 @@ impl DeviceWeights {
         for id in ids {
             let weight = &graph.weights()[*id];
             let mut numbers = vec![0.0; weight.ty.shape.elements(Sizes::default())];
-            dequantize(weight.ty.dtype, &weight.data, &mut numbers)
+            let decoded = dequantize(weight.ty.dtype, &weight.data, &mut numbers);
+            weight.data.check()?;
+            decoded
                 .map_err(|error| GpuError::unsupported("weight", format!("`{}`: {error}", weight.name)))?;
             bytes.resize(bytes.len().next_multiple_of(ALIGN), 0);
             places.push((*id, bytes.len(), numbers.len() * 4));

@@ -270,8 +270,17 @@ pub fn total_memory() -> Option<u64> {
     Some(control_group_number("memory.max").map_or(machine, |most| most.min(machine)))
 }
 
+/// The most bytes of memory this process has had at once so far, mapped files included, where the system says so.
+pub fn peak_memory() -> Option<u64> {
+    line_of("/proc/self/status", "VmHWM:")
+}
+
 fn memory_line(name: &str) -> Option<u64> {
-    let text = std::fs::read_to_string("/proc/meminfo").ok()?;
+    line_of("/proc/meminfo", name)
+}
+
+fn line_of(file: &str, name: &str) -> Option<u64> {
+    let text = std::fs::read_to_string(file).ok()?;
     let line = text.lines().find_map(|line| line.strip_prefix(name))?;
     line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()?.checked_mul(1024)
 }
@@ -363,8 +372,9 @@ mod tests {
 
     #[cfg(target_os = "linux")]
     #[test]
-    fn linux_says_how_much_memory_is_left() {
+    fn linux_says_how_much_memory_is_left_and_how_much_was_taken() {
         let left = available_memory().unwrap();
         assert!(left > 1 << 20 && total_memory().is_some_and(|all| all >= left));
+        assert!(peak_memory().is_some_and(|bytes| bytes > 1 << 20));
     }
 }

@@ -14,7 +14,7 @@ use crate::device::{Device, OpenOptions, Providers, available_memory};
 use crate::generate::{
     Engine, EngineConfig, EngineError, Generation, Options, Request, STEP_TOKENS, blocks_at_once,
 };
-use crate::model::{FAMILIES, Model, ModelError, ModelOptions};
+use crate::model::{Access, FAMILIES, Model, ModelError, ModelOptions};
 use crate::text::{ChatTemplate, MarkGuard, ReasoningFormat, TextError, Tokenizer};
 
 /// What can go wrong between a path and an answer.
@@ -108,7 +108,7 @@ pub struct LoadOptions {
     pub open: OpenOptions,
     /// How requests share it.
     pub engine: EngineOptions,
-    /// What is loaded with the model.
+    /// How the model is read, and what is loaded with it.
     pub model: ModelOptions,
     /// A file with a chat template (Jinja) to use instead of the model's own.
     pub template: Option<PathBuf>,
@@ -123,7 +123,7 @@ metallic_core::setters!(
         template: impl Into<Option<PathBuf>>,
     }
     open { threads: usize, profile: bool, exact: bool, providers: Providers }
-    model { adapters: impl Into<Vec<AdapterOptions>>, merge_adapters: bool }
+    model { access: Access, adapters: impl Into<Vec<AdapterOptions>>, merge_adapters: bool }
     engine {
         kv_type: DType,
         context: impl Into<Option<usize>>,

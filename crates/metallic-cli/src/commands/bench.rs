@@ -97,6 +97,8 @@ fn row(args: &BenchArgs, loaded: &Loaded, (test, measured): &(Test, Measurement)
         "model": args.model.model,
         "parameters": loaded.model.parameters(),
         "weight_bytes": loaded.model.weight_bytes(),
+        "load_s": loaded.load_s,
+        "peak_memory_bytes": metallic::device::peak_memory(),
         "mean": measured.mean(),
         "median": measured.median(),
         "sd": measured.sd(),
@@ -124,8 +126,15 @@ fn per_step(measured: &Measurement, time: std::time::Duration) -> Option<f64> {
 fn table(args: &BenchArgs, loaded: &Loaded, results: &[(Test, Measurement)]) -> String {
     let bytes = term::size(loaded.model.weight_bytes());
     let mut text = format!(
-        "{}, {bytes}, on {} ({})\n\n{:16} {:>10} {:>10} {:>8}\n",
-        args.model.model, loaded.device.kind, loaded.device.name, "TEST", "MEAN t/s", "MEDIAN", "SD"
+        "{}, {bytes}, on {} ({}), loaded in {:.2} s\n\n{:16} {:>10} {:>10} {:>8}\n",
+        args.model.model,
+        loaded.device.kind,
+        loaded.device.name,
+        loaded.load_s,
+        "TEST",
+        "MEAN t/s",
+        "MEDIAN",
+        "SD"
     );
     for (test, measured) in results {
         let (mean, median, sd) = (measured.mean(), measured.median(), measured.sd());

@@ -6,6 +6,7 @@ use anyhow::Context;
 use clap::Args;
 use metallic::{
     Model,
+    model::FAMILIES,
     quantize::{Gathered, Gathering, QuantizeError, gather},
 };
 use serde_json::json;
@@ -63,7 +64,7 @@ pub(crate) fn run(args: &ImatrixArgs, ui: Ui) -> anyhow::Result<()> {
     let bytes = fs::read(&args.text).with_context(|| format!("cannot read `{}`", args.text.display()))?;
     let text = String::from_utf8_lossy(&bytes);
     let path = load::path(&args.model, ui)?;
-    let model = Model::open(&path)?;
+    let model = Model::open_with(&path, FAMILIES, &args.device.read())?;
     let tokenizer = model.tokenizer()?;
     let tokenizer =
         tokenizer.ok_or_else(|| metallic::Error::NoTokenizer { path: path.display().to_string() })?;

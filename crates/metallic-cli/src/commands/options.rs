@@ -10,6 +10,7 @@ use metallic::{
     AdapterOptions, Device, Options, Sampling,
     core::DType,
     device::{self, OpenOptions, Providers},
+    model::Access,
 };
 
 use crate::hub::DEFAULT_MODEL;
@@ -57,6 +58,10 @@ pub(crate) struct DeviceOptions {
     /// slower, larger, for comparisons
     #[arg(long)]
     pub(crate) exact: bool,
+    /// Read the model's files into memory instead of mapping them: for files that may change while they are in use, and for disks
+    /// on a network
+    #[arg(long)]
+    pub(crate) no_mmap: bool,
     /// Type of the cached keys and values
     #[arg(long, value_parser = one_of(&KV_TYPES), ignore_case = true, default_value = "f16")]
     pub(crate) kv_type: DType,
@@ -106,6 +111,11 @@ pub(crate) fn one_of<T: Copy + Send + Sync + 'static>(
 }
 
 impl DeviceOptions {
+    /// How the model's files are read.
+    pub(crate) fn read(&self) -> metallic::model::ModelOptions {
+        metallic::model::ModelOptions::default().access(if self.no_mmap { Access::Read } else { Access::Map })
+    }
+
     /// How the device is to be used.
     pub(crate) fn open(&self) -> anyhow::Result<OpenOptions> {
         let providers = Providers::new();
@@ -306,12 +316,14 @@ mod tests {
     #[test]
     fn good_values_are_taken() {
         let all = parse(
-            "-m x -t 4 --device cpu --provider sdpa=plain --kv-type q8_0 --temp 0 --top-p 0.9 --logit-bias 5=-inf --logit-bias 6=1.5 \
+            "-m x -t 4 --no-mmap --device cpu --provider sdpa=plain --kv-type q8_0 --temp 0 --top-p 0.9 --logit-bias 5=-inf --logit-bias 6=1.5 \
              --presence-penalty -0.5 -n 24 --tokens 1,2,3 -p 128,512 --seed 7",
         )
         .unwrap();
         assert_eq!((&all.model.device.device, all.model.device.kv_type), (&Device::Cpu, DType::Q8_0));
         assert_eq!(all.model.device.provider, ["sdpa=plain"]);
+        assert_eq!(all.model.device.read().access, Access::Read);
+        assert_eq!(parse("").unwrap().model.device.read().access, Access::Map);
         assert_eq!(
             parse("--device metal:1").unwrap().model.device.device,
             Device::Metal(Some("1".to_owned()))

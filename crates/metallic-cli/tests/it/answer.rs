@@ -31,6 +31,9 @@ fn a_greedy_answer_is_the_known_one_as_text_and_as_json() {
     assert!(text.contains(&format!("Once upon a time{}", ran.out.trim_end_matches('\n'))), "{}", ran.out);
     assert!(ran.err.contains("5 prompt tokens") && ran.err.contains("40 generated"), "{}", ran.err);
 
+    let read = machine.run(&[&args[..], &["--no-mmap", "Once upon a time"]].concat()).ok();
+    assert_eq!(read.out, ran.out);
+
     let ran = machine.run(&[&args[..], &["--json", "Once upon a time"]].concat()).ok();
     let answer = ran.json();
     // The prompt is the first four of those ids.

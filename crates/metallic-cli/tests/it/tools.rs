@@ -184,6 +184,10 @@ fn a_benchmark_measures_each_length_as_often_as_asked() {
     assert_eq!(names, ["pp16@d32", "pp64@d32", "tg8@d32"]);
     for row in rows {
         assert_eq!(row["samples"].as_array().unwrap().len(), 3);
+        assert!(
+            row["load_s"].as_f64().unwrap() > 0.0
+                && row["peak_memory_bytes"].is_u64() == cfg!(target_os = "linux")
+        );
         assert!(row["mean"].as_f64().unwrap() > 0.0 && row["median"].as_f64().unwrap() > 0.0, "{row}");
         assert!(row["sd"].as_f64().unwrap() >= 0.0 && row["seconds_by_op"]["attention"].as_f64().is_some());
         assert_eq!((&row["threads"], &row["device"], &row["depth"]), (&json!(2), &json!("cpu"), &json!(32)));

@@ -57,7 +57,9 @@ impl Backend for Reference {
     fn compile(&self, graph: &Graph, options: CompileOptions) -> Result<Box<dyn Program>, BackendError> {
         let graph = rewrite::with_activations(graph, options.activations)?;
         let load = |w: &crate::Weight| {
-            Value::load(w.ty.dtype, &w.data).map_err(|error| failed(format!("`{}`: {error}", w.name)))
+            let value = Value::load(w.ty.dtype, &w.data);
+            w.data.check()?;
+            value.map_err(|error| failed(format!("`{}`: {error}", w.name)))
         };
         let weights = graph.weights().iter().map(load).collect::<Result<Vec<_>, _>>()?;
         Ok(Box::new(Interpreter {

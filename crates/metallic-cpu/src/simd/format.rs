@@ -2,7 +2,9 @@
 
 use super::lanes::Lanes;
 
-use metallic_core::quant;
+use std::marker::PhantomData;
+
+use metallic_core::{DType, quant};
 
 const fn table(levels: &[i8; 16], offset: i16) -> [u8; 16] {
     let (mut table, mut i) = ([0; 16], 0);
@@ -16,6 +18,8 @@ const fn table(levels: &[i8; 16], offset: i16) -> [u8; 16] {
 /// One packed integer format. A group is 32 consecutive k of 16 rows; its values are
 /// `scale * (q - OFFSET) + min`, with one or two scales a row.
 pub(super) trait Format {
+    /// The type in files.
+    const DTYPE: DType;
     /// Bits of an unsigned value `q`: 4, 5, 6 or 8. A group takes `BITS * 64` bytes.
     const BITS: usize;
     /// Subtracted from `q`.
@@ -30,6 +34,11 @@ pub(super) trait Format {
     const TABLE: Option<[u8; 16]>;
     /// Whether a scale is the upper half of an f32 rather than an `f16`.
     const BRAIN: bool;
+    /// Whether activations may have a scale for each half of a group, though the weights have one for both.
+    const FINE: bool = false;
+
+    /// Whether the halves of a group are summed apart.
+    const SPLIT: bool = Self::FINE || Self::HALVES == 2;
 
     /// Bytes of values in a group of 16 rows.
     const GROUP_BYTES: usize = Self::BITS * 64;
@@ -53,6 +62,7 @@ macro_rules! formats {
         $(
             pub(super) struct $name;
             impl Format for $name {
+                const DTYPE: DType = DType::$name;
                 const BITS: usize = $bits;
                 const OFFSET: i16 = $offset;
                 const SUPER: bool = $sup;
@@ -79,6 +89,21 @@ formats! {
     IQ4NL: 4 bits, offset 128, super false, min false, halves 1, levels IQ4_LEVELS;
     IQ4XS: 4 bits, offset 128, super true, min false, halves 1, levels IQ4_LEVELS;
     MXFP4: 4 bits, offset 12, super false, min false, halves 1, levels MXFP4_LEVELS, brain true;
+}
+
+/// The same format for finer activations.
+pub(super) struct Fine<Q>(PhantomData<Q>);
+
+impl<Q: Format> Format for Fine<Q> {
+    const DTYPE: DType = Q::DTYPE;
+    const BITS: usize = Q::BITS;
+    const OFFSET: i16 = Q::OFFSET;
+    const SUPER: bool = Q::SUPER;
+    const MIN: bool = Q::MIN;
+    const HALVES: usize = Q::HALVES;
+    const TABLE: Option<[u8; 16]> = Q::TABLE;
+    const BRAIN: bool = Q::BRAIN;
+    const FINE: bool = true;
 }
 
 /// `$body` with `$q` the [`Format`] of a quantised type; `$other` for the rest.

@@ -2,8 +2,8 @@
 
 use metallic_core::DType;
 
-use super::activations::{Activations, GROUP, QGroup};
-use super::format::{BF16, Element, F16, F32, Format, with_format};
+use super::activations::{Activations, GROUP, Grain, QGroup};
+use super::format::{BF16, Element, F16, F32, Fine, Format, with_format};
 use super::isa::{Isa, compile};
 #[cfg(target_arch = "x86_64")]
 use super::lanes::{Avx2, Avx512};
@@ -58,27 +58,35 @@ macro_rules! float {
     }};
 }
 
-/// A kernel chosen for an instruction set and a type.
+macro_rules! int {
+    ($isa:expr, $format:ty) => {{
+        compile!(int_body::<$format>(w: &IntTile<'_>, x: &[QGroup], count: usize, y: &mut Block));
+        chosen!($isa, Int, INT_BLOCK)
+    }};
+}
+
+/// A kernel chosen for an instruction set and a matrix.
 #[derive(Clone, Copy)]
 pub(super) struct Kernel {
     dtype: DType,
+    grain: Grain,
     body: Body,
     block: usize,
 }
 
 impl Kernel {
-    /// The kernel for weights of `dtype`, a float or quantised type.
-    pub(super) fn of(isa: Isa, dtype: DType) -> Kernel {
+    /// The kernel for the type of a matrix and for the activations it takes.
+    pub(super) fn of(isa: Isa, w: &PackedMatrix) -> Kernel {
+        let (dtype, grain) = (w.dtype(), w.takes());
         let (body, block) = with_format!(dtype, |Q| {
-            compile!(int_body::<Q>(w: &IntTile<'_>, x: &[QGroup], count: usize, y: &mut Block));
-            chosen!(isa, Int, INT_BLOCK)
+            if grain == Grain::Half && Q::HALVES == 1 { int!(isa, Fine<Q>) } else { int!(isa, Q) }
         }, else match dtype {
             DType::F16 => float!(isa, F16),
             DType::BF16 => float!(isa, BF16),
             // Packing refuses integers.
             _ => float!(isa, F32),
         });
-        Kernel { dtype, body, block }
+        Kernel { dtype, grain, body, block }
     }
 
     /// How many of `left` tokens (at least 1) one call takes.
@@ -101,11 +109,11 @@ impl Kernel {
         (token, count): (usize, usize),
         y: &mut Block,
     ) {
-        assert!(w.dtype() == self.dtype && w.cols() == x.cols());
+        assert!(w.dtype() == self.dtype && w.takes() == self.grain && w.cols() == x.cols());
         assert!((1..=self.block).contains(&count) && token + count <= x.rows());
         let values = w.values.tile(tile);
         match (self.body, x) {
-            (Body::Int(body), Activations::Q8 { groups: x, cols }) => {
+            (Body::Int(body), Activations::Q8 { groups: x, cols, .. }) => {
                 let groups = cols / GROUP;
                 let x = &x[token * groups..(token + count) * groups];
                 let tile = IntTile { values, scales: w.scales.tile(tile), groups };
@@ -164,13 +172,31 @@ unsafe fn int_block<L: Lanes, Q: Format, const T: usize>(w: &IntTile<'_>, x: &[Q
                     }
                 }
                 let dots = L::dot::<Q, T>(values, &rows);
+                if Q::FINE {
+                    let scale =
+                        if Q::SUPER { L::mul(d, L::load_i8(scales.add(Q::SUBS_AT + 16 * g))) } else { d };
+                    for t in 0..T {
+                        let [first, second] = (*rows[t]).scales;
+                        let half = L::mul(L::to_float(dots[t][0]), L::splat(first));
+                        let both = L::fma(L::to_float(dots[t][1]), L::splat(second), half);
+                        total[t] = L::fma(both, scale, total[t]);
+                    }
+                    if L::leaves_offset::<Q>() {
+                        let offset = L::mul(scale, L::splat(f32::from(-Q::OFFSET)));
+                        for t in 0..T {
+                            total[t] = L::fma(offset, L::splat((*rows[t]).scaled_sum), total[t]);
+                        }
+                    }
+                }
                 for h in 0..Q::HALVES {
                     let sub = 16 * (g * Q::HALVES + h);
                     let scale =
                         if Q::SUPER { L::mul(d, L::load_i8(scales.add(Q::SUBS_AT + sub))) } else { d };
-                    for t in 0..T {
-                        let product = L::mul(L::to_float(dots[t][h]), scale);
-                        total[t] = L::fma(product, L::splat((*rows[t]).scale), total[t]);
+                    if !Q::FINE {
+                        for t in 0..T {
+                            let product = L::mul(L::to_float(dots[t][h]), scale);
+                            total[t] = L::fma(product, L::splat((*rows[t]).scales[h]), total[t]);
+                        }
                     }
                     if Q::MIN {
                         let min = if Q::SUPER {
@@ -182,7 +208,7 @@ unsafe fn int_block<L: Lanes, Q: Format, const T: usize>(w: &IntTile<'_>, x: &[Q
                             let sum = if Q::HALVES == 1 {
                                 (*rows[t]).scaled_sum
                             } else {
-                                (*rows[t]).scale * f32::from((*rows[t]).sums[h])
+                                (*rows[t]).scales[h] * f32::from((*rows[t]).sums[h])
                             };
                             total[t] = L::fma(min, L::splat(sum), total[t]);
                         }

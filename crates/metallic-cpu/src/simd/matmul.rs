@@ -5,7 +5,7 @@
 
 use std::marker::PhantomData;
 
-use super::activations::Activations;
+use super::activations::{Activations, Grain};
 use super::isa::Isa;
 use super::kernels::{Block, Kernel, MAX_BLOCK};
 use super::math;
@@ -112,6 +112,13 @@ impl Matmul<'_> {
         }
         assert_eq!(self.x.cols(), w.cols(), "activations for {w:?}");
         assert_eq!(matches!(self.x, Activations::Q8 { .. }), w.is_quantized(), "activations for {w:?}");
+        if let Activations::Q8 { grain: Grain::Half, .. } = self.x {
+            let all = match self.weights {
+                Factors::Plain(w) => [w; 2],
+                Factors::Gated { gate, up, .. } => [gate, up],
+            };
+            assert!(all.iter().all(|w| w.takes() == Grain::Half), "activations of halves for {all:?}");
+        }
         if let Activations::F32 { values, cols } = self.x {
             assert_eq!(values.len(), tokens * cols, "activations that do not fill rows");
         }
@@ -194,7 +201,7 @@ pub fn matmul(isa: Isa, team: &Team, products: &mut [Matmul<'_>]) {
 unsafe fn compute(isa: Isa, product: &Matmul<'_>, part: Part) {
     let first = product.weights.first();
     let rows = first.rows();
-    let kernel = Kernel::of(isa, first.dtype());
+    let kernel = Kernel::of(isa, first);
     for tile in part.tiles.0..part.tiles.1 {
         let mut token = part.tokens.0;
         while token < part.tokens.1 {
@@ -205,7 +212,7 @@ unsafe fn compute(isa: Isa, product: &Matmul<'_>, part: Part) {
                 Factors::Gated { gate, up, act } => {
                     let mut g: Block = [[0.0; TILE]; MAX_BLOCK];
                     kernel.run(gate, tile, &product.x, (token, count), &mut g);
-                    Kernel::of(isa, up.dtype()).run(up, tile, &product.x, (token, count), &mut y);
+                    Kernel::of(isa, up).run(up, tile, &product.x, (token, count), &mut y);
                     math::gated(isa, act, g[..count].as_flattened(), y[..count].as_flattened_mut());
                 }
             }

@@ -23,7 +23,7 @@ mod team;
 #[cfg(test)]
 mod tests;
 
-pub use activations::{Activations, GROUP, QGroup, QuantizedRows};
+pub use activations::{Activations, GROUP, Grain, QGroup, QuantizedRows};
 pub use attend::{KvBlock, Seen, Tile, TileShape};
 pub use isa::Isa;
 pub use kv::{KvType, store_key, store_value};

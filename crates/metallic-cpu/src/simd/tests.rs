@@ -56,9 +56,9 @@ impl Random {
 
 /// A value as the kernels see it.
 fn value(rows: &QuantizedRows, row: usize, col: usize) -> f32 {
-    let Activations::Q8 { groups, cols } = rows.all() else { return f32::NAN };
+    let Activations::Q8 { groups, cols, .. } = rows.all() else { return f32::NAN };
     let group = &groups[row * (cols / GROUP) + col / GROUP];
-    group.scale * f32::from(group.values[col % GROUP])
+    group.scales[col % GROUP / 16] * f32::from(group.values[col % GROUP])
 }
 
 fn weight_types() -> impl Iterator<Item = DType> {
@@ -78,6 +78,8 @@ fn team(threads: usize) -> Team {
     Team::new(threads).expect("threads for a test")
 }
 
+const GRAINS: [Grain; 2] = [Grain::Group, Grain::Half];
+
 struct Case {
     matrix: PackedMatrix,
     /// Dequantised, `[rows, cols]`.
@@ -96,9 +98,20 @@ impl Case {
         let x = random.floats(tokens * cols);
         let mut quantized = QuantizedRows::default();
         if dtype.is_quantized() {
-            quantized.quantize(Isa::Portable, &team(1), &x, cols);
+            quantized.quantize(Isa::Portable, &team(1), &x, cols, Grain::Group);
         }
         Case { matrix, dense, x, quantized }
+    }
+
+    /// With activations of this grain.
+    fn with(mut self, grain: Grain) -> Case {
+        if grain == Grain::Half {
+            self.matrix.take_halves();
+        }
+        if self.matrix.is_quantized() {
+            self.quantized.quantize(Isa::Portable, &team(1), &self.x, self.matrix.cols(), grain);
+        }
+        self
     }
 
     fn activations(&self) -> Activations<'_> {
@@ -160,13 +173,16 @@ fn packed_rows_are_the_rows_of_the_file_bit_for_bit() {
 fn products_match_f64_for_every_type_shape_and_instruction_set() {
     for dtype in weight_types() {
         for shape in shapes(dtype) {
-            let case = Case::new(dtype, shape, 19, 2);
-            for isa in Isa::available() {
+            for (isa, grain) in Isa::available().flat_map(|isa| GRAINS.map(|grain| (isa, grain))) {
+                let case = Case::new(dtype, shape, 19, 2).with(grain);
                 let out = case.run(isa, 2);
                 for (i, y) in out.iter().enumerate() {
                     let (expected, size) = case.expected(i / shape.0, i % shape.0);
                     let error = (f64::from(*y) - expected).abs();
-                    assert!(error <= 2e-6 * size, "{dtype} {shape:?} {isa:?} at {i}: {y} for {expected}");
+                    assert!(
+                        error <= 2e-6 * size,
+                        "{dtype} {shape:?} {isa:?} {grain:?} at {i}: {y} for {expected}"
+                    );
                 }
             }
         }
@@ -178,8 +194,8 @@ fn a_token_gives_the_same_bits_alone_in_a_batch_and_with_any_number_of_threads()
     for dtype in weight_types() {
         let cols = if dtype.is_float() { 333 } else { 768 };
         let shape = (83, cols);
-        let batch = Case::new(dtype, shape, 29, 3);
-        for isa in Isa::available() {
+        for (isa, grain) in Isa::available().flat_map(|isa| GRAINS.map(|grain| (isa, grain))) {
+            let batch = Case::new(dtype, shape, 29, 3).with(grain);
             let together = batch.run(isa, 1);
             for threads in [2, 3] {
                 assert_eq!(together, batch.run(isa, threads), "{dtype} {isa:?} {threads} threads");
@@ -187,9 +203,7 @@ fn a_token_gives_the_same_bits_alone_in_a_batch_and_with_any_number_of_threads()
             for token in [0, 7, 8, 15, 16, 23, 27, 28] {
                 let mut alone = Case::new(dtype, shape, 29, 3);
                 alone.x = batch.x[token * cols..][..cols].to_vec();
-                if dtype.is_quantized() {
-                    alone.quantized.quantize(Isa::Portable, &team(1), &alone.x, cols);
-                }
+                let alone = alone.with(grain);
                 assert_eq!(alone.run(isa, 2), together[token * 83..][..83], "{dtype} {isa:?} token {token}");
             }
         }
@@ -209,7 +223,7 @@ fn bias_residual_strides_and_gates_are_applied_where_they_belong() {
                 let mut same_x = Case::new(dtype, shape, 11, 5);
                 same_x.x.clone_from(&gate.x);
                 if dtype.is_quantized() {
-                    same_x.quantized.quantize(Isa::Portable, &team(1), &gate.x, 64);
+                    same_x.quantized.quantize(Isa::Portable, &team(1), &gate.x, 64, Grain::Group);
                 }
                 same_x.run(isa, 1)
             });
@@ -253,7 +267,7 @@ fn quantised_rows_are_close_the_same_on_every_instruction_set_and_carry_nan() {
     let mut rows = QuantizedRows::default();
     let mut first: Option<Vec<u32>> = None;
     for isa in Isa::available() {
-        rows.quantize(isa, &team(2), &x, 96);
+        rows.quantize(isa, &team(2), &x, 96, Grain::Group);
         assert_eq!((rows.all().rows(), rows.all().cols()), (40 * 17, 96));
         let values: Vec<f32> = (0..x.len()).map(|i| value(&rows, i / 96, i % 96)).collect();
         for (i, (value, x)) in values.iter().zip(&x).enumerate() {
@@ -267,7 +281,7 @@ fn quantised_rows_are_close_the_same_on_every_instruction_set_and_carry_nan() {
     }
     let mut case = Case::new(DType::Q4_0, (20, 96), 2, 8);
     case.x[96 + 50] = f32::NAN;
-    case.quantized.quantize(Isa::detect(), &team(1), &case.x, 96);
+    case.quantized.quantize(Isa::detect(), &team(1), &case.x, 96, Grain::Group);
     for isa in Isa::available() {
         let out = case.run(isa, 1);
         assert!(out[..20].iter().all(|y| y.is_finite()) && out[20..].iter().all(|y| y.is_nan()), "{isa:?}");
@@ -356,4 +370,29 @@ fn exponentials_are_accurate_over_their_range_and_keep_the_specials() {
         gated(isa, Gate::GeluTanh, &[1.0], &mut gelu);
         assert!((gelu[0] - 0.841_192).abs() < 1e-6);
     }
+}
+
+#[test]
+fn a_value_far_above_the_others_costs_only_its_own_half_precision() {
+    let mut x = Random(9).floats(64);
+    x[3] = 1000.0;
+    let mut rows = QuantizedRows::default();
+    for isa in Isa::available() {
+        let error = |rows: &QuantizedRows, from: usize| {
+            let errors = (from..from + 16).map(|i| (value(rows, 0, i) - x[i]).abs());
+            errors.fold(0.0, f32::max)
+        };
+        rows.quantize(isa, &team(1), &x, 64, Grain::Group);
+        assert!(error(&rows, 16) > 0.1 && error(&rows, 32) < 0.005, "{isa:?}");
+        rows.quantize(isa, &team(1), &x, 64, Grain::Half);
+        assert!(error(&rows, 0) > 0.1 && error(&rows, 16) < 0.005 && error(&rows, 32) < 0.005, "{isa:?}");
+    }
+}
+
+#[test]
+#[should_panic(expected = "activations of halves")]
+fn halves_are_refused_by_a_matrix_that_takes_groups() {
+    let mut case = Case::new(DType::Q8_0, (16, 32), 1, 10).with(Grain::Half);
+    case.matrix = Case::new(DType::Q8_0, (16, 32), 1, 10).matrix;
+    case.run(Isa::Portable, 1);
 }

@@ -11,8 +11,8 @@ use std::path::Path;
 
 use metallic_core::Bytes;
 
+use crate::contents::{Access, Contents};
 use crate::error::shown;
-use crate::map::map;
 use crate::{FormatError, Metadata, Tensor};
 
 pub use write::{GgufStream, GgufWriter, TensorSpec};
@@ -44,7 +44,12 @@ pub struct Gguf {
 impl Gguf {
     /// Maps and checks the file at `path`; of a model split into several (`x-00001-of-00003.gguf`), all of them.
     pub fn open(path: &Path) -> Result<Gguf, FormatError> {
-        let open = |path: &Path| Gguf::parse(&path.display().to_string(), map(path)?);
+        Gguf::open_with(path, Access::Map)
+    }
+
+    /// The same, with its bytes had in this way.
+    pub fn open_with(path: &Path, access: Access) -> Result<Gguf, FormatError> {
+        let open = |path: &Path| read::parse(&path.display().to_string(), &Contents::open(path, access)?);
         let mut first = open(path)?;
         let count = first.metadata.opt_usize(SPLIT_COUNT)?.unwrap_or(1);
         if count <= 1 {
@@ -81,9 +86,8 @@ impl Gguf {
     }
 
     /// Checks `bytes`, the contents of the file called `file_name` in errors.
-    #[allow(clippy::needless_pass_by_value, reason = "a handle, which callers make on the spot")]
     pub fn parse(file_name: &str, bytes: Bytes) -> Result<Gguf, FormatError> {
-        read::parse(file_name, &bytes)
+        read::parse(file_name, &Contents::Whole(bytes))
     }
 
     /// Every tensor, in the order of the file.

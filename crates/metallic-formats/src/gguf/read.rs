@@ -6,6 +6,7 @@ use metallic_core::{Bytes, DType};
 
 use super::cursor::Cursor;
 use super::{Gguf, MAGIC, MAX_DIMS, MAX_KEY_LEN, alignment, value};
+use crate::contents::Contents;
 use crate::error::shown;
 use crate::tensor::byte_len;
 use crate::{FormatError, Metadata, Tensor, Value};
@@ -25,8 +26,29 @@ struct Info {
     offset: usize,
 }
 
-pub(super) fn parse(file: &str, bytes: &Bytes) -> Result<Gguf, FormatError> {
-    let mut cursor = Cursor::new(file, bytes);
+/// Bytes that are read at first of a file that is not mapped: more than most headers, which a vocabulary makes long.
+const HEAD: usize = 16 << 20;
+
+pub(super) fn parse(file: &str, contents: &Contents) -> Result<Gguf, FormatError> {
+    let mut head = HEAD;
+    loop {
+        let found = parse_head(file, contents, &contents.head(head)?);
+        match found {
+            // Perhaps it goes on behind what was read.
+            Err(FormatError::Truncated { .. } | FormatError::Header { .. })
+                if matches!(contents, Contents::File(_)) && head < contents.len() =>
+            {
+                head = head.saturating_mul(4);
+            }
+            // What is lost of a file is the reason for all else.
+            found => return contents.check().and(found),
+        }
+    }
+}
+
+/// Reads what stands before the tensors from `head`, the first bytes of the file.
+fn parse_head(file: &str, contents: &Contents, head: &Bytes) -> Result<Gguf, FormatError> {
+    let mut cursor = Cursor::new(file, head);
     let version = version(&mut cursor)?;
     let tensor_count = cursor.count(LEAST_INFO, &"the tensor count")?;
     let key_count = cursor.count(LEAST_ENTRY, &"the metadata count")?;
@@ -54,7 +76,10 @@ pub(super) fn parse(file: &str, bytes: &Bytes) -> Result<Gguf, FormatError> {
 
     // Cannot overflow: a position in memory plus at most 1 MiB, of which the sum is checked below.
     let start = cursor.pos().next_multiple_of(alignment);
-    let tensors = infos.into_iter().map(|info| place(file, bytes, start, info)).collect::<Result<_, _>>()?;
+    let place = |info| place(file, contents, start, info);
+    let tensors = infos.into_iter().map(place).collect::<Result<_, _>>()?;
+    // Everything in it was copied.
+    head.release(0..cursor.pos());
     Ok(Gguf { metadata, version, alignment, tensors, index })
 }
 
@@ -159,15 +184,15 @@ fn check_overlap(file: &str, infos: &[Info]) -> Result<(), FormatError> {
 }
 
 /// The tensor with its window into the data section, which begins at `start`.
-fn place(file: &str, bytes: &Bytes, start: usize, info: Info) -> Result<Tensor, FormatError> {
+fn place(file: &str, contents: &Contents, start: usize, info: Info) -> Result<Tensor, FormatError> {
     let Info { name, dtype, shape, byte_len, offset } = info;
     let range = start.checked_add(offset).and_then(|begin| Some(begin..begin.checked_add(byte_len)?));
-    let Some(data) = range.and_then(|range| bytes.slice(range)) else {
+    let Some(data) = range.and_then(|range| contents.window(range)) else {
         return Err(FormatError::Truncated {
             file: file.into(),
             what: format!("the data of tensor `{}` at offset {offset}", shown(&name)),
             needed: byte_len as u64,
-            left: (bytes.len() as u64).saturating_sub(start as u64).saturating_sub(offset as u64),
+            left: (contents.len() as u64).saturating_sub(start as u64).saturating_sub(offset as u64),
         });
     };
     Ok(Tensor { name, dtype, shape, data })

@@ -9,8 +9,8 @@ use std::path::Path;
 use metallic_core::{Bytes, DType};
 
 use self::header::{Entry, Header, Index};
+use crate::contents::{Access, Contents};
 use crate::error::shown;
-use crate::map::map;
 use crate::tensor::byte_len;
 use crate::{FormatError, Metadata, Tensor};
 
@@ -36,30 +36,32 @@ impl SafeTensors {
     /// Maps and checks a file, an index file, or what a folder holds: `model.safetensors`, or else
     /// `model.safetensors.index.json` with the files it names.
     pub fn open(path: &Path) -> Result<SafeTensors, FormatError> {
+        SafeTensors::open_with(path, Access::Map)
+    }
+
+    /// The same, with its bytes had in this way.
+    pub fn open_with(path: &Path, access: Access) -> Result<SafeTensors, FormatError> {
         if path.is_dir() {
             let (single, index) = (path.join(SINGLE), path.join(INDEX));
             // A link to a missing file counts as there, so that the error names it.
             if single.symlink_metadata().is_ok() {
-                return SafeTensors::open_file(&single);
+                return SafeTensors::open_file(&single, access);
             }
             if index.symlink_metadata().is_ok() {
-                return SafeTensors::open_index(&index);
+                return SafeTensors::open_index(&index, access);
             }
             let needed = format!("`{SINGLE}` or `{INDEX}` in this folder");
             return Err(FormatError::header(&path.display().to_string(), "the model file", "absent", needed));
         }
         if path.to_string_lossy().ends_with(".index.json") {
-            return SafeTensors::open_index(path);
+            return SafeTensors::open_index(path, access);
         }
-        SafeTensors::open_file(path)
+        SafeTensors::open_file(path, access)
     }
 
     /// Checks `bytes`, the contents of the file called `file_name` in errors.
-    #[allow(clippy::needless_pass_by_value, reason = "a handle, which callers make on the spot")]
     pub fn parse(file_name: &str, bytes: Bytes) -> Result<SafeTensors, FormatError> {
-        let mut model = SafeTensors::empty(file_name);
-        model.add_file(file_name, &bytes)?;
-        Ok(model)
+        SafeTensors::of(file_name, &Contents::Whole(bytes))
     }
 
     /// Every tensor: by place in the file, file by file.
@@ -89,21 +91,27 @@ impl SafeTensors {
         SafeTensors { metadata: Metadata::empty(file), tensors: Vec::new(), index: HashMap::new() }
     }
 
-    fn open_file(path: &Path) -> Result<SafeTensors, FormatError> {
-        SafeTensors::parse(&path.display().to_string(), map(path)?)
+    fn of(file: &str, contents: &Contents) -> Result<SafeTensors, FormatError> {
+        let mut model = SafeTensors::empty(file);
+        model.add_file(file, contents)?;
+        Ok(model)
     }
 
-    fn open_index(path: &Path) -> Result<SafeTensors, FormatError> {
+    fn open_file(path: &Path, access: Access) -> Result<SafeTensors, FormatError> {
+        SafeTensors::of(&path.display().to_string(), &Contents::open(path, access)?)
+    }
+
+    fn open_index(path: &Path, access: Access) -> Result<SafeTensors, FormatError> {
         let file = path.display().to_string();
-        let text = map(path)?;
-        let index: Index = header::parse(&file, "the index", &text)?;
+        let contents = Contents::open(path, access)?;
+        let index: Index = header::parse(&file, "the index", &contents.head(contents.len())?)?;
 
         let mut model = SafeTensors::empty(&file);
         let shards: BTreeSet<&str> = index.files.iter().map(|(_, shard)| shard.as_str()).collect();
         for shard in shards {
             check_shard_name(&file, shard)?;
             let path = path.with_file_name(shard);
-            model.add_file(&path.display().to_string(), &map(&path)?)?;
+            model.add_file(&path.display().to_string(), &Contents::open(&path, access)?)?;
         }
         match index.files.iter().find(|(name, _)| model.tensor(name).is_none()) {
             None => Ok(model),
@@ -114,12 +122,16 @@ impl SafeTensors {
         }
     }
 
-    fn add_file(&mut self, file: &str, bytes: &Bytes) -> Result<(), FormatError> {
-        let (header, data) = split(file, bytes)?;
+    fn add_file(&mut self, file: &str, contents: &Contents) -> Result<(), FormatError> {
+        let split = split(file, contents);
+        // What is lost of a file is the reason for all else.
+        contents.check()?;
+        let (header, start) = split?;
+        let data = Data { contents, start };
         for (key, value) in header.metadata {
             self.metadata.insert(key, value);
         }
-        for tensor in place(file, &data, header.tensors)? {
+        for tensor in place(file, data, header.tensors)? {
             if self.index.insert(tensor.name.clone(), self.tensors.len()).is_some() {
                 return Err(FormatError::duplicate(file, "tensor", &tensor.name));
             }
@@ -145,39 +157,60 @@ fn check_shard_name(index: &str, shard: &str) -> Result<(), FormatError> {
     Err(FormatError::header(index, "a file name", found, "the plain name of a file in the same folder"))
 }
 
-/// The header and the data behind it.
-fn split(file: &str, bytes: &Bytes) -> Result<(Header, Bytes), FormatError> {
+/// What lies behind the header.
+#[derive(Clone, Copy)]
+struct Data<'a> {
+    contents: &'a Contents,
+    /// Where it begins; inside the file.
+    start: usize,
+}
+
+impl Data<'_> {
+    fn len(&self) -> usize {
+        self.contents.len() - self.start
+    }
+
+    fn window(&self, begin: usize, end: usize) -> Option<Bytes> {
+        self.contents.window(self.start.checked_add(begin)?..self.start.checked_add(end)?)
+    }
+}
+
+/// The header, and where the data behind it begins.
+fn split(file: &str, contents: &Contents) -> Result<(Header, usize), FormatError> {
     let truncated = |what: &str, needed: u64, left: usize| FormatError::Truncated {
         file: file.into(),
         what: what.into(),
         needed,
         left: left as u64,
     };
+    let bytes = contents.head(8)?;
     if bytes.starts_with(b"GGUF") {
         let (found, needed) = ("`GGUF`".into(), "the length of a JSON header");
         return Err(FormatError::NotThisFormat { file: file.into(), format: "safetensors", found, needed });
     }
     let len = bytes.first_chunk().ok_or_else(|| truncated("the header length", 8, bytes.len()))?;
     let len = u64::from_le_bytes(*len);
-    let end = usize::try_from(len).ok().and_then(|len| len.checked_add(8));
-    let left = bytes.len() - 8;
-    let text = end.and_then(|end| bytes.get(8..end)).ok_or_else(|| truncated("the header", len, left))?;
-    let data = bytes.slice(8 + text.len()..bytes.len()).ok_or_else(|| truncated("the header", len, left))?;
+    let left = contents.len() - 8;
+    let end =
+        usize::try_from(len).ok().and_then(|len| len.checked_add(8)).filter(|end| *end <= contents.len());
+    let end = end.ok_or_else(|| truncated("the header", len, left))?;
+    let bytes = contents.head(end)?;
+    let text = bytes.get(8..end).ok_or_else(|| truncated("the header", len, left))?;
 
     let text = str::from_utf8(text).map_err(|error| {
         let found = format!("not UTF-8 at its byte {}", error.valid_up_to());
         FormatError::header(file, "the header", found, "JSON in UTF-8")
     })?;
-    Ok((header::parse(file, "the header", text.as_bytes())?, data))
+    Ok((header::parse(file, "the header", text.as_bytes())?, end))
 }
 
-/// Tensors with their windows into `data`, by place. As the format demands they cover it without overlap,
+/// Tensors with their windows into the data, by place. As the format demands they cover it without overlap,
 /// hole or rest, so a tensor cannot be read with another's bytes.
-fn place(file: &str, data: &Bytes, entries: Vec<(String, Entry)>) -> Result<Vec<Tensor>, FormatError> {
+fn place(file: &str, all: Data<'_>, entries: Vec<(String, Entry)>) -> Result<Vec<Tensor>, FormatError> {
     let mut tensors = Vec::with_capacity(entries.len());
     for (name, entry) in entries {
         let begin = entry.offsets.0;
-        tensors.push((begin, tensor(file, data, name, entry)?));
+        tensors.push((begin, tensor(file, all, name, entry)?));
     }
     tensors.sort_by_key(|(begin, tensor)| (*begin, tensor.data.len()));
 
@@ -189,14 +222,14 @@ fn place(file: &str, data: &Bytes, entries: Vec<(String, Entry)>) -> Result<Vec<
         }
         covered += data.len();
     }
-    if covered != data.len() {
-        let (found, needed) = (format!("{} bytes", data.len()), "bytes, where the last tensor ends");
+    if covered != all.len() {
+        let (found, needed) = (format!("{} bytes", all.len()), "bytes, where the last tensor ends");
         return Err(FormatError::header(file, "the data", found, format!("{covered} {needed}")));
     }
     Ok(tensors.into_iter().map(|(_, tensor)| tensor).collect())
 }
 
-fn tensor(file: &str, data: &Bytes, name: String, entry: Entry) -> Result<Tensor, FormatError> {
+fn tensor(file: &str, data: Data<'_>, name: String, entry: Entry) -> Result<Tensor, FormatError> {
     let Entry { dtype, shape, offsets: (begin, end) } = entry;
     let fail =
         |what, found: String, needed: String| Err(FormatError::tensor(file, &name, what, found, needed));
@@ -219,7 +252,7 @@ fn tensor(file: &str, data: &Bytes, name: String, entry: Entry) -> Result<Tensor
             format!("{len} bytes for {dtype} {}", shown(&format!("{shape:?}"))),
         );
     }
-    match data.slice(begin..end) {
+    match data.window(begin, end) {
         Some(data) => Ok(Tensor { name, dtype, shape, data }),
         None => fail("data_offsets", found, format!("an end within the {} bytes of data", data.len())),
     }

@@ -4,3 +4,4 @@ mod bad;
 mod gguf;
 mod mutations;
 mod safetensors;
+mod truncated;

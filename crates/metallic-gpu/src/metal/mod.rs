@@ -180,7 +180,8 @@ impl Gpu for Metal {
         };
         let copy = || {
             let copy = self.memory.allocate(bytes.len(), Storage::Shared)?;
-            copy.write(BufferId(0), 0, bytes)?;
+            let mut buffer = Vec::new();
+            copy.write(BufferId(0), 0, bytes.read(0..bytes.len(), &mut buffer)?)?;
             let buffer = lock(&self.objects).add_buffer(copy, None);
             Ok(Imported { buffer, offset: 0, copied: bytes.len() })
         };

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use metallic_core::Bytes;
+use metallic_core::{ByteSource, Bytes};
 
 use super::*;
 use crate::command::{Access, Command, Dispatch, Region};
@@ -132,8 +132,8 @@ fn mapped_pages_are_read_in_place_and_shared() {
 
 struct Window(Vec<u8>, usize, usize);
 
-impl AsRef<[u8]> for Window {
-    fn as_ref(&self) -> &[u8] {
+impl ByteSource for Window {
+    fn bytes(&self) -> &[u8] {
         &self.0[self.1..self.1 + self.2]
     }
 }

@@ -36,7 +36,8 @@ use metallic_core::{
     Backend, BackendError, CompileOptions, DType, Graph, GraphBuilder, Program, Schedule, Sizes, StateLayout,
     Var, rewrite,
 };
-use metallic_formats::{Gguf, Metadata, SafeTensors, Tensor};
+pub use metallic_formats::Access;
+use metallic_formats::{FormatError, Gguf, Metadata, SafeTensors, Tensor};
 use serde_json::{Map, Value};
 
 pub use config::Config;
@@ -220,10 +221,12 @@ pub struct Model {
     adapters: Vec<AdapterShare>,
 }
 
-/// What is loaded with a model.
+/// How a model is read, and what is loaded with it.
 #[derive(Clone, Debug, Default, PartialEq)]
 #[non_exhaustive]
 pub struct ModelOptions {
+    /// How the bytes of its files are had.
+    pub access: Access,
     /// Adapters of its matrices.
     pub adapters: Vec<AdapterOptions>,
     /// Adds them to the matrices, each as much as its scale says, instead of computing them beside for each request.
@@ -232,7 +235,12 @@ pub struct ModelOptions {
     pub context: Option<usize>,
 }
 
-metallic_core::setters!(ModelOptions { adapters: impl Into<Vec<AdapterOptions>>, merge_adapters: bool, context: impl Into<Option<usize>> });
+metallic_core::setters!(ModelOptions {
+    access: Access,
+    adapters: impl Into<Vec<AdapterOptions>>,
+    merge_adapters: bool,
+    context: impl Into<Option<usize>>,
+});
 
 /// Bytes a model needs to run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
@@ -280,13 +288,13 @@ impl Model {
             let meta = Meta::of_text(&file, &config, families)?.for_context(options.context);
             let decoder = Family::decoder(families, &meta)?;
             let packing = Packing::read(&Meta::json(&file, &config)?)?;
-            let source = Source::Folder(SafeTensors::open(path)?);
+            let source = Source::Folder(SafeTensors::open_with(path, options.access)?);
             return Model::build(path, source, decoder.as_ref(), packing, options);
         }
         if path.extension().is_some_and(|e| e == "safetensors") {
             return Err(not("a safetensors file alone has no configuration; give its folder"));
         }
-        let gguf = Gguf::open(path)?;
+        let gguf = Gguf::open_with(path, options.access)?;
         let meta = Meta::gguf(&name, &gguf.metadata)?.for_context(options.context);
         let decoder = Family::decoder(families, &meta)?;
         Model::build(path, Source::Gguf(gguf), decoder.as_ref(), Packing::Plain, options)
@@ -313,6 +321,8 @@ impl Model {
             return Err(ModelError::Config { file, key, found, needed });
         }
         let Results { logits, hidden } = decoder.forward(&ledger.source(&builder));
+        // What is lost of a file is the reason for all else.
+        source.tensors().try_for_each(|tensor| tensor.data.check()).map_err(FormatError::from)?;
         ledger.finish()?;
         let graph = builder.finish(&[logits, logits.sample(), hidden])?;
         let adapters =

@@ -314,6 +314,7 @@ impl Plan {
             let tensor = self.input.load(&planned.name)?;
             if planned.to == tensor.dtype {
                 file.write(&tensor.data)?;
+                tensor.data.check().map_err(FormatError::from)?;
                 if !progress(tensor.data.len() as u64) {
                     return Err(QuantizeError::Stopped);
                 }
@@ -322,6 +323,7 @@ impl Plan {
             let importance = self.importance.as_ref().and_then(|importance| importance.of(&planned.name));
             let work = Encoding { tensor: &tensor, to: planned.to, importance };
             file.write(&work.run(self.threads, progress)?)?;
+            tensor.data.check().map_err(FormatError::from)?;
         }
         // A file of many small tensors may be done before anyone looked.
         if !progress(0) {

@@ -17,6 +17,7 @@ mod golden_reference;
 mod golden_soft;
 mod gpu_faults;
 mod llm;
+mod memory;
 mod quantize;
 mod real_models;
 mod real_models_soft;

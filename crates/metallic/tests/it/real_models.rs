@@ -93,7 +93,7 @@ fn smollm2_answers_a_question() {
     let llm = Llm::load(model).unwrap();
     let options = Options::default().max_tokens(16).sampling(Sampling::greedy());
     let answer = llm.chat(&[Message::user("Why is the sky blue?")], options).unwrap().complete().unwrap();
-    let sensible = ["light", "scatter"].iter().any(|word| answer.text.contains(word));
+    let sensible = ["light", "scatter"].iter().any(|word| answer.text.to_lowercase().contains(word));
     assert!(sensible, "{}", answer.text);
     assert_eq!(answer.stats.generated_tokens, 16);
     assert!(answer.stats.dispatches > 0);

@@ -94,6 +94,7 @@ impl Lanes for Avx2 {
     const PANEL_ROWS: usize = 3;
     const PANEL_WIDE: bool = false;
     const FMA: bool = true;
+    const SIGNED: bool = true;
 
     inlined! {
         fn splat(x: f32) -> Self::F { [_mm256_set1_ps(x); 2] }
@@ -137,15 +138,18 @@ impl Lanes for Avx2 {
             sums_of_eights(eights)
         }
         fn to_float(x: Self::I) -> Self::F { [_mm256_cvtepi32_ps(x[0]), _mm256_cvtepi32_ps(x[1])] }
-        fn top32(x: *const f32) -> u32 {
-            let mut top = _mm256_setzero_si256();
-            for i in 0..4 {
-                let bits = _mm256_loadu_si256(x.add(8 * i).cast());
-                top = _mm256_max_epu32(top, _mm256_and_si256(bits, _mm256_set1_epi32(0x7fff_ffff)));
+        fn tops(x: *const f32) -> [u32; 2] {
+            let mut tops = [0; 2];
+            for half in 0..2 {
+                let low = _mm256_loadu_si256(x.add(16 * half).cast());
+                let high = _mm256_loadu_si256(x.add(16 * half + 8).cast());
+                let magnitude = _mm256_set1_epi32(0x7fff_ffff);
+                let top = _mm256_max_epu32(_mm256_and_si256(low, magnitude), _mm256_and_si256(high, magnitude));
+                let four = _mm_max_epu32(_mm256_castsi256_si128(top), _mm256_extracti128_si256::<1>(top));
+                let two = _mm_max_epu32(four, _mm_shuffle_epi32::<0b1110>(four));
+                tops[half] = _mm_cvtsi128_si32(_mm_max_epu32(two, _mm_shuffle_epi32::<1>(two))) as u32;
             }
-            let four = _mm_max_epu32(_mm256_castsi256_si128(top), _mm256_extracti128_si256::<1>(top));
-            let two = _mm_max_epu32(four, _mm_shuffle_epi32::<0b1110>(four));
-            _mm_cvtsi128_si32(_mm_max_epu32(two, _mm_shuffle_epi32::<1>(two))) as u32
+            tops
         }
         fn quantize16(x: *const f32, inverse: f32, out: *mut i8) -> i32 {
             let inverse = _mm256_set1_ps(inverse);
@@ -168,22 +172,22 @@ impl Lanes for Avx2 {
             let ones = _mm256_set1_epi16(1);
             let mut acc = [[[zero; 2]; 2]; T];
             // Values of 8 bits are taken as signed below, which is their offset of 128.
-            if Q::OFFSET != 0 && !wide::<Q>() {
+            if Q::OFFSET != 0 && !wide::<Q>() && !Self::leaves_offset::<Q>() {
                 let (low, high) = (i32::from(-Q::OFFSET) & 0xffff, i32::from(-Q::OFFSET) << 16);
                 for t in 0..T {
                     let sums = _mm256_set1_epi32(sums(x[t]));
-                    if Q::HALVES == 1 {
-                        acc[t][0] = [_mm256_madd_epi16(_mm256_set1_epi32(low | high), sums); 2];
-                    } else {
+                    if Q::SPLIT {
                         acc[t][0] = [_mm256_madd_epi16(_mm256_set1_epi32(low), sums); 2];
                         acc[t][1] = [_mm256_madd_epi16(_mm256_set1_epi32(high), sums); 2];
+                    } else {
+                        acc[t][0] = [_mm256_madd_epi16(_mm256_set1_epi32(low | high), sums); 2];
                     }
                 }
             }
             // How many products of pairs fit in 16 bits: 2 · 127 · (2^BITS - 1) each, or the largest of a table.
             let run = match Q::BITS {
                 _ if wide::<Q>() => 1,
-                4 if Q::HALVES == 1 && Q::TABLE.is_none() => 8,
+                4 if !Q::SPLIT && Q::TABLE.is_none() => 8,
                 4 | 5 => 4,
                 6 => 2,
                 _ => 1,
@@ -207,7 +211,7 @@ impl Lanes for Avx2 {
                                 _mm256_add_epi16(pairs[t][h], product)
                             };
                             if $j % run == run - 1 {
-                                let half = if Q::HALVES == 2 { $j / 4 } else { 0 };
+                                let half = if Q::SPLIT { $j / 4 } else { 0 };
                                 let wide = _mm256_madd_epi16(pairs[t][h], ones);
                                 acc[t][half][h] = _mm256_add_epi32(acc[t][half][h], wide);
                             }

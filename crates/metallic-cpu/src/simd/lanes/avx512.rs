@@ -56,6 +56,7 @@ impl Lanes for Avx512 {
     const PANEL_ROWS: usize = 6;
     const PANEL_WIDE: bool = true;
     const FMA: bool = true;
+    const SIGNED: bool = false;
 
     inlined! {
         fn splat(x: f32) -> __m512 { _mm512_set1_ps(x) }
@@ -83,11 +84,11 @@ impl Lanes for Avx512 {
             sums_of_eights(eights)
         }
         fn to_float(x: __m512i) -> __m512 { _mm512_cvtepi32_ps(x) }
-        fn top32(x: *const f32) -> u32 {
+        fn tops(x: *const f32) -> [u32; 2] {
             let magnitude = _mm512_set1_epi32(0x7fff_ffff);
             let low = _mm512_and_si512(_mm512_loadu_si512(x.cast()), magnitude);
             let high = _mm512_and_si512(_mm512_loadu_si512(x.add(16).cast()), magnitude);
-            _mm512_reduce_max_epu32(_mm512_max_epu32(low, high))
+            [_mm512_reduce_max_epu32(low), _mm512_reduce_max_epu32(high)]
         }
         fn quantize16(x: *const f32, inverse: f32, out: *mut i8) -> i32 {
             let scaled = _mm512_mul_ps(_mm512_loadu_ps(x), _mm512_set1_ps(inverse));
@@ -104,16 +105,16 @@ impl Lanes for Avx512 {
         unsafe {
             let zero = _mm512_setzero_si512();
             let mut acc = [[zero; 2]; T];
-            if Q::OFFSET != 0 {
+            if Q::OFFSET != 0 && !Self::leaves_offset::<Q>() {
                 // -OFFSET times the sum of the group (both 16-bit halves) or of each half.
                 let (low, high) = (i32::from(-Q::OFFSET) & 0xffff, i32::from(-Q::OFFSET) << 16);
                 for t in 0..T {
                     let sums = _mm512_set1_epi32(sums(x[t]));
-                    if Q::HALVES == 1 {
-                        acc[t][0] = _mm512_dpwssd_epi32(zero, _mm512_set1_epi32(low | high), sums);
-                    } else {
+                    if Q::SPLIT {
                         acc[t][0] = _mm512_dpwssd_epi32(zero, _mm512_set1_epi32(low), sums);
                         acc[t][1] = _mm512_dpwssd_epi32(zero, _mm512_set1_epi32(high), sums);
+                    } else {
+                        acc[t][0] = _mm512_dpwssd_epi32(zero, _mm512_set1_epi32(low | high), sums);
                     }
                 }
             }
@@ -121,7 +122,7 @@ impl Lanes for Avx512 {
                 ($($j:literal)*) => {$(
                     let v = unpack::<Q>(w, $j);
                     for t in 0..T {
-                        let half = if Q::HALVES == 2 { $j / 4 } else { 0 };
+                        let half = if Q::SPLIT { $j / 4 } else { 0 };
                         let quad = _mm512_set1_epi32(quad(x[t], $j));
                         acc[t][half] = _mm512_dpbusd_epi32(acc[t][half], v, quad);
                     }

@@ -27,7 +27,6 @@ pub(super) use avx2::Avx2;
 #[cfg(target_arch = "x86_64")]
 pub(super) use avx512::Avx512;
 pub(super) use portable::Portable;
-#[cfg(test)]
 pub(super) use portable::widen;
 
 /// Sixteen lanes; a lane is a row of a weight tile or an element of a vector.
@@ -52,6 +51,8 @@ pub(super) trait Lanes {
     const PANEL_WIDE: bool;
     /// Whether `fma` rounds once.
     const FMA: bool;
+    /// Whether `dot` takes values of 8 bits less their `OFFSET` as they are unpacked.
+    const SIGNED: bool;
 
     unsafe fn splat(x: f32) -> Self::F;
     /// Reads 16 f32.
@@ -83,13 +84,13 @@ pub(super) trait Lanes {
     /// Asks for the cache line at `p`, which need not be readable.
     unsafe fn prefetch(p: *const u8);
 
-    /// The largest magnitude of 32 values, as bits: they order as the magnitudes do, infinities and NaNs above
+    /// The largest magnitudes of twice 16 values, as bits: they order as the magnitudes do, infinities and NaNs above
     /// all numbers.
     #[inline(always)]
-    unsafe fn top32(x: *const f32) -> u32 {
+    unsafe fn tops(x: *const f32) -> [u32; 2] {
         // SAFETY: 32 readable f32 by the caller.
-        let x = unsafe { x.cast::<[f32; 32]>().read_unaligned() };
-        x.iter().fold(0, |top, v| top.max(v.to_bits() & 0x7fff_ffff))
+        let x = unsafe { x.cast::<[[f32; 16]; 2]>().read_unaligned() };
+        x.map(|x| x.iter().fold(0, |top, v| top.max(v.to_bits() & 0x7fff_ffff)))
     }
 
     /// Writes 16 values times `inverse`, rounded to even, as i8; their sum. What does not fit is any number.
@@ -104,8 +105,15 @@ pub(super) trait Lanes {
         q.iter().map(|q| i32::from(*q)).sum()
     }
 
+    /// Whether `dot` leaves `OFFSET` to be taken off afterwards, for all tokens by one operation each: where halves of
+    /// activations have scales of their own, their scaled sum is at hand.
+    #[inline(always)]
+    fn leaves_offset<Q: Format>() -> bool {
+        Q::FINE && Q::OFFSET != 0 && !(Self::SIGNED && Q::OFFSET == 128)
+    }
+
     /// For each of `T` tokens the sums over a group of `(q - OFFSET) * x` for 16 rows: one sum, or two
-    /// with `HALVES == 2`. Exact.
+    /// where halves are apart (`SPLIT`); of `q * x` where [`leaves_offset`](Lanes::leaves_offset). Exact.
     ///
     /// Reads `Q::GROUP_BYTES` at `w` and one record at each `x`.
     unsafe fn dot<Q: Format, const T: usize>(w: *const u8, x: &[*const QGroup; T]) -> [[Self::I; 2]; T];

@@ -47,6 +47,7 @@ impl Lanes for Portable {
     const PANEL_WIDE: bool = false;
     // Without the instruction, a fused multiply-add is a slow library call.
     const FMA: bool = cfg!(any(target_arch = "aarch64", target_feature = "fma"));
+    const SIGNED: bool = false;
 
     inlined! {
         fn splat(x: f32) -> Self::F { [x; 16] }
@@ -127,17 +128,17 @@ impl Lanes for Portable {
         for t in 0..T {
             // SAFETY: `x` points to records (caller).
             let sums = unsafe { (*x[t]).sums.map(i32::from) };
-            let offset = i32::from(Q::OFFSET);
-            if Q::HALVES == 1 {
-                acc[t][0] = [-offset * (sums[0] + sums[1]); 16];
-            } else {
+            let offset = if Self::leaves_offset::<Q>() { 0 } else { i32::from(Q::OFFSET) };
+            if Q::SPLIT {
                 acc[t] = [[-offset * sums[0]; 16], [-offset * sums[1]; 16]];
+            } else {
+                acc[t][0] = [-offset * (sums[0] + sums[1]); 16];
             }
         }
         for j in 0..8 {
             // SAFETY: `w` is valid for a group (caller) and `j < 8`.
             let v = unsafe { unpack::<Q>(w, j) };
-            let half = if Q::HALVES == 2 { j / 4 } else { 0 };
+            let half = if Q::SPLIT { j / 4 } else { 0 };
             for t in 0..T {
                 // SAFETY: `x` points to records (caller).
                 let values = unsafe { &(*x[t]).values };

@@ -5,12 +5,16 @@
 //! `2b + 1` in its high nibbles; further bits of 5- and 6-bit values follow in planes of 64 bytes. Scales lie
 //! apart, at the precision of the file (see `Format::SCALE_BYTES`). Float formats: `[tile][k][16]`.
 
-#[cfg(test)]
-mod tests;
+mod lines;
+mod row;
+
+use std::ops::Range;
 
 use metallic_core::DType;
 use metallic_core::quant::Block;
 
+use self::lines::Lines;
+use super::activations::Grain;
 use super::format::{self, Format, with_format};
 use super::team::Team;
 
@@ -31,67 +35,19 @@ pub enum PackError {
     /// Too few or too many bytes.
     #[error("a {rows} × {cols} matrix of {dtype} has {needed} bytes, found {found}")]
     Bytes { dtype: DType, rows: usize, cols: usize, needed: usize, found: usize },
+    /// No memory for it.
+    #[error("{needed} bytes of memory for a {rows} × {cols} matrix cannot be had")]
+    NoRoom { rows: usize, cols: usize, needed: usize },
 }
-
-/// 64 bytes, aligned: a cache line and a vector.
-#[derive(Clone, Copy)]
-#[repr(C, align(64))]
-struct Line([u8; 64]);
-
-/// Bytes at the alignment of cache lines, `tile` of them for each tile.
-pub(super) struct Lines {
-    lines: Vec<Line>,
-    tile: usize,
-}
-
-impl Lines {
-    fn new(tiles: usize, tile_bytes: usize) -> Lines {
-        let tile = tile_bytes.div_ceil(64);
-        let mut lines: Vec<Line> = Vec::with_capacity(tiles * tile);
-        ask_for_huge_pages(lines.as_ptr().cast(), lines.capacity() * 64);
-        lines.resize(tiles * tile, Line([0; 64]));
-        Lines { lines, tile: tile * 64 }
-    }
-
-    pub(super) fn tile(&self, tile: usize) -> &[u8] {
-        let lines = &self.lines[tile * (self.tile / 64)..][..self.tile / 64];
-        // SAFETY: lines are plain bytes without padding.
-        unsafe { std::slice::from_raw_parts(lines.as_ptr().cast(), self.tile) }
-    }
-
-    fn bytes_mut(&mut self) -> &mut [u8] {
-        let len = self.lines.len() * 64;
-        // SAFETY: lines are plain bytes without padding, borrowed mutably.
-        unsafe { std::slice::from_raw_parts_mut(self.lines.as_mut_ptr().cast(), len) }
-    }
-}
-
-/// A product with one token walks through all weights: with small pages it waits for address translations.
-#[cfg(target_os = "linux")]
-fn ask_for_huge_pages(start: *const u8, len: usize) {
-    const PAGE: usize = 4096;
-    const HUGE_PAGE: usize = 2 << 20;
-    const MADV_HUGEPAGE: std::ffi::c_int = 14;
-    unsafe extern "C" {
-        fn madvise(start: *const u8, len: usize, advice: std::ffi::c_int) -> std::ffi::c_int;
-    }
-    if len < 2 * HUGE_PAGE {
-        return;
-    }
-    let skip = start.align_offset(PAGE);
-    let len = (len - skip) / PAGE * PAGE;
-    // SAFETY: advice about whole pages of our own allocation; it changes no contents, and a refusal is no loss.
-    unsafe { madvise(start.wrapping_add(skip), len, MADV_HUGEPAGE) };
-}
-
-#[cfg(not(target_os = "linux"))]
-fn ask_for_huge_pages(_: *const u8, _: usize) {}
 
 /// A matrix of weights (`[rows, cols]`, `y = W x`) packed for the kernels of every instruction set.
 pub struct PackedMatrix {
     dtype: DType,
     rows: usize,
     cols: usize,
+    /// Bytes of a row in a file.
+    row_bytes: usize,
+    takes: Grain,
     pub(super) values: Lines,
     /// None for floats.
     pub(super) scales: Lines,
@@ -111,70 +67,75 @@ impl PackedMatrix {
         (rows, cols): (usize, usize),
         bytes: &[u8],
     ) -> Result<PackedMatrix, PackError> {
+        let mut packed = PackedMatrix::zeros(dtype, (rows, cols))?;
+        let needed = packed.source(0..rows).end;
+        if needed != bytes.len() {
+            return Err(PackError::Bytes { dtype, rows, cols, needed, found: bytes.len() });
+        }
+        packed.put_rows(team, 0, bytes)?;
+        Ok(packed)
+    }
+
+    /// A matrix of zeros, whose memory is taken when rows are put there.
+    pub fn zeros(dtype: DType, (rows, cols): (usize, usize)) -> Result<PackedMatrix, PackError> {
         if !dtype.is_float() && !dtype.is_quantized() {
             return Err(PackError::DType(dtype));
         }
         let impossible = PackError::Shape { dtype, rows, cols };
         let row_bytes = dtype.bytes_for(cols).filter(|_| cols > 0).ok_or(impossible.clone())?;
-        let needed = row_bytes.checked_mul(rows).ok_or(impossible)?;
-        if needed != bytes.len() {
-            return Err(PackError::Bytes { dtype, rows, cols, needed, found: bytes.len() });
-        }
+        row_bytes.checked_mul(rows).ok_or(impossible)?;
         let tiles = rows.div_ceil(TILE);
         let (value_bytes, scale_bytes) =
             with_format!(dtype, |Q| sizes::<Q>(cols), else (cols * TILE * dtype.block_bytes(), 0));
-        let mut packed = PackedMatrix {
+        let lines = |bytes: usize| {
+            let needed = tiles.saturating_mul(bytes);
+            Lines::zeros(tiles, bytes).ok_or(PackError::NoRoom { rows, cols, needed })
+        };
+        Ok(PackedMatrix {
             dtype,
             rows,
             cols,
-            values: Lines::new(tiles, value_bytes),
-            scales: Lines::new(tiles, scale_bytes),
-        };
-        if rows > 0 {
-            packed.fill(team, row_bytes, bytes);
-        }
-        Ok(packed)
+            row_bytes,
+            takes: with_format!(dtype, |Q| if Q::SPLIT { Grain::Half } else { Grain::Group }, else Grain::Group),
+            values: lines(value_bytes)?,
+            scales: lines(scale_bytes)?,
+        })
     }
 
-    fn fill(&mut self, team: &Team, row_bytes: usize, bytes: &[u8]) {
-        let (dtype, tile_values, tile_scales) = (self.dtype, self.values.tile, self.scales.tile);
-        let tile_source = |tile: usize| {
+    /// The bytes these rows have in a file.
+    pub fn source(&self, rows: Range<usize>) -> Range<usize> {
+        rows.start * self.row_bytes..rows.end * self.row_bytes
+    }
+
+    /// Puts rows from `first` on, the first one of a tile, from the row-major blocks of a file: whole tiles, or up to the last row.
+    pub fn put_rows(&mut self, team: &Team, first: usize, bytes: &[u8]) -> Result<(), PackError> {
+        let (dtype, row_bytes, cols) = (self.dtype, self.row_bytes, self.cols);
+        let last = first.saturating_add(bytes.len() / row_bytes);
+        let whole = last == self.rows || last.is_multiple_of(TILE);
+        if !first.is_multiple_of(TILE) || !whole || last > self.rows || !bytes.len().is_multiple_of(row_bytes)
+        {
+            let (needed, found) = (self.source(0..self.rows.saturating_sub(first)).end, bytes.len());
+            return Err(PackError::Bytes { dtype, rows: self.rows, cols, needed, found });
+        }
+        let tiles = first / TILE..last.div_ceil(TILE);
+        let source = |tile: usize| {
             let from = tile * TILE * row_bytes;
             &bytes[from..bytes.len().min(from + TILE * row_bytes)]
         };
-        if dtype.is_float() {
-            team.for_chunks(self.values.bytes_mut(), tile_values, |tile, values| {
-                if dtype == DType::F32 {
-                    interleave::<4>(tile_source(tile), row_bytes, values);
-                } else {
-                    interleave::<2>(tile_source(tile), row_bytes, values);
-                }
+        let lens = [self.values.tile_bytes(), self.scales.tile_bytes()];
+        let (values, scales) = (self.values.tiles_mut(tiles.clone()), self.scales.tiles_mut(tiles));
+        with_format!(dtype, |Q| {
+            team.for_both(values, scales, lens, |tile, values, scales| {
+                put_tile::<Q>(source(tile), row_bytes, values, scales);
             });
-            return;
-        }
-        // The blocks of a tile: of which row, and which of it.
-        let blocks = |tile: usize| {
-            let rows = tile_source(tile).chunks_exact(row_bytes).enumerate();
-            rows.flat_map(move |(row, source)| {
-                let blocks = source.chunks_exact(dtype.block_bytes()).enumerate();
-                blocks.map(move |(b, bytes)| (row, b, Block { dtype, bytes }))
-            })
-        };
-        // Values and scales in two passes: each is then one run of disjoint chunks.
-        let groups = dtype.block_len() / 32;
-        team.for_chunks(self.values.bytes_mut(), tile_values, |tile, values| {
-            for (row, b, block) in blocks(tile) {
-                for g in 0..groups {
-                    let (at, levels) = (b * groups + g, block.levels(g));
-                    with_format!(dtype, |Q| put_values::<Q>(values, at, row, &levels), else ());
-                }
+        }, else team.for_chunks(values, lens[0], |tile, values| {
+            if dtype == DType::F32 {
+                interleave::<4>(source(tile), row_bytes, values);
+            } else {
+                interleave::<2>(source(tile), row_bytes, values);
             }
-        });
-        team.for_chunks(self.scales.bytes_mut(), tile_scales, |tile, scales| {
-            for (row, b, block) in blocks(tile) {
-                with_format!(dtype, |Q| put_scales::<Q>(scales, b, row, &block), else ());
-            }
-        });
+        }));
+        Ok(())
     }
 
     /// The type of the weights.
@@ -192,6 +153,11 @@ impl PackedMatrix {
         self.cols
     }
 
+    /// Bytes of a row in a file.
+    pub fn row_bytes(&self) -> usize {
+        self.row_bytes
+    }
+
     /// Tiles of 16 rows, the last one padded with zeros.
     pub fn tiles(&self) -> usize {
         self.rows.div_ceil(TILE)
@@ -199,7 +165,19 @@ impl PackedMatrix {
 
     /// Bytes held; a product with one token reads about this many.
     pub fn bytes(&self) -> usize {
-        (self.values.lines.len() + self.scales.lines.len()) * 64
+        self.values.bytes() + self.scales.bytes()
+    }
+
+    /// The finest activations products take. Types with two scales in a group take halves for nothing.
+    pub fn takes(&self) -> Grain {
+        self.takes
+    }
+
+    /// Makes products take halves of groups, which costs them some speed.
+    pub fn take_halves(&mut self) {
+        if self.is_quantized() {
+            self.takes = Grain::Half;
+        }
     }
 
     /// Whether products need [`super::Activations::Q8`].
@@ -231,35 +209,48 @@ fn interleave<const SIZE: usize>(source: &[u8], row_bytes: usize, out: &mut [u8]
     }
 }
 
-/// Puts 32 values of `row` into group `at` of a tile.
+/// Puts the rows of a tile, block by block: what a group of it is made of is put while it is in the cache.
+fn put_tile<Q: Format>(source: &[u8], row_bytes: usize, values: &mut [u8], scales: &mut [u8]) {
+    let (block_bytes, groups) = (Q::DTYPE.block_bytes(), Q::DTYPE.block_len() / 32);
+    for b in 0..row_bytes / block_bytes {
+        for (row, source) in source.chunks_exact(row_bytes).enumerate() {
+            // The type as a constant: reading a block is then code for this type alone.
+            let block = Block { dtype: Q::DTYPE, bytes: &source[b * block_bytes..][..block_bytes] };
+            for g in 0..groups {
+                put_values::<Q>(values, b * groups + g, row, &block.levels(g));
+            }
+            put_scales::<Q>(scales, b, row, &block);
+        }
+    }
+}
+
+/// Puts 32 values of `row` into group `at` of a tile, four at a time.
+#[inline(always)]
 fn put_values<Q: Format>(tile: &mut [u8], at: usize, row: usize, q: &[u8; 32]) {
     let group = &mut tile[at * Q::GROUP_BYTES..][..Q::GROUP_BYTES];
-    let lane = row * 4;
+    let quads = q.as_chunks::<4>().0;
+    let quad = |j: usize| u32::from_le_bytes(quads[j]);
+    let mut put = |line: usize, quad: u32| {
+        group[64 * line + 4 * row..][..4].copy_from_slice(&quad.to_le_bytes());
+    };
     if Q::BITS == 8 {
-        for (j, quad) in q.as_chunks::<4>().0.iter().enumerate() {
-            group[64 * j + lane..][..4].copy_from_slice(quad);
-        }
+        (0..8).for_each(|j| put(j, quad(j)));
         return;
     }
-    for b in 0..4 {
-        for i in 0..4 {
-            let (low, high) = (q[8 * b + i] & 15, q[8 * b + 4 + i] & 15);
-            group[64 * b + lane + i] = low | high << 4;
-        }
-    }
-    for i in 0..4 {
-        if Q::BITS == 5 {
-            group[256 + lane + i] = (0..8).fold(0, |byte, j| byte | (q[4 * j + i] >> 4) << j);
-        } else if Q::BITS == 6 {
-            for plane in 0..2 {
-                let crumb = |c: usize| (q[16 * plane + 4 * c + i] >> 4) << (2 * c);
-                group[256 + 64 * plane + lane + i] = crumb(0) | crumb(1) | crumb(2) | crumb(3);
-            }
+    let low = |quad: u32| quad & 0x0f0f_0f0f;
+    (0..4).for_each(|b| put(b, low(quad(2 * b)) | low(quad(2 * b + 1)) << 4));
+    if Q::BITS == 5 {
+        put(4, (0..8).fold(0, |bits, j| bits | (quad(j) >> 4 & 0x0101_0101) << j));
+    } else if Q::BITS == 6 {
+        for plane in 0..2 {
+            let crumb = |c: usize| (quad(4 * plane + c) >> 4 & 0x0303_0303) << (2 * c);
+            put(4 + plane, crumb(0) | crumb(1) | crumb(2) | crumb(3));
         }
     }
 }
 
 /// Puts the scales of block `b` of `row`.
+#[inline(always)]
 fn put_scales<Q: Format>(tile: &mut [u8], b: usize, row: usize, block: &Block<'_>) {
     let out = &mut tile[b * Q::SCALE_BYTES..][..Q::SCALE_BYTES];
     out[2 * row..][..2].copy_from_slice(&block.scale());

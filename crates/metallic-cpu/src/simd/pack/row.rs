@@ -1,4 +1,4 @@
-//! Rows out of the packed form again: what tests compare with the file.
+//! Rows out of the packed form again: a table that is a matrix as well needs no second copy.
 
 use metallic_core::DType;
 
@@ -7,8 +7,8 @@ use crate::simd::format::{Format, with_format};
 use crate::simd::lanes::{Lanes, Portable, widen};
 
 impl PackedMatrix {
-    /// The weights of a row in f32, as the file says them.
-    pub(in crate::simd) fn row(&self, row: usize, out: &mut [f32]) {
+    /// The weights of a row in f32, to the bit as the file says them.
+    pub fn row(&self, row: usize, out: &mut [f32]) {
         assert!(row < self.rows, "row {row} of a matrix of {}", self.rows);
         assert_eq!(out.len(), self.cols, "a row of the matrix");
         let (values, scales) = (self.values.tile(row / TILE), self.scales.tile(row / TILE));
