@@ -33,16 +33,6 @@ pub(super) struct KvCache {
     near_most: usize,
 }
 
-/// Blocks that a sequence of so many tokens needs at once, computed in steps of at most `step` tokens.
-pub(crate) fn blocks_at_once(states: &StateLayout, tokens: usize, step: usize) -> Blocks {
-    let far = blocks_for(tokens);
-    let near = states.near_window().filter(|_| states.is_mixed()).map_or(0, |window| {
-        // The first and the last may each have a single token.
-        blocks_for(window.saturating_add(step)).saturating_add(1).min(far)
-    });
-    Blocks { far, near }
-}
-
 impl KvCache {
     pub(super) fn new(states: &StateLayout, limits: Blocks, near_most: usize) -> KvCache {
         KvCache {
@@ -197,9 +187,13 @@ fn first_seen(window: usize, tokens: usize) -> usize {
 }
 
 #[cfg(test)]
+mod schedules;
+
+#[cfg(test)]
 mod tests {
     use metallic_core::{DType, KvState, State};
 
+    use super::super::budget::blocks_at_once;
     use super::super::pool::tests::Memory;
     use super::*;
 

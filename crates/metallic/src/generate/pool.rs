@@ -288,11 +288,12 @@ pub(super) mod tests {
     }
 
     impl Program for Memory {
-        fn reserve(&mut self, Blocks { far: blocks, .. }: Blocks) -> Result<(), BackendError> {
+        fn reserve(&mut self, Blocks { far, near }: Blocks) -> Result<(), BackendError> {
+            let blocks = far.max(near);
             if blocks > self.room {
                 return Err(BackendError::OutOfMemory { device: "fake", what: "cache", needed: blocks });
             }
-            self.reserved = self.reserved.max(blocks);
+            self.reserved = self.reserved.max(far);
             Ok(())
         }
 

@@ -12,6 +12,7 @@ mod generate_stream;
 mod generate_stress;
 mod generate_support;
 mod generate_text;
+mod generate_windows;
 mod golden_cpu;
 mod golden_reference;
 mod golden_soft;
