@@ -145,7 +145,9 @@ fn as_gguf(adapter: &Path, alpha: f32, head: usize, out: &Path) {
     writer.insert("general.architecture", "llama");
     writer.insert("general.type", "adapter");
     writer.insert("adapter.type", "lora");
-    writer.insert("adapter.lora.alpha", alpha);
+    if alpha > 0.0 {
+        writer.insert("adapter.lora.alpha", alpha);
+    }
     let names = [
         ("self_attn.q_proj", "attn_q"),
         ("self_attn.k_proj", "attn_k"),
@@ -185,8 +187,12 @@ fn adapters_of_either_kind_fit_models_of_either_kind() {
     as_gguf(&adapters[0].path, 8.0, 24, &file);
     let cpu = Cpu::new(CpuOptions::default().exact(true).threads(1)).unwrap();
     let gguf = golden::gguf("llama_odd.F16").0;
+    // Without an alpha the factors count as they are, and alpha 8 of rank 4 doubles them.
+    let bare = temp.path().join("bare.gguf");
+    as_gguf(&adapters[0].path, 0.0, 24, &bare);
     for (base, adapter, bound) in [
         (&gguf, AdapterOptions::new(&file), 0.03),
+        (&gguf, AdapterOptions::new(&bare).scale(2.0), 0.03),
         (&gguf, adapters[0].clone(), 0.03),
         (&base, AdapterOptions::new(&file), 2e-3),
     ] {

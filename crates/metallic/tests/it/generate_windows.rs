@@ -1,6 +1,8 @@
 //! A model of which some layers look back through a window and others as far as there is: whatever becomes of the blocks of
 //! either, its answers are those it gives with a cache for everything.
 
+use std::sync::mpsc::channel;
+
 use metallic::generate::{Engine, EngineConfig, Event, Request, Sampling};
 use metallic::model::Model;
 use metallic_core::DType;
@@ -55,10 +57,16 @@ fn a_long_answer_holds_few_blocks_of_layers_with_a_window() {
     let expected = olmo.alone(&[asked()]);
     // 16 blocks of the layer that looks back at all and 3 of those that do not have the bytes of 7 of all.
     let engine = olmo.engine(7, |config| config.max_sequences(1));
+    // It goes on by one token at a time, so that none is missed.
+    let (go, next) = channel();
+    let held = asked().hook(move |_, _| next.recv().unwrap());
+    go.send(()).unwrap();
     let (mut tokens, mut near, mut far) = (Vec::new(), 0, 0);
-    for event in engine.submit(asked()).unwrap() {
+    for event in engine.submit(held).unwrap() {
         let Event::Token(token) = event.unwrap() else { continue };
         tokens.push(token.id);
+        // After the last one nobody listens.
+        let _ = go.send(());
         let stats = engine.stats().unwrap();
         (near, far) = (near.max(stats.near_blocks), far.max(stats.held_blocks));
     }
@@ -78,7 +86,13 @@ fn a_crowd_on_a_small_cache_is_set_aside_and_answers_as_each_would_alone() {
     let expected = olmo.alone(&asked());
     for prefix_cache in [false, true] {
         let engine = olmo.engine(16, |config| config.max_sequences(4).prefix_cache(prefix_cache));
+        // All of them wait while the first token of another is chosen.
+        let (word, heard) = channel();
+        let held = request(prompt(30, 3), 1).hook(move |_, _| heard.recv().unwrap());
+        let held = engine.submit(held).unwrap();
         let answers: Vec<_> = asked().into_iter().map(|r| engine.submit(r).unwrap()).collect();
+        word.send(()).unwrap();
+        held.complete().unwrap();
         for (answer, expected) in answers.into_iter().zip(&expected) {
             assert_eq!(answer.complete().unwrap().tokens, *expected);
         }

@@ -1,6 +1,7 @@
 //! The library from the outside: models, generation, tensors and text, on every device a machine may have.
 
 mod adapters;
+mod adapters_families;
 mod examples;
 mod families;
 mod generate_engine;
