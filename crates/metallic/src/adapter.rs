@@ -150,6 +150,17 @@ struct Halves {
     b: Option<Tensor>,
 }
 
+impl Halves {
+    /// Takes one of them; where it is there already, both their names.
+    fn take(&mut self, is_a: bool, tensor: &Tensor) -> Result<(), [String; 2]> {
+        let half = if is_a { &mut self.a } else { &mut self.b };
+        match half.replace(tensor.clone()) {
+            None => Ok(()),
+            Some(other) => Err([other.name, tensor.name.clone()]),
+        }
+    }
+}
+
 /// Puts the halves of each matrix together; `factor` is of a matrix and its rank.
 fn joined(
     file: &str,
@@ -227,8 +238,11 @@ fn peft(path: &Path) -> Result<(BTreeMap<String, Delta>, Vec<Tensor>), ModelErro
         }
         let (target, is_a) = split(inner).ok_or_else(unknown)?;
         let target = plain_name(target).ok_or_else(unknown)?;
-        let halves = halves.entry(target).or_default();
-        *(if is_a { &mut halves.a } else { &mut halves.b }) = Some(tensor.clone());
+        halves.entry(target.clone()).or_default().take(is_a, tensor).map_err(|[one, other]| {
+            let found = format!("both `{one}` and `{other}`");
+            let needed = "one adapter: A and B of each matrix once".to_owned();
+            ModelError::AdapterShape { file: file.clone(), target, found, needed }
+        })?;
     }
     Ok((joined(&file, halves, |target, rank| config.factor(target, rank))?, copies))
 }
@@ -271,12 +285,35 @@ impl PeftConfig {
         if let Some(bias) = found("bias").filter(|bias| *bias != "none") {
             return Err(self.wrong("bias", bias, "none"));
         }
+        // Others begin by changing the matrices themselves, so that what is added fits no model as it was.
+        let plain = |start: &Value| match start {
+            Value::String(start) => ["gaussian", "eva", "orthogonal"].contains(&start.as_str()),
+            _ => start.is_boolean(),
+        };
+        if let Some(start) = found("init_lora_weights").filter(|start| !plain(start)) {
+            let needed = "true: an adapter of the model's own matrices (PEFT can convert it when it saves)";
+            return Err(self.wrong("init_lora_weights", start, needed));
+        }
+        for patterns in ["rank_pattern", "alpha_pattern"] {
+            let names = found(patterns).and_then(Value::as_object).into_iter().flat_map(Map::keys);
+            if let Some(name) = names.into_iter().find(|name| literal(name).is_none()) {
+                let needed = "names of matrices, or the ends of such";
+                return Err(self.wrong(patterns, &Value::from(name.as_str()), needed));
+            }
+        }
         let empty = |value: &Value| match value {
             Value::Array(items) => items.is_empty(),
             Value::Object(items) => items.is_empty(),
             _ => false,
         };
-        for key in ["modules_to_save", "trainable_token_indices", "layer_replication", "target_parameters"] {
+        // The last is for adapters that count only after certain tokens.
+        for key in [
+            "modules_to_save",
+            "trainable_token_indices",
+            "layer_replication",
+            "target_parameters",
+            "alora_invocation_tokens",
+        ] {
             if let Some(value) = found(key).filter(|value| !empty(value)) {
                 return Err(self.wrong(key, value, "empty: the adapter may change matrices only"));
             }
@@ -309,11 +346,18 @@ impl PeftConfig {
     fn pattern(&self, patterns: &str, target: &str) -> Option<&Value> {
         let patterns = self.map.get(patterns)?.as_object()?;
         let ends = |name: &str| {
-            let name = name.trim_start_matches('^').trim_end_matches('$');
-            target == name || target.strip_suffix(name).is_some_and(|before| before.ends_with('.'))
+            let Some(name) = literal(name) else { return false };
+            target == name || target.strip_suffix(name.as_str()).is_some_and(|before| before.ends_with('.'))
         };
         patterns.iter().find_map(|(name, value)| ends(name).then_some(value))
     }
+}
+
+/// The name that a pattern stands for; `None` where it stands for several.
+fn literal(pattern: &str) -> Option<String> {
+    let name = pattern.trim_start_matches('^').trim_end_matches('$').replace("\\.", ".");
+    let plain = |c: char| c.is_alphanumeric() || ['_', '-', '.'].contains(&c);
+    name.chars().all(plain).then_some(name)
 }
 
 /// Reads an adapter in a GGUF file.
@@ -346,6 +390,7 @@ fn lora(file: &str, gguf: &Gguf) -> Result<BTreeMap<String, Delta>, ModelError> 
             }
         };
         let halves = halves.entry(target).or_default();
+        // No two tensors of a file have one name.
         *(if is_a { &mut halves.a } else { &mut halves.b }) = Some(tensor.clone());
     }
     // Without an alpha the factors count as they are.

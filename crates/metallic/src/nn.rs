@@ -310,6 +310,7 @@ pub struct Rotary<'g> {
 
 /// Divisors of the frequencies that a GGUF file may bring, and those it brings for longer contexts.
 const FACTORS: Key = Key::new("rope_freqs|rope_factors_short", "");
+const SHORT_FACTORS: Key = Key::new("rope_factors_short", "");
 const LONG_FACTORS: Key = Key::new("rope_factors_long", "");
 
 impl<'g> Rotary<'g> {
@@ -317,9 +318,10 @@ impl<'g> Rotary<'g> {
     pub fn new(w: &WeightSource<'_, 'g>, config: &RopeConfig, head_dim: usize) -> Rotary<'g> {
         let mut freqs = config.frequencies();
         let (taken, left) = if config.is_long() { (LONG_FACTORS, FACTORS) } else { (FACTORS, LONG_FACTORS) };
-        if w.has(left.weight()) && !w.has(taken.weight()) && config.is_long() {
+        if config.needs_factors() && !w.has(taken.weight()) {
             // Said at the end: without them the rotation would be another one.
-            let _ = w.weight(taken.weight(), Shape::vector(freqs.len()));
+            let needed = if config.is_long() { LONG_FACTORS } else { SHORT_FACTORS };
+            let _ = w.weight(needed.weight(), Shape::vector(freqs.len()));
         }
         if let Some(factors) = w.numbers(taken.weight(), freqs.len()) {
             freqs.iter_mut().zip(factors).for_each(|(freq, factor)| *freq /= factor);

@@ -33,16 +33,6 @@ pub(super) struct KvCache {
     near_most: usize,
 }
 
-/// Blocks that a sequence of so many tokens needs at once, computed in steps of at most `step` tokens.
-pub(crate) fn blocks_at_once(states: &StateLayout, tokens: usize, step: usize) -> Blocks {
-    let far = blocks_for(tokens);
-    let near = states.near_window().filter(|_| states.is_mixed()).map_or(0, |window| {
-        // The first and the last may each have a single token.
-        blocks_for(window.saturating_add(step)).saturating_add(1).min(far)
-    });
-    Blocks { far, near }
-}
-
 impl KvCache {
     pub(super) fn new(states: &StateLayout, limits: Blocks, near_most: usize) -> KvCache {
         KvCache {
@@ -197,9 +187,13 @@ fn first_seen(window: usize, tokens: usize) -> usize {
 }
 
 #[cfg(test)]
+mod schedules;
+
+#[cfg(test)]
 mod tests {
     use metallic_core::{DType, KvState, State};
 
+    use super::super::budget::blocks_at_once;
     use super::super::pool::tests::Memory;
     use super::*;
 
@@ -306,5 +300,28 @@ mod tests {
             !cache.has_room(&new, 20 * BLOCK_TOKENS, two()),
             "three sequences more than the windows have room for"
         );
+
+        // What others have of their windows counts, and one block more of each.
+        let (mut cache, mut memory) = self::cache();
+        let mut short = Table::default();
+        compute(&mut cache, &mut memory, &mut short, &tokens(2), Chain::default());
+        let others = |count: usize| std::iter::repeat_n((&short, 2 * BLOCK_TOKENS), count);
+        assert!(cache.has_room(&new, 5 * BLOCK_TOKENS, others(5)), "10 for 5 and 5");
+        assert!(!cache.has_room(&new, 5 * BLOCK_TOKENS, others(6)), "10 for 5 and 6");
+    }
+
+    #[test]
+    fn why_there_is_no_more_memory_is_known_of_either_kind() {
+        for near_room in [None, Some(16)] {
+            let (mut cache, mut memory) = cache();
+            cache.near = Some(BlockPool::new(Kind::Near, 40));
+            memory.room = if near_room.is_some() { 1000 } else { 16 };
+            memory.near_room = near_room;
+            let mut table = Table::default();
+            assert_eq!(cache.extend(&mut table, 17 * BLOCK_TOKENS, &mut memory), None);
+            assert!(matches!(cache.growth_error(), Some(BackendError::OutOfMemory { .. })), "{near_room:?}");
+            cache.give_back(&mut table);
+            assert_eq!(cache.held(), Blocks::default());
+        }
     }
 }

@@ -7,10 +7,9 @@ use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
 use std::thread::JoinHandle;
 use std::time::Instant;
 
-use metallic_core::{Blocks, Program, StateLayout};
+use metallic_core::{Program, StateLayout};
 use serde::{Deserialize, Serialize};
 
-use super::cache::blocks_at_once;
 use super::hook::panic_message;
 use super::pool::blocks_for;
 use super::request::{HiddenSink, Outlet};
@@ -74,32 +73,6 @@ impl EngineConfig {
         }
     }
 
-    /// Blocks that a sequence of so many tokens needs at once.
-    pub(super) fn at_once(&self, tokens: usize) -> Blocks {
-        blocks_at_once(&self.states, tokens.min(self.context_length), self.step_tokens)
-    }
-
-    /// Blocks the budget pays for. Where layers with a window have blocks of their own, those of as many sequences as may run,
-    /// for no more than half of the budget unless one sequence alone needs more.
-    pub(super) fn block_limits(&self) -> Blocks {
-        let most = u32::MAX as usize;
-        let paid = |bytes: usize, each: usize| bytes.checked_div(each).unwrap_or(most).min(most);
-        let near_bytes = self.states.bytes_of(Blocks { far: 0, near: 1 });
-        let one = self.at_once(usize::MAX).near;
-        let near =
-            one.saturating_mul(self.max_sequences).min(paid(self.kv_budget_bytes / 2, near_bytes).max(one));
-        let left = self.kv_budget_bytes.saturating_sub(near.saturating_mul(near_bytes));
-        Blocks { far: paid(left, self.states.bytes_of(Blocks { far: 1, near: 0 })), near }
-    }
-
-    pub(super) fn over_budget(&self, tokens: usize) -> EngineError {
-        EngineError::KvBudget {
-            tokens,
-            needed_bytes: self.states.bytes_of(self.at_once(tokens)),
-            budget_bytes: self.kv_budget_bytes,
-        }
-    }
-
     fn validate(&self) -> Result<(), EngineError> {
         if self.context_length < 2 {
             return Err(EngineError::parameter("context_length", self.context_length, "2 or more"));
@@ -128,10 +101,11 @@ impl EngineConfig {
                 let known = self.adapters.iter().map(|adapter| adapter.name.as_str()).collect::<Vec<_>>();
                 return Err(EngineError::Adapter { name: name.clone(), known: known.join(", ") });
             };
-            if !scale.is_finite() {
-                return Err(EngineError::parameter("the scale of an adapter", scale, "a number"));
-            }
             mix[index] += scale;
+            // Two large numbers may be none together.
+            if !mix[index].is_finite() {
+                return Err(EngineError::parameter("the scale of an adapter", mix[index], "a number"));
+            }
         }
         Ok(mix)
     }

@@ -10,6 +10,7 @@
 //!
 //! [`logits`], [`greedy`] and [`perplexity`] work on a program without an engine.
 
+mod budget;
 mod cache;
 mod channel;
 mod engine;
@@ -25,7 +26,7 @@ mod sequence;
 mod snapshots;
 mod text;
 
-pub(crate) use cache::blocks_at_once;
+pub(crate) use budget::blocks_at_once;
 pub(crate) use engine::STEP_TOKENS;
 pub use engine::{Engine, EngineConfig, EngineStats};
 pub use error::EngineError;

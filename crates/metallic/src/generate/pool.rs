@@ -279,6 +279,8 @@ pub(super) mod tests {
     pub(in super::super) struct Memory {
         pub(in super::super) reserved: usize,
         pub(in super::super) room: usize,
+        /// Of layers with a window, where it is another.
+        pub(in super::super) near_room: Option<usize>,
         pub(in super::super) slots: Vec<u32>,
     }
 
@@ -288,11 +290,12 @@ pub(super) mod tests {
     }
 
     impl Program for Memory {
-        fn reserve(&mut self, Blocks { far: blocks, .. }: Blocks) -> Result<(), BackendError> {
-            if blocks > self.room {
+        fn reserve(&mut self, Blocks { far, near }: Blocks) -> Result<(), BackendError> {
+            let blocks = far.max(near);
+            if far > self.room || near > self.near_room.unwrap_or(self.room) {
                 return Err(BackendError::OutOfMemory { device: "fake", what: "cache", needed: blocks });
             }
-            self.reserved = self.reserved.max(blocks);
+            self.reserved = self.reserved.max(far);
             Ok(())
         }
 
@@ -376,6 +379,23 @@ pub(super) mod tests {
         assert_eq!(take(&mut pool, &mut memory, 100).len(), 18);
         assert!(matches!(pool.growth_error, Some(BackendError::OutOfMemory { .. })));
         assert_eq!(pool.available(), 0);
+        memory.room = 20;
+        assert_eq!(take(&mut pool, &mut memory, 2).len(), 2, "others have freed some");
+        assert_eq!((pool.growth_error.is_none(), pool.available()), (true, 80));
+    }
+
+    #[test]
+    fn of_too_many_mixtures_of_adapters_the_oldest_is_forgotten() {
+        let mut pool = BlockPool::<Prefix>::new(Kind::Far, 1);
+        let mix = |i: usize| [i as f32, 0.25];
+        assert_eq!(pool.root(&[0.0, -0.0]), Chain::default());
+        let roots: Vec<Chain> = (0..ROOTS).map(|i| pool.root(&mix(i))).collect();
+        assert!((0..ROOTS).all(|i| pool.root(&mix(i)) == roots[i]));
+        let new = pool.root(&mix(ROOTS));
+        assert!(!roots.contains(&new));
+        assert!((1..ROOTS).all(|i| pool.root(&mix(i)) == roots[i]), "those that came later are as they were");
+        let again = pool.root(&mix(0));
+        assert!(again != new && !roots.contains(&again), "what it had before may be anything");
     }
 
     #[test]

@@ -48,7 +48,7 @@ pub enum RopeScaling {
     },
     /// Each pair divided by a factor of its own.
     Long {
-        /// One for each pair.
+        /// One for each pair; none where they are tensors of the file.
         factors: Vec<f32>,
         /// Factor on sine and cosine.
         magnitude: f32,
@@ -85,6 +85,11 @@ impl RopeConfig {
     /// Whether it is stretched by factors for contexts longer than the original one.
     pub(crate) fn is_long(&self) -> bool {
         matches!(self.scaling, RopeScaling::Long { long: true, .. })
+    }
+
+    /// Whether its factors are tensors of the file, without which the rotation would be another one.
+    pub(crate) fn needs_factors(&self) -> bool {
+        matches!(&self.scaling, RopeScaling::Long { factors, .. } if factors.is_empty())
     }
 
     /// Reads the rotation of heads of `head_dim` elements; pairs lie in halves, as nearly everywhere.
@@ -181,6 +186,10 @@ impl RopeScaling {
         };
         let scaling = match meta.opt(TYPE)? {
             None if meta.has(OLD_FACTOR) => RopeScaling::Linear(positive(OLD_FACTOR)?),
+            // The usual GGUF files of Phi-3 and Phi-4 do not name the kind: they have its magnitude and its factors.
+            None if meta.naming() == Naming::Gguf && meta.has(MAGNITUDE) => {
+                return RopeScaling::long(meta, turns);
+            }
             // What is dynamic begins past the model's context.
             None | Some("default" | "none" | "dynamic") => RopeScaling::None,
             Some("linear") => RopeScaling::Linear(positive(FACTOR)?),
@@ -233,9 +242,10 @@ impl RopeScaling {
         let factors: Vec<f32> = match meta.naming() {
             Naming::HuggingFace => meta.get(key)?,
             // They are tensors of the file.
-            Naming::Gguf => vec![1.0; turns.dims / 2],
+            Naming::Gguf => Vec::new(),
         };
-        if factors.len() != turns.dims / 2 || !factors.iter().all(|f| f.is_finite() && *f > 0.0) {
+        let known = meta.naming() == Naming::HuggingFace;
+        if known && (factors.len() != turns.dims / 2 || !factors.iter().all(|f| f.is_finite() && *f > 0.0)) {
             let needed = format!("{} positive numbers", turns.dims / 2);
             return Err(meta.bad(key, format!("{} numbers", factors.len()), needed));
         }

@@ -235,3 +235,6 @@ fn repack(
     }
     Ok(Tensor { name: format!("{} unpacked", words.name), dtype, shape, data: data.into() })
 }
+
+#[cfg(test)]
+mod tests;

@@ -148,7 +148,9 @@ fn as_gguf(adapter: &Path, alpha: f32, head: usize, out: &Path) {
     writer.insert("general.architecture", "llama");
     writer.insert("general.type", "adapter");
     writer.insert("adapter.type", "lora");
-    writer.insert("adapter.lora.alpha", alpha);
+    if alpha > 0.0 {
+        writer.insert("adapter.lora.alpha", alpha);
+    }
     let names = [
         ("self_attn.q_proj", "attn_q"),
         ("self_attn.k_proj", "attn_k"),
@@ -188,8 +190,12 @@ fn adapters_of_either_kind_fit_models_of_either_kind() {
     as_gguf(&adapters[0].path, 8.0, 24, &file);
     let cpu = Cpu::new(CpuOptions::default().exact(true).threads(1)).unwrap();
     let gguf = golden::gguf("llama_odd.F16").0;
+    // Without an alpha the factors count as they are, and alpha 8 of rank 4 doubles them.
+    let bare = temp.path().join("bare.gguf");
+    as_gguf(&adapters[0].path, 0.0, 24, &bare);
     for (base, adapter, bound) in [
         (&gguf, AdapterOptions::new(&file), 0.03),
+        (&gguf, AdapterOptions::new(&bare).scale(2.0), 0.03),
         (&gguf, adapters[0].clone(), 0.03),
         (&base, AdapterOptions::new(&file), 2e-3),
     ] {
@@ -266,6 +272,12 @@ fn adapters_that_do_not_fit_are_named() {
     refused("bias", "all".into(), "bias is \"all\", it must be none");
     refused("peft_type", "IA3".into(), "peft_type is \"IA3\", it must be LORA");
     refused("modules_to_save", serde_json::json!(["lm_head"]), "modules_to_save is [\"lm_head\"]");
+    refused("init_lora_weights", "pissa".into(), "init_lora_weights is \"pissa\", it must be true");
+    refused("alora_invocation_tokens", serde_json::json!([5, 6]), "alora_invocation_tokens is [5,6]");
+    for patterns in ["rank_pattern", "alpha_pattern"] {
+        let value = serde_json::json!({".*_proj": 4});
+        refused(patterns, value, &format!("{patterns} is \".*_proj\", it must be names of matrices"));
+    }
 
     let other = case("phi3").unwrap();
     let separate = data::own().join("families/granite");
@@ -295,6 +307,43 @@ fn adapters_that_do_not_fit_are_named() {
     fs::write(temp.path().join("adapter_model.bin"), b"PK").unwrap();
     let found = open(&base, &[AdapterOptions::new(temp.path())], false).unwrap_err();
     assert!(found.contains("which may run code when it is read"), "{found}");
+}
+
+/// A copy of an adapter with the names of its tensors changed; where a change gives two, it is there twice.
+fn renamed(adapter: &Path, change: impl Fn(&str) -> Vec<String>) -> tempfile::TempDir {
+    let temp = tempfile::tempdir().unwrap();
+    fs::copy(adapter.join("adapter_config.json"), temp.path().join("adapter_config.json")).unwrap();
+    let (mut header, mut data) = (serde_json::Map::new(), Vec::new());
+    for tensor in SafeTensors::open(&adapter.join("adapter_model.safetensors")).unwrap().tensors() {
+        for name in change(&tensor.name) {
+            let (start, dtype) = (data.len(), tensor.dtype.to_string().to_uppercase());
+            data.extend_from_slice(&tensor.data);
+            let entry = serde_json::json!({"dtype": dtype, "shape": tensor.shape, "data_offsets": [start, data.len()]});
+            header.insert(name, entry);
+        }
+    }
+    let header = serde_json::Value::from(header).to_string();
+    let bytes = [&(header.len() as u64).to_le_bytes()[..], header.as_bytes(), &data].concat();
+    fs::write(temp.path().join("adapter_model.safetensors"), bytes).unwrap();
+    temp
+}
+
+#[test]
+fn two_adapters_in_one_folder_are_refused_and_one_under_a_name_is_not() {
+    let (case, base, adapters) = case("llama").unwrap();
+    let one = &adapters[0].path;
+    let named = |name: &str, as_: &str| name.replace(".weight", &format!(".{as_}.weight"));
+    let folder = renamed(one, |name| vec![named(name, "default")]);
+    let model = open(&base, &[AdapterOptions::new(folder.path()).name("one".to_owned())], false).unwrap();
+    let expected = case.cases.iter().find(|mixed| mixed.mix.contains_key("one")).unwrap();
+    let cpu = Cpu::new(CpuOptions::default().exact(true).threads(1)).unwrap();
+    let request = Request::new(case.token_ids.clone()).adapters(expected.shares());
+    assert_close(&logits(&engine(&model, &cpu), request), &expected.logits, 2e-3, "under a name");
+
+    let folder = renamed(one, |name| vec![named(name, "left"), named(name, "right")]);
+    let found = open(&base, &[AdapterOptions::new(folder.path())], false).unwrap_err();
+    assert!(found.contains("lora_A.left.weight` and `") && found.contains("lora_A.right.weight`"), "{found}");
+    assert!(found.contains("it must be one adapter"), "{found}");
 }
 
 #[test]
@@ -346,5 +395,8 @@ fn a_request_for_an_adapter_that_is_not_there_is_refused_by_name() {
             .to_string()
     };
     assert_eq!(asked("three", 1.0), "no adapter `three` was loaded with the model; there are: one, two");
+    let large = vec![AdapterShare::new("one", 3e38), AdapterShare::new("one", 3e38)];
+    let sum = engine.submit(Request::new(case.token_ids.clone()).adapters(large)).map(drop).unwrap_err();
+    assert!(sum.to_string().contains("the scale of an adapter is inf"), "{sum}");
     assert!(asked("one", f32::INFINITY).contains("the scale of an adapter is inf, it must be a number"));
 }

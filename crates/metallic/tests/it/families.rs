@@ -5,6 +5,7 @@ use std::ops::Range;
 use std::path::Path;
 
 use metallic::core::{Shape, Unary};
+use metallic::formats::{GgufWriter, SafeTensors, Tensor};
 use metallic::model::config::{MAX_WIDTH, activation, epsilon, tied};
 use metallic::model::{
     Config, Decoder, Family, Key, Meta, Model, ModelError, ModelOptions, Results, RopeConfig,
@@ -142,4 +143,83 @@ fn a_longer_context_than_the_original_takes_the_long_factors() {
     let mut program = open(Some(128)).compile(&cpu, DType::F32).unwrap();
     let found = golden::logits(program.as_mut(), &tokens, 50).unwrap();
     assert!(golden::max_diff(found.last().unwrap(), &logits) < 1e-3);
+}
+
+/// The folder of small Phi-3 as a GGUF file, its factors in tensors as such files have them; those named are left out. `kind`:
+/// whether it names the kind of rotation, which few do.
+fn as_gguf(folder: &Path, kind: bool, without: &str, out: &Path) {
+    let text = std::fs::read_to_string(folder.join("config.json")).unwrap();
+    let config: Value = serde_json::from_str(&text).unwrap();
+    let mut writer = GgufWriter::new();
+    writer.insert("general.architecture", "phi3");
+    writer.insert("tokenizer.ggml.model", "no_vocab");
+    for (key, from) in [
+        ("context_length", "max_position_embeddings"),
+        ("rope.scaling.original_context_length", "original_max_position_embeddings"),
+        ("embedding_length", "hidden_size"),
+        ("feed_forward_length", "intermediate_size"),
+        ("block_count", "num_hidden_layers"),
+        ("attention.head_count", "num_attention_heads"),
+        ("attention.head_count_kv", "num_key_value_heads"),
+        ("rope.dimension_count", "head_dim"),
+        ("vocab_size", "vocab_size"),
+    ] {
+        writer.insert(format!("phi3.{key}"), config[from].as_u64().unwrap() as u32);
+    }
+    writer.insert("phi3.attention.layer_norm_rms_epsilon", 1e-5_f32);
+    if kind {
+        writer.insert("phi3.rope.scaling.type", "longrope");
+    } else {
+        // As the folder's numbers make it.
+        let magnitude = (1.0 + (128_f32 / 96.0).ln() / 96_f32.ln()).sqrt();
+        writer.insert("phi3.rope.scaling.attn_factor", magnitude);
+    }
+    for tensor in SafeTensors::open(&folder.join("model.safetensors")).unwrap().tensors() {
+        let pairs = [EMBED, NORM, HEAD, ATTN_NORM, QKV, O, FFN_NORM, GATE_UP, DOWN];
+        let Key { gguf, .. } = pairs.iter().find(|key| tensor.name.contains(key.hf)).unwrap();
+        let layer = tensor.name.split("layers.").nth(1).map(|rest| rest.split('.').next().unwrap());
+        let prefix = layer.map_or_else(String::new, |layer| format!("blk.{layer}."));
+        writer.add(Tensor { name: format!("{prefix}{gguf}.weight"), ..tensor.clone() }).unwrap();
+    }
+    for (name, from) in [("rope_factors_short", "short_factor"), ("rope_factors_long", "long_factor")] {
+        let factors: Vec<f32> = serde_json::from_value(config["rope_parameters"][from].clone()).unwrap();
+        let data: Vec<u8> = factors.iter().flat_map(|x| x.to_le_bytes()).collect();
+        let (name, shape) = (format!("{name}.weight"), vec![factors.len()]);
+        if !name.contains(without) {
+            writer.add(Tensor { name, dtype: DType::F32, shape, data: data.into() }).unwrap();
+        }
+    }
+    writer.write(out).unwrap();
+}
+
+#[test]
+fn a_gguf_file_takes_the_factors_of_the_context_it_is_opened_for() {
+    let folder = data::own().join("families/phi3_longrope");
+    let temp = tempfile::tempdir().unwrap();
+    let file = temp.path().join("phi3.gguf");
+    let open = |path: &Path, context: usize| {
+        Model::open_with(path, metallic::model::FAMILIES, &ModelOptions::default().context(context))
+    };
+    let cpu = Cpu::new(CpuOptions::default().exact(true)).unwrap();
+    let tokens: Vec<u32> = (0..90).map(|i| 3 + i * i % 150).collect();
+    let logits = |path: &Path, context: usize| {
+        let model = open(path, context).unwrap_or_else(|error| panic!("{error}"));
+        golden::logits(model.compile(&cpu, DType::F32).unwrap().as_mut(), &tokens, 50).unwrap().pop().unwrap()
+    };
+    for kind in [true, false] {
+        as_gguf(&folder, kind, "nothing", &file);
+        assert_eq!([96, 97].map(|context| open(&file, context).unwrap().config().context), [96, 128]);
+        for context in [96, 128] {
+            let off = golden::max_diff(&logits(&file, context), &logits(&folder, context));
+            assert!(off < 1e-3, "{context} tokens, kind named: {kind}: off by {off}");
+        }
+    }
+    assert!(golden::max_diff(&logits(&file, 96), &logits(&file, 128)) > 0.01, "the factors differ");
+
+    // Without those that are needed there would be another rotation.
+    for (without, context) in [("short", 96), ("long", 128), ("rope_factors", 96), ("rope_factors", 128)] {
+        as_gguf(&folder, context == 96, without, &file);
+        let said = open(&file, context).map(drop).unwrap_err().to_string();
+        assert!(said.contains("rope_factors_"), "without {without}, {context} tokens: {said}");
+    }
 }

@@ -1,7 +1,7 @@
 //! Random traffic on random small engines: whatever happens to a request's neighbours, its tokens are the model's.
 
 use crate::generate_support::*;
-use metallic::generate::{FinishReason, Generation};
+use metallic::generate::{EngineConfig, FinishReason, Generation};
 use proptest::prelude::*;
 
 /// One request: which of a few beginnings it shares, how much of it, its own tail, its length, and what happens to it.
@@ -42,11 +42,16 @@ proptest! {
         rounds in prop::collection::vec(prop::collection::vec(traffic(), 1..7), 1..4),
         blocks in 7usize..20,
         (step_tokens, max_sequences) in (5usize..100, 1usize..6),
-        prefix_cache in any::<bool>(),
+        (prefix_cache, depth) in (any::<bool>(), 1usize..3),
+        near in prop_oneof![1 => Just(None), 2 => (1usize..90).prop_map(Some)],
         failing in prop::collection::vec(1usize..60, 0..2),
     ) {
-        let config = config(blocks).step_tokens(step_tokens).max_sequences(max_sequences).prefix_cache(prefix_cache);
-        let (engine, handle) = engine(config);
+        let states = layout_with(near);
+        let bytes = blocks * states.block_bytes();
+        let config = EngineConfig::new(4096, VOCAB, states).kv_budget_bytes(bytes).prefix_cache(prefix_cache);
+        let (engine, handle) = engine(config.step_tokens(step_tokens).max_sequences(max_sequences));
+        handle.log().near = near;
+        handle.log().depth = depth;
         handle.log().fail_on.clone_from(&failing);
         for round in rounds {
             let answers: Vec<(&Traffic, Generation)> = round
@@ -59,7 +64,7 @@ proptest! {
                     Fate::Cancelled => answer.cancel(),
                     Fate::Served => {}
                 }
-                let expected = expected_greedy(&prompt_of(traffic), traffic.generate);
+                let expected = expected_greedy_with(&prompt_of(traffic), traffic.generate, near);
                 match answer.complete() {
                     Ok(done) if done.reason == FinishReason::Cancelled => {
                         prop_assert_eq!(traffic.fate, Fate::Cancelled);
@@ -71,7 +76,8 @@ proptest! {
             }
         }
         let stats = engine.stats().expect("stats");
-        prop_assert_eq!((stats.held_blocks, stats.running, stats.waiting), (0, 0, 0));
-        prop_assert!(stats.reserved_blocks <= blocks);
+        prop_assert_eq!((stats.held_blocks, stats.near_blocks, stats.running, stats.waiting), (0, 0, 0, 0));
+        prop_assert!(stats.reserved_blocks <= stats.block_limit);
+        prop_assert!(near.is_some() || stats.block_limit == blocks);
     }
 }

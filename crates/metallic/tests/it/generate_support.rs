@@ -17,6 +17,13 @@ pub(crate) fn layout() -> StateLayout {
     layout_of(State::Kv(KvState { kv_heads: 1, key_dim: 4, value_dim: 4, window: None }))
 }
 
+/// The same and a layer that looks back so many tokens, where there is a window.
+pub(crate) fn layout_with(window: Option<usize>) -> StateLayout {
+    let kv = KvState { kv_heads: 1, key_dim: 4, value_dim: 4, window: None };
+    let near = window.map(|_| State::Kv(KvState { window, ..kv }));
+    StateLayout::new(DType::F32, [Some(State::Kv(kv))].into_iter().chain(near.map(Some)).collect())
+}
+
 pub(crate) fn layout_of(state: State) -> StateLayout {
     StateLayout::new(DType::F32, vec![Some(state)])
 }
@@ -41,6 +48,8 @@ pub(crate) struct Log {
     pub(crate) depth: usize,
     /// How far back it looks.
     pub(crate) window: Option<usize>,
+    /// How far back its other layer looks, whose blocks are its own.
+    pub(crate) near: Option<usize>,
     /// Recurrent states that steps named.
     pub(crate) slots: BTreeSet<u32>,
     /// Steps that took tokens the one before them had yet to give.
@@ -53,6 +62,8 @@ pub(crate) struct Log {
 pub(crate) struct Fake {
     /// Token and position by block and place, `None` where nothing was written.
     cache: Vec<Option<(u32, u32)>>,
+    /// The same of its other layer.
+    near: Vec<Option<(u32, u32)>>,
     output: Vec<f32>,
     /// What the steps under way will give: logits, chosen tokens, cost.
     under_way: VecDeque<(Vec<f32>, Vec<u32>, RunStats)>,
@@ -125,6 +136,7 @@ pub(crate) fn fake_with_room(room: usize) -> (Box<dyn Program>, Handle) {
     let handle = Handle { log: Arc::default(), gate: Arc::default() };
     let fake = Fake {
         cache: Vec::new(),
+        near: Vec::new(),
         output: Vec::new(),
         under_way: VecDeque::new(),
         chosen: Vec::new(),
@@ -140,16 +152,20 @@ fn failed(reason: &str) -> BackendError {
 }
 
 impl Program for Fake {
-    fn reserve(&mut self, Blocks { far: blocks, .. }: Blocks) -> Result<(), BackendError> {
-        if blocks > self.room {
-            return Err(BackendError::OutOfMemory { device: "fake", what: "cache", needed: blocks });
+    fn reserve(&mut self, blocks: Blocks) -> Result<(), BackendError> {
+        for (cache, blocks) in [(&mut self.cache, blocks.far), (&mut self.near, blocks.near)] {
+            if blocks > self.room {
+                return Err(BackendError::OutOfMemory { device: "fake", what: "cache", needed: blocks });
+            }
+            cache.resize(cache.len().max(blocks * BLOCK_TOKENS), None);
         }
-        self.cache.resize(self.cache.len().max(blocks * BLOCK_TOKENS), None);
         Ok(())
     }
 
     fn reserved(&self) -> Blocks {
-        Blocks::both(self.cache.len() / BLOCK_TOKENS)
+        let [far, near] = [&self.cache, &self.near].map(|cache| cache.len() / BLOCK_TOKENS);
+        let is_mixed = self.log.lock().unwrap_or_else(PoisonError::into_inner).near.is_some();
+        Blocks { far, near: if is_mixed { near } else { far } }
     }
 
     fn reserve_slots(&mut self, _: usize) -> Result<(), BackendError> {
@@ -189,13 +205,22 @@ impl Program for Fake {
         let mut rows = vec![Vec::new(); step.tokens.len()];
         for span in step.sequences {
             log.slots.insert(span.slot);
-            let place = |p: usize| span.blocks[p / BLOCK_TOKENS] as usize * BLOCK_TOKENS + p % BLOCK_TOKENS;
+            let place =
+                |table: &[u32], p: usize| table[p / BLOCK_TOKENS] as usize * BLOCK_TOKENS + p % BLOCK_TOKENS;
+            let (far, near) = (|p| place(span.blocks, p), |p| place(span.near, p));
             for (p, i) in (span.past..).zip(span.tokens.clone()) {
-                self.cache[place(p)] = Some((step.tokens[i], step.positions[i]));
+                let written = Some((step.tokens[i], step.positions[i]));
+                self.cache[far(p)] = written;
+                if log.near.is_some() {
+                    self.near[near(p)] = written;
+                }
             }
             for (p, i) in (span.past..).zip(span.tokens.clone()) {
-                let first = log.window.map_or(0, |window| (p + 1).saturating_sub(window));
-                let history: Vec<_> = (first..=p).map(|q| self.cache[place(q)]).collect();
+                let first = |window: Option<usize>| window.map_or(0, |w| (p + 1).saturating_sub(w));
+                let mut history: Vec<_> = (first(log.window)..=p).map(|q| self.cache[far(q)]).collect();
+                if log.near.is_some() {
+                    history.extend((first(log.near)..=p).map(|q| self.near[near(q)]));
+                }
                 rows[i] =
                     if step.outputs.contains(&(i as u32)) { logits_of(&history, &log) } else { Vec::new() };
             }
@@ -271,9 +296,17 @@ pub(crate) fn expected_logits(tokens: &[u32]) -> Vec<f32> {
 
 /// The greedy continuation as it must come out.
 pub(crate) fn expected_greedy(prompt: &[u32], n: usize) -> Vec<u32> {
+    expected_greedy_with(prompt, n, None)
+}
+
+/// The same, of a program whose other layer looks back so far.
+pub(crate) fn expected_greedy_with(prompt: &[u32], n: usize, near: Option<usize>) -> Vec<u32> {
     let mut tokens = prompt.to_vec();
     for _ in 0..n {
-        let logits = expected_logits(&tokens);
+        let mut history: Vec<_> = tokens.iter().copied().zip(0..).map(Some).collect();
+        let window = near.map_or(0, |window| window.min(history.len()));
+        history.extend_from_within(history.len() - window..);
+        let logits = logits_of(&history, &Log::default());
         let best = (0..VOCAB).max_by(|&a, &b| logits[a].total_cmp(&logits[b]).then(b.cmp(&a)));
         tokens.push(best.unwrap_or(0) as u32);
     }

@@ -1,6 +1,7 @@
 //! The library from the outside: models, generation, tensors and text, on every device a machine may have.
 
 mod adapters;
+mod adapters_families;
 mod examples;
 mod families;
 mod generate_engine;
@@ -12,6 +13,7 @@ mod generate_stream;
 mod generate_stress;
 mod generate_support;
 mod generate_text;
+mod generate_windows;
 mod golden_cpu;
 mod golden_reference;
 mod golden_soft;
