@@ -50,7 +50,7 @@ impl PackedWeights {
                             None => load(p.team, weight, exact, &mut buffer)?,
                         };
                         let matrices = forms.matrices.insert(matrices);
-                        if p.isa.has_cheap_halves() || wants_halves(graph, node) {
+                        if p.isa.has_cheap_halves(weight.ty.dtype) || wants_halves(graph, node) {
                             matrices.iter_mut().for_each(PackedMatrix::take_halves);
                         }
                     }
@@ -298,7 +298,8 @@ mod tests {
         for isa in Isa::available() {
             let weights = PackedWeights::new(&graph, Processor { isa, team: &team }, false).unwrap();
             for (weight, forms) in graph.weights().iter().zip(&weights.forms) {
-                let fine = isa.has_cheap_halves() || ["table", "down"].contains(&&*weight.name);
+                let fine =
+                    isa.has_cheap_halves(weight.ty.dtype) || ["table", "down"].contains(&&*weight.name);
                 let expected = if fine { Grain::Half } else { Grain::Group };
                 for matrix in forms.matrices.iter().flatten() {
                     assert_eq!(matrix.takes(), expected, "{} on {isa:?}", weight.name);

@@ -118,27 +118,45 @@ impl Activations<'_> {
     }
 }
 
+/// What a value is multiplied by to become one of 8 bits, and back.
+#[derive(Clone, Copy)]
+struct Scale {
+    inverse: f32,
+    scale: f32,
+}
+
+impl Scale {
+    /// For values up to this one, given as bits.
+    #[inline(always)]
+    fn of(top: u32) -> Scale {
+        let absmax = f32::from_bits(top);
+        // Below this 127 / absmax overflows: such values are zero.
+        if !absmax.is_finite() {
+            Scale { inverse: 0.0, scale: f32::NAN }
+        } else if absmax < 128.0 * f32::MIN_POSITIVE {
+            Scale { inverse: 0.0, scale: 0.0 }
+        } else {
+            Scale { inverse: 127.0 / absmax, scale: absmax / 127.0 }
+        }
+    }
+}
+
 fn quantize_groups(isa: Isa, x: &[f32], grain: Grain, groups: &mut [QGroup]) {
     dispatch!(isa, fn<L>(x: &[f32], grain: Grain, groups: &mut [QGroup]) {
         for (x, group) in x.as_chunks::<GROUP>().0.iter().zip(groups) {
             // SAFETY: features by the caller; 32 values.
             let tops = unsafe { L::tops(x.as_ptr()) };
-            let tops = if grain == Grain::Half { tops } else { [tops[0].max(tops[1]); 2] };
+            let scales = if grain == Grain::Half {
+                tops.map(Scale::of)
+            } else {
+                [Scale::of(tops[0].max(tops[1])); 2]
+            };
             let mut sums = [0; 2];
             for half in 0..2 {
-                let absmax = f32::from_bits(tops[half]);
-                // Below this 127 / absmax overflows: such a group is zero.
-                let (scale, inverse) = if !absmax.is_finite() {
-                    (f32::NAN, 0.0)
-                } else if absmax < 128.0 * f32::MIN_POSITIVE {
-                    (0.0, 0.0)
-                } else {
-                    (absmax / 127.0, 127.0 / absmax)
-                };
                 let (x, out) = (x[16 * half..].as_ptr(), group.values[16 * half..].as_mut_ptr());
                 // SAFETY: features by the caller; 16 values and 16 places remain.
-                sums[half] = unsafe { L::quantize16(x, inverse, out) };
-                group.scales[half] = scale;
+                sums[half] = unsafe { L::quantize16(x, scales[half].inverse, out) };
+                group.scales[half] = scales[half].scale;
             }
             group.sums = [sums[0] as i16, sums[1] as i16];
             group.scaled_sum = if grain == Grain::Half {

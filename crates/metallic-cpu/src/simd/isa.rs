@@ -2,6 +2,8 @@
 
 use std::sync::OnceLock;
 
+use metallic_core::DType;
+
 /// An instruction set the kernels are written for, from the plainest to the fastest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Isa {
@@ -45,10 +47,11 @@ impl Isa {
         self.min(Isa::best())
     }
 
-    /// Whether a scale for each half of a group of activations costs products next to nothing: measured with 512 tokens, at most
-    /// 3 of 100 with AVX-512, up to 8 with AVX2; with one token memory is the limit.
-    pub fn has_cheap_halves(self) -> bool {
-        self.usable() == Isa::Avx512Vnni
+    /// Whether a scale for each half of a group of activations costs products with such weights nothing: measured with 512
+    /// tokens, where AVX-512 takes 3 of 100 more time for types with minima, and AVX2 up to 8 for all. With one token memory is
+    /// the limit.
+    pub fn has_cheap_halves(self, dtype: DType) -> bool {
+        self.usable() == Isa::Avx512Vnni && matches!(dtype, DType::Q4_0 | DType::Q8_0)
     }
 
     /// The name `METALLIC_CPU_ISA` takes.

@@ -88,7 +88,15 @@ impl Lanes for Avx512 {
             let magnitude = _mm512_set1_epi32(0x7fff_ffff);
             let low = _mm512_and_si512(_mm512_loadu_si512(x.cast()), magnitude);
             let high = _mm512_and_si512(_mm512_loadu_si512(x.add(16).cast()), magnitude);
-            [_mm512_reduce_max_epu32(low), _mm512_reduce_max_epu32(high)]
+            // Both at once: the eight of the first half, then the eight of the second.
+            let low = _mm256_max_epu32(_mm512_castsi512_si256(low), _mm512_extracti64x4_epi64::<1>(low));
+            let high = _mm256_max_epu32(_mm512_castsi512_si256(high), _mm512_extracti64x4_epi64::<1>(high));
+            let tops = _mm512_inserti64x4::<1>(_mm512_castsi256_si512(low), high);
+            let tops = _mm512_max_epu32(tops, _mm512_shuffle_i32x4::<0b10_11_00_01>(tops, tops));
+            let tops = _mm512_max_epu32(tops, _mm512_shuffle_epi32::<0b01_00_11_10>(tops));
+            let tops = _mm512_max_epu32(tops, _mm512_shuffle_epi32::<0b10_11_00_01>(tops));
+            let second = _mm512_extracti32x4_epi32::<2>(tops);
+            [_mm_cvtsi128_si32(_mm512_castsi512_si128(tops)) as u32, _mm_cvtsi128_si32(second) as u32]
         }
         fn quantize16(x: *const f32, inverse: f32, out: *mut i8) -> i32 {
             let scaled = _mm512_mul_ps(_mm512_loadu_ps(x), _mm512_set1_ps(inverse));
