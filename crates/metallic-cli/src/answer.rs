@@ -86,13 +86,15 @@ pub(crate) struct Screen<'a> {
     terminals: (bool, bool),
     /// Thoughts were the last thing, and no line ended them.
     thinking: bool,
+    /// What was written last ended in a return: with the break that may follow it is one line break.
+    returned: bool,
 }
 
 impl<'a> Screen<'a> {
     /// `out` is stdout and `thoughts` stderr, or what tests have in their place.
     pub(crate) fn new(out: &'a mut dyn Write, thoughts: &'a mut dyn Write) -> Self {
         let terminals = (io::stdout().is_terminal(), io::stderr().is_terminal());
-        Self { out, thoughts: Some(thoughts), terminals, thinking: false }
+        Self { out, thoughts: Some(thoughts), terminals, thinking: false, returned: false }
     }
 
     /// Without thoughts, if they are to be hidden.
@@ -104,14 +106,25 @@ impl<'a> Screen<'a> {
     /// Ends the line that the answer, or the thoughts before it, ended in.
     pub(crate) fn end_line(&mut self) -> io::Result<()> {
         self.end_thoughts()?;
+        if std::mem::take(&mut self.returned) {
+            self.out.write_all(escape::output("\r").as_bytes())?;
+        }
         writeln!(self.out)?;
         self.out.flush()
+    }
+
+    /// A piece as a terminal may have it. Pieces end anywhere, between a return and its line break, too.
+    fn spelled(&mut self, text: &str) -> String {
+        let text = if std::mem::take(&mut self.returned) { format!("\r{text}") } else { text.to_owned() };
+        let rest = text.strip_suffix('\r');
+        self.returned = rest.is_some();
+        escape::output(rest.unwrap_or(&text)).into_owned()
     }
 
     fn end_thoughts(&mut self) -> io::Result<()> {
         match (&mut self.thoughts, self.thinking) {
             (Some(thoughts), true) => {
-                self.thinking = false;
+                (self.thinking, self.returned) = (false, false);
                 thoughts.write_all(b"\n\n")?;
                 thoughts.flush()
             }
@@ -123,15 +136,18 @@ impl<'a> Screen<'a> {
 impl Show for Screen<'_> {
     fn answer(&mut self, text: &str) -> io::Result<()> {
         self.end_thoughts()?;
-        let text = if self.terminals.0 { escape::output(text) } else { text.into() };
+        let text = if self.terminals.0 { self.spelled(text) } else { text.to_owned() };
         self.out.write_all(text.as_bytes())?;
         self.out.flush()
     }
 
     fn thought(&mut self, text: &str) -> io::Result<()> {
-        let Some(thoughts) = &mut self.thoughts else { return Ok(()) };
+        if self.thoughts.is_none() {
+            return Ok(());
+        }
         self.thinking = true;
-        let text = if self.terminals.1 { term::paint(&escape::output(text), "2") } else { text.to_owned() };
+        let text = if self.terminals.1 { term::paint(&self.spelled(text), "2") } else { text.to_owned() };
+        let Some(thoughts) = &mut self.thoughts else { return Ok(()) };
         thoughts.write_all(text.as_bytes())?;
         thoughts.flush()
     }
@@ -157,6 +173,22 @@ mod tests {
     fn thoughts_and_answers_go_their_own_ways() {
         assert_eq!(shown(false, (false, false)), ("a\x1b[2J\tbc\n".to_owned(), "hm, so\n\n".to_owned()));
         assert_eq!(shown(true, (false, false)).1, "");
+    }
+
+    #[test]
+    fn a_line_break_of_windows_is_one_wherever_pieces_end() {
+        let written = |pieces: &[&str]| {
+            let (mut out, mut notes) = (Vec::new(), Vec::new());
+            let mut screen = Screen::new(&mut out, &mut notes);
+            screen.terminals = (true, true);
+            for piece in pieces {
+                screen.answer(piece).unwrap();
+            }
+            screen.end_line().unwrap();
+            String::from_utf8(out).unwrap()
+        };
+        assert_eq!(written(&["a\r", "\nb\r\n", "c"]), "a\nb\nc\n");
+        assert_eq!(written(&["a\r", "b", "\r", "\r"]), "a\\rb\\r\\r\n");
     }
 
     #[test]

@@ -287,6 +287,28 @@ mod tests {
     }
 
     #[test]
+    fn layers_with_a_window_have_blocks_of_their_own_only_beside_others() {
+        let kv = |window| KvState { kv_heads: 1, key_dim: 8, value_dim: 8, window };
+        let layout = |windows: &[Option<usize>]| {
+            StateLayout::new(DType::F32, windows.iter().map(|w| Some(State::Kv(kv(*w)))).collect())
+        };
+        let (far, near) = (kv(None), kv(Some(9)));
+        let blocks = Blocks { far: 3, near: 5 };
+        let one = BLOCK_TOKENS * 16 * size_of::<f32>();
+        for (windows, mixed, window, bytes) in [
+            (&[None, None][..], false, None, 6),
+            (&[Some(9), Some(4)], false, Some(9), 6),
+            (&[Some(9), None, Some(4)], true, Some(9), 13),
+        ] {
+            let layout = layout(windows);
+            assert_eq!((layout.is_mixed(), layout.near_window()), (mixed, window), "{windows:?}");
+            assert_eq!((layout.is_near(&near), layout.is_near(&far)), (mixed, false), "{windows:?}");
+            assert_eq!(layout.settled(blocks), if mixed { blocks } else { Blocks::both(3) }, "{windows:?}");
+            assert_eq!(layout.bytes_of(blocks), bytes * one, "{windows:?}");
+        }
+    }
+
+    #[test]
     fn what_does_not_fit_is_refused_by_name() {
         let error = StateLayout::of(&graph(&[None], 8), DType::F32).unwrap_err().to_string();
         assert!(error.contains("values of 8") && error.contains("values of 6"), "{error}");

@@ -49,3 +49,33 @@ fn a_recurrent_state_has_one_sequence_of_a_step() {
     assert_eq!(step.validate(&LIMITS), Err(twice));
     assert_eq!(step.validate(&StepLimits { slots: None, ..LIMITS }), Ok(()));
 }
+
+#[test]
+fn blocks_of_layers_with_a_window_are_held_to_their_own_number() {
+    let limits = StepLimits { blocks: Blocks { far: 9, near: 2 }, slots: None, ..LIMITS };
+    let checked = |near: &[u32]| {
+        let sequences = [SequenceSpan { tokens: 0..2, past: 31, blocks: &[7, 8], near, slot: 0 }];
+        assert_eq!(sequences[0].table(false), [7, 8]);
+        assert_eq!(sequences[0].table(true), if near.is_empty() { &[7, 8] } else { near });
+        let step = Step { tokens: &[0, 0], positions: &[31, 32], sequences: &sequences, ..Step::default() };
+        step.validate(&limits)
+    };
+    assert_eq!(checked(&[1, 0]), Ok(()));
+    assert_eq!(checked(&[0]), Err(StepError::Blocks { sequence: 0, blocks: 1, needed: 2 }));
+    assert_eq!(checked(&[1, 2]), Err(StepError::BlockOutOfRange { sequence: 0, block: 2, reserved: 2 }));
+    // Without blocks of their own they have those of the others.
+    assert_eq!(checked(&[]), Err(StepError::BlockOutOfRange { sequence: 0, block: 7, reserved: 2 }));
+}
+
+#[test]
+fn every_token_says_how_much_of_each_adapter_it_takes() {
+    let limits = StepLimits { adapters: 2, ..LIMITS };
+    let sequences = [SequenceSpan { tokens: 0..2, past: 0, blocks: &[0], near: &[], slot: 0 }];
+    for (found, fits) in [(4, true), (0, false), (3, false), (5, false)] {
+        let adapters = vec![0.5; found];
+        let step = Step { tokens: &[0, 0], positions: &[0, 1], sequences: &sequences, ..Step::default() };
+        let said = Step { adapters: &adapters, ..step }.validate(&limits);
+        let wrong = Err(StepError::Adapters { found, tokens: 2, adapters: 2 });
+        assert_eq!(said, if fits { Ok(()) } else { wrong });
+    }
+}

@@ -375,3 +375,25 @@ impl<'t> Sequence<'t> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use metallic_core::{Blocks, DType, KvState, State, StateLayout};
+
+    use super::*;
+
+    #[test]
+    fn what_is_computed_again_belongs_to_the_same_mixture_of_adapters() {
+        let kv = KvState { kv_heads: 1, key_dim: 4, value_dim: 4, window: None };
+        let states = StateLayout::new(DType::F32, vec![Some(State::Kv(kv))]);
+        let mut cache = KvCache::new(&states, Blocks::both(4), 0);
+        let (outlet, _generation) = Outlet::pair();
+        let (request, mix, at) = (Request::new([1, 2]), vec![0.5], Instant::now());
+        let submission = Submission { request, most_tokens: 9, mix, seed: 0, outlet, at };
+        let mut sequence = Sequence::new(submission, 1, &[], None);
+        sequence.restart(&mut cache);
+        let root = cache.root(&[0.5]);
+        assert_ne!(root, Chain::default());
+        assert_eq!((sequence.computed, sequence.shared), (0, (0, root)));
+    }
+}

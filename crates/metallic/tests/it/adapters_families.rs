@@ -15,6 +15,8 @@ use serde_json::json;
 
 const RANK: usize = 3;
 const ALPHA: f32 = 5.0;
+/// How much of it is taken.
+const SCALE: f32 = 0.75;
 
 /// Matrices that an adapter may change, by the end of their names.
 const TARGETS: [&str; 22] = [
@@ -87,12 +89,20 @@ fn prepare(family: &Path, folder: &Path) -> usize {
     for path in [&plain, &changed, &adapter] {
         fs::create_dir(path).unwrap();
     }
-    for path in [&plain, &changed] {
-        fs::copy(family.join("config.json"), path.join("config.json")).unwrap();
-    }
+    let config = fs::read_to_string(family.join("config.json")).unwrap();
+    fs::write(plain.join("config.json"), &config).unwrap();
+    let mut config: serde_json::Value = serde_json::from_str(&config).unwrap();
     let mut model: Vec<Numbers> =
         SafeTensors::open(&family.join("model.safetensors")).unwrap().tensors().map(numbers).collect();
     write(&plain.join("model.safetensors"), &model);
+    if config["tie_word_embeddings"] == json!(true) {
+        // What adapts a head that is the table of embeddings leaves the table as it is.
+        let table = model.iter().find(|tensor| tensor.name == "model.embed_tokens.weight").unwrap();
+        let (shape, values) = (table.shape.clone(), table.values.clone());
+        model.push(Numbers { name: "lm_head.weight".to_owned(), shape, values });
+        config["tie_word_embeddings"] = json!(false);
+    }
+    fs::write(changed.join("config.json"), config.to_string()).unwrap();
     let mut halves = Vec::new();
     for Numbers { name, shape, values } in &mut model {
         let matrix = name.strip_suffix(".weight").unwrap_or_default();
@@ -104,7 +114,7 @@ fn prepare(family: &Path, folder: &Path) -> usize {
         let [a, b] = [("a", RANK * k), ("b", n * RANK)].map(|(half, n)| noise(&format!("{name} {half}"), n));
         for (i, x) in values.iter_mut().enumerate() {
             let sum: f32 = (0..RANK).map(|r| b[i / k * RANK + r] * a[r * k + i % k]).sum();
-            *x += ALPHA / RANK as f32 * sum;
+            *x += SCALE * ALPHA / RANK as f32 * sum;
         }
         let half = |which: &str, shape, values| Numbers {
             name: format!("base_model.model.{matrix}.lora_{which}.weight"),
@@ -124,7 +134,7 @@ fn prepare(family: &Path, folder: &Path) -> usize {
 fn a_model_with_an_adapter_is_the_model_whose_matrices_were_changed() {
     let cpu = Cpu::new(CpuOptions::default().exact(true).threads(1)).unwrap();
     let prompt: Vec<u32> = (0..40).map(|i| 3 + i * i % 100).collect();
-    for family in ["deepseek_v3", "falcon_h1", "glm", "qwen2_moe", "lfm2_moe"] {
+    for family in ["deepseek_v3", "falcon_h1", "glm", "qwen2_moe", "lfm2_moe", "smollm3"] {
         let folder = tempfile::tempdir().unwrap();
         let targets = prepare(&data::own().join("families").join(family), folder.path());
         assert!(targets >= 8, "{family}: {targets} matrices");
@@ -136,7 +146,7 @@ fn a_model_with_an_adapter_is_the_model_whose_matrices_were_changed() {
             let engine = Engine::new(program, config.adapters(model.adapters().to_vec())).unwrap();
             engine.all_logits(prompt.as_slice()).unwrap()
         };
-        let adapters = [AdapterOptions::new(folder.path().join("adapter"))];
+        let adapters = [AdapterOptions::new(folder.path().join("adapter")).scale(SCALE)];
         let beside = ModelOptions::default().adapters(adapters);
         let [plain, changed] = ["plain", "changed"].map(|name| logits(name, &ModelOptions::default()));
         let far = |a: &[Vec<f32>], b: &[Vec<f32>]| {

@@ -43,14 +43,18 @@ proptest! {
         blocks in 7usize..20,
         (step_tokens, max_sequences) in (5usize..100, 1usize..6),
         (prefix_cache, depth) in (any::<bool>(), 1usize..3),
-        near in prop_oneof![1 => Just(None), 2 => (1usize..90).prop_map(Some)],
+        looks in prop_oneof![
+            1 => Just(Looks::Back),
+            2 => (1usize..90).prop_map(Looks::BackAndThrough),
+            1 => (1usize..90).prop_map(Looks::Through),
+        ],
         failing in prop::collection::vec(1usize..60, 0..2),
     ) {
-        let states = layout_with(near);
+        let states = looks.layout();
         let bytes = blocks * states.block_bytes();
         let config = EngineConfig::new(4096, VOCAB, states).kv_budget_bytes(bytes).prefix_cache(prefix_cache);
         let (engine, handle) = engine(config.step_tokens(step_tokens).max_sequences(max_sequences));
-        handle.log().near = near;
+        looks.set(&mut handle.log());
         handle.log().depth = depth;
         handle.log().fail_on.clone_from(&failing);
         for round in rounds {
@@ -64,7 +68,7 @@ proptest! {
                     Fate::Cancelled => answer.cancel(),
                     Fate::Served => {}
                 }
-                let expected = expected_greedy_with(&prompt_of(traffic), traffic.generate, near);
+                let expected = expected_greedy_with(&prompt_of(traffic), traffic.generate, looks);
                 match answer.complete() {
                     Ok(done) if done.reason == FinishReason::Cancelled => {
                         prop_assert_eq!(traffic.fate, Fate::Cancelled);
@@ -78,6 +82,6 @@ proptest! {
         let stats = engine.stats().expect("stats");
         prop_assert_eq!((stats.held_blocks, stats.near_blocks, stats.running, stats.waiting), (0, 0, 0, 0));
         prop_assert!(stats.reserved_blocks <= stats.block_limit);
-        prop_assert!(near.is_some() || stats.block_limit == blocks);
+        prop_assert!(matches!(looks, Looks::BackAndThrough(_)) || stats.block_limit == blocks);
     }
 }

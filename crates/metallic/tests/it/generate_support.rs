@@ -17,11 +17,48 @@ pub(crate) fn layout() -> StateLayout {
     layout_of(State::Kv(KvState { kv_heads: 1, key_dim: 4, value_dim: 4, window: None }))
 }
 
-/// The same and a layer that looks back so many tokens, where there is a window.
-pub(crate) fn layout_with(window: Option<usize>) -> StateLayout {
-    let kv = KvState { kv_heads: 1, key_dim: 4, value_dim: 4, window: None };
-    let near = window.map(|_| State::Kv(KvState { window, ..kv }));
-    StateLayout::new(DType::F32, [Some(State::Kv(kv))].into_iter().chain(near.map(Some)).collect())
+/// How far back the layers of a program look.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Looks {
+    /// One layer, as far as there is.
+    Back,
+    /// Such a layer, and one that looks back so many tokens.
+    BackAndThrough(usize),
+    /// One layer that looks back so many tokens.
+    Through(usize),
+}
+
+impl Looks {
+    pub(crate) fn layout(self) -> StateLayout {
+        let kv = |window| Some(State::Kv(KvState { kv_heads: 1, key_dim: 4, value_dim: 4, window }));
+        let states = match self {
+            Looks::Back => vec![kv(None)],
+            Looks::BackAndThrough(window) => vec![kv(None), kv(Some(window))],
+            Looks::Through(window) => vec![kv(Some(window))],
+        };
+        StateLayout::new(DType::F32, states)
+    }
+
+    /// Makes a fake look so.
+    pub(crate) fn set(self, log: &mut Log) {
+        (log.window, log.near) = match self {
+            Looks::Back => (None, None),
+            Looks::BackAndThrough(window) => (None, Some(window)),
+            Looks::Through(window) => (Some(window), None),
+        };
+    }
+
+    /// What it sees after these tokens.
+    fn history(self, tokens: &[u32]) -> Vec<Option<(u32, u32)>> {
+        let mut all: Vec<_> = tokens.iter().copied().zip(0..).map(Some).collect();
+        let seen = |window: usize| all.len().saturating_sub(window)..;
+        match self {
+            Looks::Back => {}
+            Looks::BackAndThrough(window) => all.extend_from_within(seen(window)),
+            Looks::Through(window) => all = all[seen(window)].to_vec(),
+        }
+        all
+    }
 }
 
 pub(crate) fn layout_of(state: State) -> StateLayout {
@@ -296,17 +333,14 @@ pub(crate) fn expected_logits(tokens: &[u32]) -> Vec<f32> {
 
 /// The greedy continuation as it must come out.
 pub(crate) fn expected_greedy(prompt: &[u32], n: usize) -> Vec<u32> {
-    expected_greedy_with(prompt, n, None)
+    expected_greedy_with(prompt, n, Looks::Back)
 }
 
-/// The same, of a program whose other layer looks back so far.
-pub(crate) fn expected_greedy_with(prompt: &[u32], n: usize, near: Option<usize>) -> Vec<u32> {
+/// The same, of a program that looks back so far.
+pub(crate) fn expected_greedy_with(prompt: &[u32], n: usize, looks: Looks) -> Vec<u32> {
     let mut tokens = prompt.to_vec();
     for _ in 0..n {
-        let mut history: Vec<_> = tokens.iter().copied().zip(0..).map(Some).collect();
-        let window = near.map_or(0, |window| window.min(history.len()));
-        history.extend_from_within(history.len() - window..);
-        let logits = logits_of(&history, &Log::default());
+        let logits = logits_of(&looks.history(&tokens), &Log::default());
         let best = (0..VOCAB).max_by(|&a, &b| logits[a].total_cmp(&logits[b]).then(b.cmp(&a)));
         tokens.push(best.unwrap_or(0) as u32);
     }

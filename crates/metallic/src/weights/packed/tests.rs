@@ -55,6 +55,7 @@ fn a_number_of_8_bits_is_what_the_format_says() {
 fn scales_are_of_the_whole_of_rows_or_of_blocks_and_each_expert_has_its_own() {
     assert_eq!(unpacked(&[2, 3], &[1], None).unwrap(), [1.0; 6]);
     assert_eq!(unpacked(&[2, 3], &[1, 1], Some([4, 4])).unwrap(), [1.0; 6]);
+    assert_eq!(unpacked(&[2, 3], &[1], Some([2, 2])).unwrap(), [1.0; 6], "more than one block of it");
     assert_eq!(unpacked(&[2, 3], &[2, 1], None).unwrap(), [1.0, 1.0, 1.0, 2.0, 2.0, 2.0]);
     let blocks = unpacked(&[3, 3], &[2, 2], Some([2, 2])).unwrap();
     assert_eq!(blocks, [1.0, 1.0, 2.0, 1.0, 1.0, 2.0, 3.0, 3.0, 4.0]);
