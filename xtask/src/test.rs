@@ -14,8 +14,6 @@ use crate::process::{cargo, root, works};
 /// How long the optional model may take to arrive before the tests go on without it.
 const OPTIONAL_LIMIT_S: u32 = 150;
 const LIMIT_S: u32 = 1800;
-/// What the library says of devices it was built without.
-const WITHOUT_FEATURES: [&str; 6] = ["test", "--quiet", "--package", "metallic", "--lib", "device::"];
 
 #[derive(Clone, Copy, PartialEq, Debug)]
 enum Fetch {
@@ -44,7 +42,6 @@ pub(crate) fn run(args: &[String]) -> Result<()> {
     // These first, so that the closing lines of the main run are the last ones.
     let docs = if rest.is_empty() {
         run_tests(cargo().args(["test", "--workspace", ALL_FEATURES, "--doc", "--quiet"]))
-            .and_then(|()| run_tests(cargo().args(WITHOUT_FEATURES)))
     } else {
         Ok(())
     };

@@ -192,7 +192,7 @@ fn soft(_: usize) -> Result<Arc<dyn Gpu>, GpuError> {
     Err(GpuError::Missing(NO_SOFT.to_owned()))
 }
 
-#[cfg(not(feature = "soft"))]
+#[cfg(any(test, not(feature = "soft")))]
 const NO_SOFT: &str =
     "this build has no `soft` feature; build with `metallic/soft` to run Metal kernels in software";
 
@@ -206,7 +206,7 @@ fn cuda(_: Option<&str>) -> Result<Arc<dyn Gpu>, GpuError> {
     Err(GpuError::Missing(NO_CUDA.to_owned()))
 }
 
-#[cfg(not(feature = "cuda"))]
+#[cfg(any(test, not(feature = "cuda")))]
 const NO_CUDA: &str = "this build has no `cuda` feature; build with `metallic/cuda` for NVIDIA GPUs";
 
 /// A device that computes nothing and puts every kernel that programs on it need into `folder`, as PTX for NVIDIA GPUs of this
@@ -349,6 +349,16 @@ mod tests {
         #[cfg(feature = "soft")]
         if metallic_testkit::needed(soft(1)).is_some() {
             assert!(Device::Soft.open_with(&options).is_ok());
+        }
+    }
+
+    #[test]
+    fn what_a_build_lacks_says_which_feature_it_is() {
+        for (reason, feature) in [(NO_SOFT, "soft"), (NO_CUDA, "cuda")] {
+            let error = GpuError::Missing(reason.to_owned()).on("soft");
+            assert!(matches!(error, BackendError::Unavailable { .. }), "{error:?}");
+            let (missing, needed) = (format!("no `{feature}` feature"), format!("`metallic/{feature}`"));
+            assert!(error.to_string().contains(&missing) && error.to_string().contains(&needed), "{error}");
         }
     }
 

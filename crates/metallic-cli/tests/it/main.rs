@@ -14,6 +14,7 @@ mod quantize;
 mod repair;
 mod split;
 mod stop;
+mod strangers;
 mod support;
 mod template;
 mod tools;
