@@ -1,5 +1,5 @@
 //! The part of NVIDIA's driver library that this crate calls, loaded when it is first asked for: a program runs on machines
-//! that have no such GPU. Two dozen functions are declared here by hand, because all bindings there are would bring a
+//! that have no such GPU. Some three dozen functions are declared here by hand, because all bindings there are would bring a
 //! hundred times as many.
 //!
 //! Everything outside this file is safe. A context is made current before each call, so any thread may call; memory, modules
