@@ -21,7 +21,7 @@ const UNSAFE_FENCES: &[&str] = &[
     "crates/metallic-cpu/src/simd.rs",
     "crates/metallic-formats/src/map.rs",
     "crates/metallic-formats/src/mmap",
-    "crates/metallic-gpu/src/cuda/api.rs",
+    "crates/metallic-gpu/src/cuda/api/",
     "crates/metallic-gpu/src/metal/",
     "crates/softmetal/src/runtime/",
 ];

@@ -109,6 +109,8 @@ fn capability(context: &Context) -> Result<u32, GpuError> {
 struct Buffer {
     memory: Memory,
     facts: BufferFacts,
+    /// The file's pages that it is a copy of: while they stay, nothing else can lie at their address.
+    _pages: Option<Bytes>,
 }
 
 #[derive(Debug)]
@@ -254,7 +256,15 @@ impl Cuda {
                 *first = memory.at(start);
             }
             let params = dispatch.launch.params.as_bytes();
-            bytes.extend_from_slice(&params[..params.len().min(PARAMS)]);
+            if params.len() > PARAMS {
+                return Err(GpuError::Launch {
+                    kernel: dispatch.launch.kernel.function,
+                    what: "bytes of params",
+                    found: params.len() as u64,
+                    most: PARAMS as u64,
+                });
+            }
+            bytes.extend_from_slice(params);
             bytes.resize(start + PARAMS, 0);
         }
         stream.upload(&memory, 0, &bytes)?;
@@ -330,18 +340,20 @@ impl Gpu for Cuda {
         lock(&self.replays).forget_gone();
         let memory = Memory::new(&self.context, bytes)?;
         lock(&self.work).0.fill(&memory, 0, bytes, 0)?;
-        Ok(lock(&self.objects).add_buffer(Buffer { memory, facts }, None))
+        Ok(lock(&self.objects).add_buffer(Buffer { memory, facts, _pages: None }, None))
     }
 
     fn import(&self, bytes: &Bytes) -> Result<Imported, GpuError> {
-        let pages = (bytes.as_ptr() as usize, bytes.len());
-        if let Some(buffer) = lock(&self.objects).buffers.share(pages) {
+        // Other memory may be gone before the copy of it is, and its address be another's.
+        let mapped = bytes.mapping().is_some().then(|| bytes.clone());
+        let pages = mapped.as_ref().map(|bytes| (bytes.as_ptr() as usize, bytes.len()));
+        if let Some(buffer) = pages.and_then(|pages| lock(&self.objects).buffers.share(pages)) {
             return Ok(Imported { buffer, offset: 0, copied: 0 });
         }
         let memory = Memory::new(&self.context, bytes.len())?;
         lock(&self.work).0.upload(&memory, 0, bytes)?;
         let facts = BufferFacts { len: bytes.len(), writable: false, host: false };
-        let buffer = lock(&self.objects).add_buffer(Buffer { memory, facts }, Some(pages));
+        let buffer = lock(&self.objects).add_buffer(Buffer { memory, facts, _pages: mapped }, pages);
         Ok(Imported { buffer, offset: 0, copied: bytes.len() })
     }
 

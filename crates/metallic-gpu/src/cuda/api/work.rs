@@ -1,0 +1,300 @@
+//! What a GPU is given to do: streams, recordings, events and kernels.
+
+use std::ffi::{CString, c_int, c_void};
+use std::ptr;
+use std::sync::Arc;
+
+use super::{Address, Context, Handle, Memory, NON_BLOCKING, NOT_READY, THREAD_LOCAL};
+use crate::error::GpuError;
+
+/// Work in order.
+#[derive(Debug)]
+pub(in super::super) struct Stream {
+    context: Arc<Context>,
+    handle: Handle,
+}
+
+// SAFETY: see `Context`.
+unsafe impl Send for Stream {}
+// SAFETY: see `Context`.
+unsafe impl Sync for Stream {}
+
+impl Drop for Stream {
+    fn drop(&mut self) {
+        // SAFETY: it was made once; the driver lets it finish its work.
+        unsafe { (self.context.functions().destroy_stream)(self.handle) };
+    }
+}
+
+/// Threadgroups and threads of a launch.
+#[derive(Clone, Copy, Debug)]
+pub(in super::super) struct Grid {
+    pub(in super::super) groups: [u32; 3],
+    pub(in super::super) threads: [u32; 3],
+    /// Bytes of threadgroup memory.
+    pub(in super::super) shared: u32,
+}
+
+/// Threadgroup arguments an entry has, see [`softmetal`'s](https://docs.rs/softmetal) PTX.
+const OFFSETS: usize = 8;
+
+impl Stream {
+    pub(in super::super) fn new(context: &Arc<Context>) -> Result<Stream, GpuError> {
+        let mut handle = ptr::null_mut();
+        // SAFETY: `handle` receives the stream.
+        let status = unsafe { (context.functions().stream)(&raw mut handle, NON_BLOCKING) };
+        context.check(status, "a stream")?;
+        Ok(Stream { context: context.clone(), handle })
+    }
+
+    /// Copies bytes of the host, which are read before this returns: the driver takes pages that are not locked into its own.
+    pub(in super::super) fn upload(&self, to: &Memory, offset: usize, bytes: &[u8]) -> Result<(), GpuError> {
+        let to = to.inside(offset, bytes.len())?;
+        // SAFETY: both ranges are there.
+        let status =
+            unsafe { (self.context.functions().upload)(to, bytes.as_ptr().cast(), bytes.len(), self.handle) };
+        self.context.check(status, "a copy to the GPU")
+    }
+
+    /// Copies bytes to the host, and waits for them.
+    pub(in super::super) fn download(
+        &self,
+        from: &Memory,
+        offset: usize,
+        out: &mut [u8],
+    ) -> Result<(), GpuError> {
+        let from = from.inside(offset, out.len())?;
+        // SAFETY: both ranges are there until the wait below is over.
+        let status = unsafe {
+            (self.context.functions().download)(out.as_mut_ptr().cast(), from, out.len(), self.handle)
+        };
+        let waited = self.wait();
+        self.context.check(status, "a copy from the GPU").and(waited)
+    }
+
+    /// Waits for all of its work.
+    pub(in super::super) fn wait(&self) -> Result<(), GpuError> {
+        // SAFETY: the stream is there.
+        let status = unsafe { (self.context.functions().synchronize)(self.handle) };
+        self.context.check(status, "work of the GPU")
+    }
+
+    pub(in super::super) fn copy(
+        &self,
+        (from, start): (&Memory, usize),
+        (to, offset): (&Memory, usize),
+        len: usize,
+    ) -> Result<(), GpuError> {
+        let (from, to) = (from.inside(start, len)?, to.inside(offset, len)?);
+        // SAFETY: both ranges are there.
+        let status = unsafe { (self.context.functions().copy)(to, from, len, self.handle) };
+        self.context.check(status, "a copy")
+    }
+
+    pub(in super::super) fn fill(
+        &self,
+        to: &Memory,
+        offset: usize,
+        len: usize,
+        value: u8,
+    ) -> Result<(), GpuError> {
+        let to = to.inside(offset, len)?;
+        // SAFETY: the range is there.
+        let status = unsafe { (self.context.functions().fill)(to, value, len, self.handle) };
+        self.context.check(status, "a fill")
+    }
+
+    /// Launches a kernel on buffers at these addresses. The caller keeps them until the work is done.
+    pub(in super::super) fn launch(
+        &self,
+        kernel: &Kernel,
+        grid: Grid,
+        addresses: &mut [Address],
+    ) -> Result<(), GpuError> {
+        let mut offsets = [0_u32; OFFSETS];
+        let mut arguments: Vec<*mut c_void> =
+            addresses.iter_mut().map(|address| ptr::from_mut(address).cast()).collect();
+        arguments.push(offsets.as_mut_ptr().cast());
+        let ([x, y, z], [tx, ty, tz]) = (grid.groups, grid.threads);
+        // SAFETY: the entry takes as many addresses as were given, which its translation says, and the offsets.
+        let status = unsafe {
+            (self.context.functions().launch)(
+                kernel.handle,
+                x,
+                y,
+                z,
+                tx,
+                ty,
+                tz,
+                grid.shared,
+                self.handle,
+                arguments.as_mut_ptr(),
+                ptr::null_mut(),
+            )
+        };
+        self.context.check(status, "a launch")
+    }
+
+    /// Records what `work` hands over instead of running it.
+    pub(in super::super) fn record(
+        &self,
+        work: impl FnOnce() -> Result<(), GpuError>,
+    ) -> Result<Replay, GpuError> {
+        let functions = self.context.functions();
+        // SAFETY: the stream is there, and nobody else uses it meanwhile: the caller holds its lock.
+        let status = unsafe { (functions.begin_capture)(self.handle, THREAD_LOCAL) };
+        self.context.check(status, "a recording")?;
+        let done = work();
+        let (mut graph, mut handle) = (ptr::null_mut(), ptr::null_mut());
+        // SAFETY: a capture is under way; `graph` receives what it was.
+        let status = unsafe { (self.context.functions().end_capture)(self.handle, &raw mut graph) };
+        let ended = done.and(self.context.check(status, "a recording"));
+        if ended.is_ok() {
+            // SAFETY: the graph is whole; `handle` receives what can be launched.
+            let status = unsafe { (functions.instantiate)(&raw mut handle, graph, 0) };
+            self.context.check(status, "a recording")?;
+        }
+        if !graph.is_null() {
+            // SAFETY: it was made once, and what was made of it stands alone.
+            unsafe { (functions.destroy_graph)(graph) };
+        }
+        ended.map(|()| Replay { context: self.context.clone(), handle })
+    }
+
+    /// Runs what was recorded.
+    pub(in super::super) fn replay(&self, replay: &Replay) -> Result<(), GpuError> {
+        // SAFETY: both are there.
+        let status = unsafe { (self.context.functions().replay)(replay.handle, self.handle) };
+        self.context.check(status, "a launch")
+    }
+}
+
+/// Work that was recorded.
+#[derive(Debug)]
+pub(in super::super) struct Replay {
+    context: Arc<Context>,
+    handle: Handle,
+}
+
+// SAFETY: see `Context`.
+unsafe impl Send for Replay {}
+// SAFETY: see `Context`.
+unsafe impl Sync for Replay {}
+
+impl Drop for Replay {
+    fn drop(&mut self) {
+        // SAFETY: it was made once.
+        unsafe { (self.context.functions().destroy_replay)(self.handle) };
+    }
+}
+
+/// A moment in a stream.
+#[derive(Debug)]
+pub(in super::super) struct Event {
+    context: Arc<Context>,
+    handle: Handle,
+}
+
+// SAFETY: see `Context`.
+unsafe impl Send for Event {}
+// SAFETY: see `Context`.
+unsafe impl Sync for Event {}
+
+impl Drop for Event {
+    fn drop(&mut self) {
+        // SAFETY: it was made once.
+        unsafe { (self.context.functions().destroy_event)(self.handle) };
+    }
+}
+
+impl Event {
+    /// The moment when all that the stream has is done.
+    pub(in super::super) fn after(stream: &Stream) -> Result<Event, GpuError> {
+        let (context, mut handle) = (&stream.context, ptr::null_mut());
+        // SAFETY: `handle` receives the event.
+        let status = unsafe { (context.functions().event)(&raw mut handle, 0) };
+        context.check(status, "an event")?;
+        let event = Event { context: context.clone(), handle };
+        // SAFETY: both are there.
+        let status = unsafe { (context.functions().record)(event.handle, stream.handle) };
+        context.check(status, "an event")?;
+        Ok(event)
+    }
+
+    /// Whether it has come.
+    pub(in super::super) fn is_past(&self) -> Result<bool, GpuError> {
+        // SAFETY: it was recorded.
+        match unsafe { (self.context.functions().query)(self.handle) } {
+            NOT_READY => Ok(false),
+            status => self.context.check(status, "work of the GPU").map(|()| true),
+        }
+    }
+
+    /// Seconds since another event, both of which have come.
+    pub(in super::super) fn seconds_since(&self, start: &Event) -> Result<f64, GpuError> {
+        let mut ms = 0.0;
+        // SAFETY: `ms` receives a number.
+        let status = unsafe { (self.context.functions().elapsed)(&raw mut ms, start.handle, self.handle) };
+        self.context.check(status, "work of the GPU")?;
+        Ok(f64::from(ms) / 1e3)
+    }
+}
+
+/// A kernel, loaded.
+#[derive(Debug)]
+pub(in super::super) struct Kernel {
+    context: Arc<Context>,
+    module: Handle,
+    handle: Handle,
+}
+
+// SAFETY: see `Context`.
+unsafe impl Send for Kernel {}
+// SAFETY: see `Context`.
+unsafe impl Sync for Kernel {}
+
+impl Drop for Kernel {
+    fn drop(&mut self) {
+        // SAFETY: it was loaded once.
+        unsafe { (self.context.functions().unload_module)(self.module) };
+    }
+}
+
+impl Kernel {
+    /// Compiles PTX for the GPU and finds an entry of it.
+    pub(in super::super) fn new(
+        context: &Arc<Context>,
+        text: &CString,
+        entry: &CString,
+    ) -> Result<Kernel, GpuError> {
+        let mut module = ptr::null_mut();
+        // SAFETY: the text ends with a zero; `module` receives what it becomes.
+        let status = unsafe { (context.functions().load_module)(&raw mut module, text.as_ptr().cast()) };
+        context.check(status, "loading of a kernel")?;
+        let mut kernel = Kernel { context: context.clone(), module, handle: ptr::null_mut() };
+        // SAFETY: the name ends with a zero; `handle` receives the entry.
+        let status =
+            unsafe { (context.functions().function)(&raw mut kernel.handle, module, entry.as_ptr()) };
+        context.check(status, "loading of a kernel")?;
+        Ok(kernel)
+    }
+
+    fn attribute(&self, attribute: c_int) -> Result<usize, GpuError> {
+        let mut value = 0;
+        // SAFETY: `value` receives a number.
+        let status =
+            unsafe { (self.context.functions().function_attribute)(&raw mut value, attribute, self.handle) };
+        self.context.check(status, "a question to a kernel")?;
+        Ok(usize::try_from(value).unwrap_or(0))
+    }
+
+    /// Threads of a threadgroup at most.
+    pub(in super::super) fn max_threads(&self) -> Result<usize, GpuError> {
+        self.attribute(0)
+    }
+
+    /// Bytes of threadgroup memory that it declares itself.
+    pub(in super::super) fn own_shared(&self) -> Result<usize, GpuError> {
+        self.attribute(1)
+    }
+}
