@@ -7,7 +7,8 @@ use metallic_formats::{Metadata, Tensor, Value};
 
 use super::mixture::is_matrix;
 use super::{Described, QuantizeError, vocab};
-use crate::model::{Folder, RopeScaling, yarn_magnitude};
+use crate::model::{Folder, Naming, RopeScaling, yarn_magnitude};
+use crate::weights::SideBySide;
 
 /// How a family of folders is written.
 #[derive(Clone, Copy, Debug)]
@@ -236,16 +237,16 @@ impl Conversion {
     /// Queries and keys of which row `i` of a head is rotated with row `i + dims / 2`, in an order in which it is the next.
     fn side_by_side(&self, tensor: Tensor) -> Tensor {
         let is_rotated = [".attn_q.", ".attn_k."].iter().any(|part| tensor.name.contains(part));
-        let (head, rotated) = (self.folder.config.head_dim, self.folder.rope.dims);
+        let (head_dim, rotated) = (self.folder.config.head_dim, self.folder.rope.dims);
+        let order = SideBySide { head_dim, rotated };
         let rows = tensor.shape.first().copied().unwrap_or(0);
-        if !is_rotated || rows == 0 || !rows.is_multiple_of(head) {
+        if !is_rotated || rows == 0 || !rows.is_multiple_of(head_dim) {
             return tensor;
         }
         let row = tensor.data.len() / rows;
         let mut data = Vec::with_capacity(tensor.data.len());
         for to in 0..rows {
-            let (start, i) = (to / head * head, to % head);
-            let from = if i < rotated { start + i % 2 * (rotated / 2) + i / 2 } else { to };
+            let from = order.source(Naming::HuggingFace, Naming::Gguf, to);
             data.extend_from_slice(&tensor.data[from * row..(from + 1) * row]);
         }
         Tensor { data: data.into(), ..tensor }

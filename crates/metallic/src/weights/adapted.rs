@@ -48,10 +48,10 @@ pub(crate) struct SideBySide {
 }
 
 impl SideBySide {
-    /// Which row of an adapter's matrix stands at `row` of the model's.
-    fn source(self, adapter: Naming, model: Naming, row: usize) -> usize {
+    /// Which row of a matrix as the one kind of file has it stands at `row` of the other's.
+    pub(crate) fn source(self, from: Naming, to: Naming, row: usize) -> usize {
         let (start, i, half) = (row / self.head_dim * self.head_dim, row % self.head_dim, self.rotated / 2);
-        match (adapter, model) {
+        match (from, to) {
             (Naming::HuggingFace, Naming::Gguf) if i < self.rotated => start + i % 2 * half + i / 2,
             (Naming::Gguf, Naming::HuggingFace) if i < self.rotated => start + i % half * 2 + i / half,
             (Naming::Gguf | Naming::HuggingFace, _) => row,
