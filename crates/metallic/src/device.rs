@@ -287,7 +287,15 @@ fn line_of(file: &str, name: &str) -> Option<u64> {
 
 /// What a limit on this control group leaves; `None` where there is none.
 fn control_group() -> Option<u64> {
-    Some(control_group_number("memory.max")?.saturating_sub(control_group_number("memory.current")?))
+    let stat = std::fs::read_to_string("/sys/fs/cgroup/memory.stat").unwrap_or_default();
+    let (most, taken) = (control_group_number("memory.max")?, control_group_number("memory.current")?);
+    Some(left_of(most, taken, &stat))
+}
+
+/// Pages of files that nobody has used for a while count as taken, and are given up as soon as memory is asked for.
+fn left_of(most: u64, taken: u64, stat: &str) -> u64 {
+    let idle = stat.lines().find_map(|line| line.strip_prefix("inactive_file ")?.trim().parse().ok());
+    most.saturating_sub(taken.saturating_sub(idle.unwrap_or(0)))
 }
 
 fn control_group_number(name: &str) -> Option<u64> {
@@ -316,6 +324,14 @@ mod tests {
             assert_eq!(device.to_string(), name);
         }
         assert_eq!("SOFT".parse(), Ok(Device::Soft));
+    }
+
+    #[test]
+    fn pages_a_container_can_give_up_are_not_taken() {
+        let stat = "anon 10\ninactive_file 600\nactive_file 50\n";
+        assert_eq!(left_of(1000, 900, stat), 700);
+        assert_eq!(left_of(1000, 900, ""), 100);
+        assert_eq!(left_of(1000, 500, stat), 1000);
     }
 
     #[test]
