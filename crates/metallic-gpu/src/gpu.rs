@@ -47,6 +47,24 @@ pub struct Limits {
     pub budget: Option<u64>,
     /// Steps it profits from having at once: 2 where it works on one while the host prepares the next.
     pub depth: usize,
+    /// Matrix units for which weights are laid out anew; `None` where they stay as in their files.
+    pub matrix_units: Option<MatrixUnits>,
+}
+
+/// Matrix units that take weights in cells.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MatrixUnits {
+    /// Cores that have some.
+    pub cores: u32,
+    /// Bytes of threadgroup memory for kernels that have a core to themselves.
+    pub threadgroup_memory: u32,
+}
+
+impl Limits {
+    /// Bytes of threadgroup memory of any kernel at most.
+    pub fn most_threadgroup_memory(&self) -> u32 {
+        self.matrix_units.map_or(0, |units| units.threadgroup_memory).max(self.threadgroup_memory)
+    }
 }
 
 /// A kernel made ready, and what the compiler left of the limits.

@@ -41,7 +41,9 @@ pub use backend::{GpuBackend, GpuOptions};
 pub use cache::{Cache, CacheMetrics};
 pub use command::{Access, Binding, Command, CommandList, Dispatch, Region};
 pub use error::GpuError;
-pub use gpu::{BufferId, Gpu, Imported, LibraryId, Limits, Pipeline, PipelineId, Storage, Submission};
+pub use gpu::{
+    BufferId, Gpu, Imported, LibraryId, Limits, MatrixUnits, Pipeline, PipelineId, Storage, Submission,
+};
 #[cfg(target_os = "macos")]
 pub use metal::Metal;
 pub use null::Null;

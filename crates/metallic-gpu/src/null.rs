@@ -25,6 +25,7 @@ const LIMITS: Limits = Limits {
     max_buffer: isize::MAX as usize,
     budget: None,
     depth: 2,
+    matrix_units: None,
 };
 
 /// A device that computes nothing.

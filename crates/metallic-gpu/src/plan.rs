@@ -9,9 +9,9 @@ use crate::kernels::attention::AttentionSpec;
 use crate::kernels::project::{Part, Projection};
 use crate::kernels::rope::{HeadNorm, KvRows, RopeKv};
 use crate::kernels::{
-    Moved, SOFTCAP, Slot, Stage, Stages, attention, attention_plain, binary_code, copy, count, elementwise,
-    experts, gather, matvec, norm, project, qkv, recurrent, rope, sample, scalar_code, sdpa, softmax,
-    unary_code,
+    Moved, SOFTCAP, Slot, Stage, Stages, attention, attention_plain, binary_code, cells, copy, count,
+    elementwise, experts, gather, matvec, norm, project, qkv, recurrent, rope, sample, scalar_code, sdpa,
+    softmax, unary_code,
 };
 use crate::provider::{OpKind, Provider};
 use crate::step::StepShape;
@@ -25,6 +25,8 @@ pub(crate) struct Site<'a> {
     /// Of the step; of an operation that is carried out alone, nothing.
     pub(crate) shape: &'a StepShape,
     pub(crate) states: Option<&'a StateLayout>,
+    /// Its matrices are laid out for matrix units.
+    pub(crate) cells: bool,
 }
 
 /// What kernels an operation has.
@@ -79,6 +81,7 @@ fn kernels_of(op: &Op) -> Kernels {
 pub(crate) fn choice(site: &Site<'_>) -> Option<OpKind> {
     match kernels_of(site.op) {
         Kernels::Attention => Some(OpKind::Sdpa),
+        Kernels::Products if site.cells => None,
         Kernels::Products => (site.rows(site.out) > matvec::MAX_TOKENS as usize).then_some(OpKind::Matmul),
         Kernels::EveryFloat | Kernels::Mixed | Kernels::Sdpa | Kernels::Wide => None,
     }
@@ -360,6 +363,9 @@ impl Site<'_> {
         limits: &Limits,
     ) -> Result<Stages, GpuError> {
         let projection = Projection { gate, ..self.projection(spec)? };
+        if self.cells {
+            return cells::plan_vectors(&projection, limits);
+        }
         if by_tiles(projection.tokens, provider) {
             project::plan_tiles(&projection, limits)
         } else {
@@ -382,6 +388,9 @@ impl Site<'_> {
                 k: Slot::Input(first + 1),
             }),
         };
+        if self.cells {
+            return qkv::after(cells::plan_vectors(&projection, limits)?, &projection, &way, limits);
+        }
         if by_tiles(projection.tokens, provider) {
             qkv::tiles(&projection, &way, limits)
         } else {

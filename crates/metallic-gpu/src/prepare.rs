@@ -226,7 +226,8 @@ impl Lowered {
             let inputs: Vec<TensorType> =
                 (0..node.inputs.len()).map(|index| self.stored(node, index)).collect();
             let states = Some(&self.states.layout);
-            let site = Site { op: &node.op, inputs: &inputs, out: node.ty, shape, states };
+            let cells = self.weights.in_cells(id);
+            let site = Site { op: &node.op, inputs: &inputs, out: node.ty, shape, states, cells };
             let plan = |provider, limits: &Limits| plan(&site, provider, limits);
             let ready = made(&self.shared, &mut kernels, choice(&site), plan)?;
             scratch = scratch.max(ready.scratch_bytes());
@@ -299,7 +300,7 @@ impl Lowered {
         match slot {
             Slot::Input(index) => {
                 let input = *node.inputs.get(index).ok_or_else(|| missing("an input"))?;
-                let weight = self.weights.region(&self.graph, &node.op, index, input);
+                let weight = self.weights.region(&self.graph, id, index);
                 weight.map_or_else(|| self.value(input, shape, memory), Ok)
             }
             Slot::Output => self.value(id, shape, memory),

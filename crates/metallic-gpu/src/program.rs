@@ -72,7 +72,7 @@ impl GpuProgram {
     pub(crate) fn new(shared: Arc<Shared>, graph: Graph, kv: DType) -> Result<GpuProgram, GpuError> {
         let layout =
             StateLayout::of(&graph, kv).map_err(|error| GpuError::unsupported("state", error.to_string()))?;
-        let weights = DeviceWeights::new(&shared.gpu, &shared.pool, &graph)?;
+        let weights = DeviceWeights::new(&shared, &graph)?;
         let lanes = shared.depth();
         let outputs = graph.outputs().len();
         let lowered = Lowered {

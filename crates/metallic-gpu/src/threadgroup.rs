@@ -41,6 +41,7 @@ pub(crate) mod tests {
         max_buffer: 1 << 30,
         budget: None,
         depth: 2,
+        matrix_units: None,
     };
 
     #[test]

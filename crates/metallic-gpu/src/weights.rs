@@ -1,14 +1,17 @@
-//! DeviceWeights on the device: matrices and tables as they lie in their file, vectors as numbers.
+//! Weights on the device: matrices and tables as they lie in their file, or matrices in cells; vectors as numbers.
 
 use std::sync::Arc;
 
 use metallic_core::quant::dequantize;
-use metallic_core::{Bytes, DType, Graph, NodeId, Op, Sizes, Weight, WeightUse};
+use metallic_core::{Bytes, DType, Dim, Graph, Node, NodeId, Op, Sizes, TensorType, Weight, WeightUse};
 
-use crate::command::Region;
+use crate::backend::Shared;
+use crate::command::{Access, Command, CommandList, Dispatch, Region};
 use crate::error::GpuError;
-use crate::gpu::{Gpu, Storage};
-use crate::pool::{Allocation, Pool};
+use crate::gpu::Storage;
+use crate::kernels::cells;
+use crate::pipelines::HeldKernels;
+use crate::pool::Allocation;
 
 /// Vectors begin at this many bytes, so that they can be read four numbers at a time.
 const ALIGN: usize = 16;
@@ -17,8 +20,10 @@ const WHAT: &str = "weights";
 
 /// A graph's weights, each in the forms its readers need.
 pub(crate) struct DeviceWeights {
-    gpu: Arc<dyn Gpu>,
+    shared: Arc<Shared>,
     forms: Vec<Forms>,
+    /// Whether a node's matrices are in cells, by node.
+    in_cells: Vec<bool>,
     memory: Vec<Allocation>,
     /// The files that are read in place.
     files: Vec<Bytes>,
@@ -28,6 +33,8 @@ pub(crate) struct DeviceWeights {
 struct Forms {
     /// As in the file.
     raw: Option<Region>,
+    /// Laid out for matrix units.
+    cells: Option<Region>,
     /// As numbers.
     vector: Option<Region>,
 }
@@ -39,24 +46,33 @@ fn alignment(dtype: DType) -> usize {
 
 impl DeviceWeights {
     /// Brings every weight that a node reads to the device.
-    pub(crate) fn new(gpu: &Arc<dyn Gpu>, pool: &Pool, graph: &Graph) -> Result<DeviceWeights, GpuError> {
+    pub(crate) fn new(shared: &Arc<Shared>, graph: &Graph) -> Result<DeviceWeights, GpuError> {
         let forms = vec![Forms::default(); graph.weights().len()];
-        let mut weights = DeviceWeights { gpu: gpu.clone(), forms, memory: Vec::new(), files: Vec::new() };
+        let in_cells: Vec<bool> = graph.nodes().iter().map(|node| in_cells(shared, graph, node)).collect();
+        let (memory, files) = (Vec::new(), Vec::new());
+        let mut weights = DeviceWeights { shared: shared.clone(), forms, in_cells, memory, files };
         let mut vectors = Vec::new();
-        for node in graph.nodes() {
+        for (number, node) in graph.nodes().iter().enumerate() {
             for (index, input) in node.inputs.iter().enumerate() {
                 let Op::Weight(id) = graph.node(*input).op else { continue };
                 let weight = &graph.weights()[id.0];
                 match node.op.weight_use(index) {
+                    WeightUse::Matrix if weights.in_cells[number] => {
+                        if weights.forms[id.0].cells.is_none() {
+                            weights.forms[id.0].cells = Some(weights.cells(weight)?);
+                        }
+                    }
                     WeightUse::Matrix | WeightUse::Table if weights.forms[id.0].raw.is_none() => {
-                        weights.forms[id.0].raw = Some(weights.raw(pool, weight)?);
+                        let memory = weights.raw(weight)?;
+                        weights.forms[id.0].raw = Some(memory.region());
+                        weights.memory.push(memory);
                     }
                     WeightUse::Vector if !vectors.contains(&id.0) => vectors.push(id.0),
                     WeightUse::Matrix | WeightUse::Table | WeightUse::Vector => {}
                 }
             }
         }
-        weights.vectors(pool, graph, &vectors)?;
+        weights.vectors(graph, &vectors)?;
         graph.weights().iter().try_for_each(|weight| weight.data.check())?;
         Ok(weights)
     }
@@ -67,28 +83,46 @@ impl DeviceWeights {
     }
 
     /// A weight as it lies in its file, read in place where its alignment allows.
-    fn raw(&mut self, pool: &Pool, weight: &Weight) -> Result<Region, GpuError> {
+    fn raw(&mut self, weight: &Weight) -> Result<Allocation, GpuError> {
+        let pool = &self.shared.pool;
         if let Some((file, _)) = weight.data.mapping()
             && self.files.iter().all(|known| known.as_ptr() != file.as_ptr())
         {
             self.files.push(file);
         }
         let memory = pool.import(WHAT, &weight.data)?;
-        let memory = if memory.region().offset().is_multiple_of(alignment(weight.ty.dtype)) {
-            memory
-        } else {
-            drop(memory);
-            let copy = pool.allocate(WHAT, weight.data.len(), Storage::Shared)?;
-            self.gpu.write(copy.region().buffer(), copy.region().offset(), &weight.data)?;
-            copy
-        };
+        if memory.region().offset().is_multiple_of(alignment(weight.ty.dtype)) {
+            return Ok(memory);
+        }
+        drop(memory);
+        let copy = pool.allocate(WHAT, weight.data.len(), Storage::Shared)?;
+        self.shared.gpu.write(copy.region().buffer(), copy.region().offset(), &weight.data)?;
+        Ok(copy)
+    }
+
+    /// A matrix laid out for matrix units, by a kernel; what it is made of is gone afterwards.
+    fn cells(&mut self, weight: &Weight) -> Result<Region, GpuError> {
+        let refuse =
+            || GpuError::unsupported("weight", format!("`{}`: no cells of {}", weight.name, weight.ty));
+        let (Some([rows, cols]), dtype) = (fixed(&weight.ty), weight.ty.dtype) else { return Err(refuse()) };
+        let bytes = cells::bytes(dtype, rows, cols).ok_or_else(refuse)?;
+        let raw = self.raw(weight)?;
+        let memory = self.shared.pool.allocate(WHAT, bytes, Storage::Private)?;
+        let (gpu, limits) = (&self.shared.gpu, self.shared.gpu.limits());
+        let narrow = |n: usize| u32::try_from(n).map_err(|_| refuse());
+        let launch = cells::pack(dtype, (narrow(rows)?, narrow(cols)?), limits)?;
+        let kernel = HeldKernels::default().take(&self.shared.pipelines, &launch.kernel)?;
+        let bindings = [raw.region().bind(Access::Read), memory.region().bind(Access::Write)];
+        let mut commands = CommandList::new();
+        commands.push(Command::Dispatch(Dispatch::new("cells", kernel.pipeline.id, &launch, &bindings)?));
+        gpu.submit(&commands)?.wait(self.shared.options.timeout)?;
         let region = memory.region();
         self.memory.push(memory);
         Ok(region)
     }
 
     /// All vectors as numbers, one after another in one buffer.
-    fn vectors(&mut self, pool: &Pool, graph: &Graph, ids: &[usize]) -> Result<(), GpuError> {
+    fn vectors(&mut self, graph: &Graph, ids: &[usize]) -> Result<(), GpuError> {
         let mut bytes = Vec::new();
         let mut places = Vec::new();
         for id in ids {
@@ -105,8 +139,8 @@ impl DeviceWeights {
         if bytes.is_empty() {
             return Ok(());
         }
-        let all = pool.allocate(WHAT, bytes.len(), Storage::Shared)?;
-        self.gpu.write(all.region().buffer(), all.region().offset(), &bytes)?;
+        let all = self.shared.pool.allocate(WHAT, bytes.len(), Storage::Shared)?;
+        self.shared.gpu.write(all.region().buffer(), all.region().offset(), &bytes)?;
         for (id, start, len) in places {
             self.forms[id].vector = Some(all.region().slice(start, len)?);
         }
@@ -114,11 +148,18 @@ impl DeviceWeights {
         Ok(())
     }
 
+    /// Whether a node's matrices are in cells.
+    pub(crate) fn in_cells(&self, node: NodeId) -> bool {
+        self.in_cells.get(node.0).copied().unwrap_or(false)
+    }
+
     /// The region a node's weight input lies in; `None` where it is no weight.
-    pub(crate) fn region(&self, graph: &Graph, reader: &Op, index: usize, id: NodeId) -> Option<Region> {
-        let Op::Weight(weight) = graph.node(id).op else { return None };
+    pub(crate) fn region(&self, graph: &Graph, reader: NodeId, index: usize) -> Option<Region> {
+        let node = graph.node(reader);
+        let Op::Weight(weight) = graph.node(*node.inputs.get(index)?).op else { return None };
         let forms = self.forms.get(weight.0)?;
-        match reader.weight_use(index) {
+        match node.op.weight_use(index) {
+            WeightUse::Matrix if self.in_cells(reader) => forms.cells,
             WeightUse::Matrix | WeightUse::Table => forms.raw,
             WeightUse::Vector => forms.vector,
         }
@@ -128,4 +169,16 @@ impl DeviceWeights {
     pub(crate) fn bytes(&self) -> usize {
         self.memory.iter().map(Allocation::copied).sum()
     }
+}
+
+/// Rows and columns of a matrix.
+fn fixed(ty: &TensorType) -> Option<[usize; 2]> {
+    let &[Dim::Fixed(rows), Dim::Fixed(cols)] = ty.shape.dims() else { return None };
+    Some([rows, cols])
+}
+
+fn in_cells(shared: &Shared, graph: &Graph, node: &Node) -> bool {
+    let inputs: Vec<TensorType> = node.inputs.iter().map(|id| graph.node(*id).ty).collect();
+    let is_weight = |index: usize| matches!(graph.node(node.inputs[index]).op, Op::Weight(_));
+    cells::serve(&node.op, &inputs, is_weight, shared.gpu.limits())
 }

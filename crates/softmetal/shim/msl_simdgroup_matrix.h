@@ -91,6 +91,21 @@ template <class T> MSL_FN T from_mma_layout(T x) { return x; }
 #endif
 
 #if MSL_PTX_SM >= 80
+// Whole products of matrix units, [16, 8] + [16, 16] · [16, 8], for sources that spread matrices as mma.m16n8k16 does.
+#if !defined(MSL_PTX_EXACT)
+#define SOFTMETAL_MMA 1
+#define MSL_MMA(type) \
+    __asm__("mma.sync.aligned.m16n8k16.row.col.f32." type "." type ".f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};" \
+            : "+f"(x), "+f"(y), "+f"(z), "+f"(w) \
+            : "r"(a.x), "r"(a.y), "r"(a.z), "r"(a.w), "r"(b.x), "r"(b.y))
+template <class T> MSL_FN float4 softmetal_mma(uint4 a, uint2 b, float4 c) {
+    float x = c.x, y = c.y, z = c.z, w = c.w;
+    if constexpr (is_same_v<T, half>) MSL_MMA("f16");
+    else MSL_MMA("bf16");
+    return float4(x, y, z, w);
+}
+#undef MSL_MMA
+#endif
 // In: two b16 elements of a row per lane. Out: the same of the transposed matrix, which is how mma wants B.
 MSL_FN uint mma_transpose(uint x) {
     uint r;

@@ -36,7 +36,7 @@ use crate::{
     compiler::{Compiler, Source},
     diagnostic::Diagnostic,
     error::{Error, Result},
-    rewrite::{KernelEntry, Parameter, Semantic, Target, ptx_symbol},
+    rewrite::{KernelEntry, PTX_LIMIT, Parameter, Semantic, Target, ptx_symbol},
 };
 
 /// How many threadgroup arguments a kernel can have: the length of the last parameter of every entry.
@@ -155,7 +155,7 @@ pub fn ptx(compiler: &Compiler, source: &Source, options: &PtxOptions) -> Result
     for kernel in &rewritten.kernels {
         check_indices(kernel)?;
     }
-    let text = compiler.clang(flags(options.sm), rewritten.text.as_bytes())?;
+    let text = with_limits(&compiler.clang(flags(options.sm), rewritten.text.as_bytes())?);
     let kernels = rewritten.kernels.into_iter().map(|kernel| describe(kernel, &text)).collect();
     Ok(PtxModule { text, kernels, warnings: rewritten.warnings })
 }
@@ -209,6 +209,37 @@ fn describe(kernel: KernelEntry, text: &str) -> PtxKernel {
     let mut described = PtxKernel { name, entry, buffers: 0, static_shared, parameters };
     described.buffers = described.buffer_indices().into_iter().max().map_or(0, |highest| highest + 1);
     described
+}
+
+/// Moves the numbers of threads that kernels say they have at most to where an assembler looks for them: it then gives each
+/// thread as many registers as there are for so many.
+fn with_limits(text: &str) -> String {
+    let mut limits = BTreeMap::new();
+    let mut lines: Vec<&str> = Vec::new();
+    for line in text.lines() {
+        let limit = line.split_once(PTX_LIMIT).and_then(|(_, rest)| rest.strip_suffix(';')).map(|rest| {
+            let (name, number) = rest.split_once(" = ").unwrap_or((rest, "0"));
+            (name, number.parse::<u32>().unwrap_or(0))
+        });
+        match limit {
+            Some((name, threads)) => drop(limits.insert(name, threads)),
+            None => lines.push(line),
+        }
+    }
+    let (mut out, mut directive) = (String::with_capacity(text.len()), None);
+    for line in lines {
+        if let Some((_, rest)) = line.split_once(".entry ") {
+            let name = rest.trim_end_matches(['(', ')', ' ']);
+            directive = limits.get(name).filter(|threads| **threads > 0);
+        }
+        if let Some(threads) = directive.filter(|_| line == "{") {
+            out += &format!(".maxntid {threads}, 1, 1\n");
+            directive = None;
+        }
+        out += line;
+        out.push('\n');
+    }
+    out
 }
 
 /// The sizes of the shared variables that the entry's code names.

@@ -26,7 +26,9 @@ use crate::command::{Command, CommandList, Dispatch};
 use crate::driver::check::{self, BufferFacts, PipelineFacts};
 use crate::driver::{choose, fault};
 use crate::error::GpuError;
-use crate::gpu::{BufferId, Gpu, Imported, LibraryId, Limits, Pipeline, PipelineId, Storage, Submission};
+use crate::gpu::{
+    BufferId, Gpu, Imported, LibraryId, Limits, MatrixUnits, Pipeline, PipelineId, Storage, Submission,
+};
 use crate::kernels::Constants;
 use crate::lock;
 use crate::objects::Objects;
@@ -69,8 +71,18 @@ pub fn devices() -> Result<Vec<CudaDevice>, GpuError> {
     (0..driver.count()?).map(|index| describe(&*Context::new(&driver, index)?, index)).collect()
 }
 
+/// Threadgroup memory that every GPU since the first with these matrix units gives a threadgroup that asks for much.
+const MOST_SHARED: u32 = 99 << 10;
+/// The least compute capability, times ten, whose matrix units take bfloats.
+const BFLOATS: u32 = 80;
+
+/// Matrix units of a GPU of this compute capability.
+fn matrix_units(capability: u32, cores: u32, threadgroup_memory: u32) -> Option<MatrixUnits> {
+    (capability >= BFLOATS).then_some(MatrixUnits { cores, threadgroup_memory })
+}
+
 /// What a GPU of so many multiprocessors and so much memory allows.
-fn limits(units: u32, max_threads: u32, memory: u64) -> Limits {
+fn limits(units: u32, max_threads: u32, memory: u64, matrix_units: Option<MatrixUnits>) -> Limits {
     Limits {
         max_threads,
         simd_width: 32,
@@ -79,6 +91,7 @@ fn limits(units: u32, max_threads: u32, memory: u64) -> Limits {
         max_buffer: usize::try_from(memory).unwrap_or(usize::MAX),
         budget: Some(memory / BUDGET.1 * BUDGET.0),
         depth: 2,
+        matrix_units,
     }
 }
 
@@ -92,12 +105,14 @@ fn describe(context: &Context, index: usize) -> Result<CudaDevice, GpuError> {
         memory_bytes: context.free_memory().ok().map(|free| free.min(memory / BUDGET.1 * BUDGET.0)),
     };
     let max_threads = context.attribute(Attribute::MaxThreads)?;
-    let unusable = match (context.attribute(Attribute::WarpSize)?, capability(context)?) {
+    let capability = capability(context)?;
+    let matrix_units = matrix_units(capability, units, context.attribute(Attribute::MostShared)?);
+    let unusable = match (context.attribute(Attribute::WarpSize)?, capability) {
         (32, 70..) => None,
         (32, old) => Some(format!("its compute capability is {}.{}, 7.0 is needed", old / 10, old % 10)),
         (width, _) => Some(format!("{width} of its threads run in step, 32 are needed")),
     };
-    Ok(CudaDevice { info, limits: limits(units, max_threads, memory), index, unusable })
+    Ok(CudaDevice { info, limits: limits(units, max_threads, memory, matrix_units), index, unusable })
 }
 
 /// Compute capability times ten.
@@ -395,7 +410,9 @@ impl Gpu for Cuda {
         })?;
         let kernel = Kernel::new(&self.context, &translation.text, &translation.entry)
             .map_err(|error| GpuError::compile(function, error.to_string()))?;
-        let facts = check::pipeline(function, (kernel.max_threads()?, 32, kernel.own_shared()?))?;
+        let own = kernel.own_shared()?;
+        kernel.allow_shared((self.device.limits.most_threadgroup_memory() as usize).saturating_sub(own))?;
+        let facts = check::pipeline(function, (kernel.max_threads()?, 32, own))?;
         let ready = Ready { kernel, buffers: translation.buffers, facts };
         Ok(Pipeline { id: lock(&self.objects).add_pipeline(ready), max_threads: facts.max_threads })
     }

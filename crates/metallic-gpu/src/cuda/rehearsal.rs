@@ -32,7 +32,8 @@ impl Rehearsal {
     pub fn new(folder: &Path, capability: u32, units: u32) -> Result<Rehearsal, GpuError> {
         let translator = Translator::into_folder(folder);
         translator.compiler().map_err(GpuError::Missing)?;
-        let null = Null::with(super::limits(units, 1024, MEMORY));
+        let matrix_units = super::matrix_units(capability, units, super::MOST_SHARED);
+        let null = Null::with(super::limits(units, 1024, MEMORY, matrix_units));
         Ok(Rehearsal { null, translator, sources: Mutex::default(), capability })
     }
 }

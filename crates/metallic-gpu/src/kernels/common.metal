@@ -4,6 +4,8 @@ constant constexpr uint SIMD = 32;
 
 // Before loops that index arrays in registers: an index that is no constant would put the array into memory.
 #define UNROLL _Pragma("clang loop unroll(full)")
+// Before loops whose copies would take the registers of others.
+#define ROLLED _Pragma("clang loop unroll(disable)")
 
 // The sum over a threadgroup; every thread gets it. `scratch` holds one number per simdgroup.
 inline float group_sum(float x, threadgroup float* scratch, uint lane, uint simd, uint simds) {

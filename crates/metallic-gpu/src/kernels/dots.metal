@@ -8,8 +8,6 @@
 constant constexpr uint ROWS = 4;
 // Floats from one result's parts to the next one's: 32 and what keeps lanes on banks of their own.
 constant constexpr uint PITCH = 36;
-// Squares are of x times this power of two: none overflows below 1e28, and none that an epsilon leaves visible vanishes.
-constant constexpr float UNIT = 9.313225746154785e-10f;
 
 struct Vectors {
     device const float* x;

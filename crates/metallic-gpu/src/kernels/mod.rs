@@ -5,6 +5,7 @@ pub(crate) mod attention;
 pub(crate) mod attention_plain;
 pub(crate) mod attention_tiles;
 pub(crate) mod axes;
+pub(crate) mod cells;
 pub(crate) mod copy;
 pub(crate) mod elementwise;
 pub(crate) mod experts;
@@ -283,7 +284,7 @@ impl Launch {
         if threads == 0 || threads > most {
             return Err(GpuError::Launch { kernel, what: "threads in a threadgroup", found: threads, most });
         }
-        let (found, most) = (u64::from(self.threadgroup_bytes), u64::from(limits.threadgroup_memory));
+        let (found, most) = (u64::from(self.threadgroup_bytes), u64::from(limits.most_threadgroup_memory()));
         if found > most {
             return Err(GpuError::Launch { kernel, what: "bytes of threadgroup memory", found, most });
         }
@@ -303,6 +304,8 @@ pub const FAMILIES: &[&Family] = &[
     &attention::FAMILY,
     &attention_plain::FAMILY,
     &attention_tiles::FAMILY,
+    &cells::FAMILY,
+    &cells::pack::FAMILY,
     &copy::FAMILY,
     &elementwise::FAMILY,
     &experts::FAMILY,

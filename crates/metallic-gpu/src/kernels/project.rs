@@ -12,9 +12,11 @@ use crate::params::kernel_params;
 kernel_params! {
     /// `x [tokens, cols]` times up to three matrices of so many rows, side by side. Where they are spread by
     /// [`matvec::Spread`], a simdgroup has `blocks` times [`matvec::ROWS`] rows of one; on the way into the cache, `pairs`
-    /// elements of each head are rotated with a partner.
+    /// elements of each head are rotated with a partner. Of weights in cells, `blocks` lie in threadgroup memory at a time, and
+    /// `split` simdgroups share a pair of tiles.
     ProjectParams {
         cols: u32, tokens: u32, rows0: u32, rows1: u32, rows2: u32, blocks: u32, eps: f32, pairs: u32, magnitude: f32,
+        split: u32,
     }
 }
 
@@ -72,7 +74,18 @@ impl Projection {
         let [rows0, rows1, rows2] = self.part_rows();
         let eps = self.norm.map_or(0.0, |(eps, _)| eps);
         let (cols, tokens) = (self.cols, self.tokens);
-        ProjectParams { cols, tokens, rows0, rows1, rows2, blocks: 0, eps, pairs: 0, magnitude: 0.0 }
+        ProjectParams {
+            cols,
+            tokens,
+            rows0,
+            rows1,
+            rows2,
+            blocks: 0,
+            eps,
+            pairs: 0,
+            magnitude: 0.0,
+            split: 0,
+        }
     }
 
     /// The function constants of `project.metal`: types, then what is done with vectors and products.

@@ -21,19 +21,19 @@ pub(super) fn run_stages(stages: &Stages, inputs: &[Data], out_bytes: usize) -> 
 
 /// What a test asks for; everything else follows from it.
 #[derive(Clone, Debug)]
-struct Case {
-    tokens: usize,
-    cols: usize,
-    parts: Vec<(DType, usize)>,
-    norm: Option<f32>,
-    bias: bool,
-    residual: bool,
-    gate: Option<Unary>,
+pub(super) struct Case {
+    pub(super) tokens: usize,
+    pub(super) cols: usize,
+    pub(super) parts: Vec<(DType, usize)>,
+    pub(super) norm: Option<f32>,
+    pub(super) bias: bool,
+    pub(super) residual: bool,
+    pub(super) gate: Option<Unary>,
     /// Size of the activations.
-    size: f32,
+    pub(super) size: f32,
 }
 
-fn case(dtype: DType, tokens: usize, rows: usize) -> Case {
+pub(super) fn case(dtype: DType, tokens: usize, rows: usize) -> Case {
     let cols = match dtype.block_len() {
         1 => 75,
         32 => 96,
@@ -44,18 +44,18 @@ fn case(dtype: DType, tokens: usize, rows: usize) -> Case {
 }
 
 /// A case with its numbers.
-struct Made {
-    projection: Projection,
-    inputs: Vec<Data>,
-    x: Vec<f32>,
-    norm: Vec<f32>,
-    weights: Vec<Vec<f32>>,
-    biases: Vec<Vec<f32>>,
-    residual: Vec<f32>,
+pub(super) struct Made {
+    pub(super) projection: Projection,
+    pub(super) inputs: Vec<Data>,
+    pub(super) x: Vec<f32>,
+    pub(super) norm: Vec<f32>,
+    pub(super) weights: Vec<Vec<f32>>,
+    pub(super) biases: Vec<Vec<f32>>,
+    pub(super) residual: Vec<f32>,
 }
 
 /// A case with the first of the activations of `of` tokens.
-fn make(case: &Case, of: usize) -> Made {
+pub(super) fn make(case: &Case, of: usize) -> Made {
     let mut numbers = Numbers(of as u64 + 1);
     let mut inputs = Vec::new();
     let mut add = |data: Data| {
@@ -193,12 +193,17 @@ fn held_of(case: &Case, of: usize, plan: Plan) -> Option<Vec<f32>> {
 
 /// Runs the stages of a case and holds them to the formula.
 fn held_by(case: &Case, made: &Made, stages: &Stages) -> Option<Vec<f32>> {
+    // A part in a million of the terms, or what a denormal may lose.
+    held_within(1e-6, case, made, stages)
+}
+
+/// The same within a part of the terms.
+pub(super) fn held_within(part: f64, case: &Case, made: &Made, stages: &Stages) -> Option<Vec<f32>> {
     let expected = expected(case, made);
     let found = as_f32s(&run_stages(stages, &made.inputs, expected.len() * 4)?);
     for (i, (found, (value, size))) in found.iter().zip(&expected).enumerate() {
         let error = (f64::from(*found) - value).abs();
-        // A part in a million of the terms, or what a denormal may lose.
-        assert!(error <= 1e-6 * size + 1e-36, "{case:?}, result {i}: {found}, needed {value} (of {size})");
+        assert!(error <= part * size + 1e-36, "{case:?}, result {i}: {found}, needed {value} (of {size})");
     }
     Some(found)
 }

@@ -39,7 +39,7 @@ pub(crate) fn tiles(projection: &Projection, way: &RopeKv<'_>, limits: &Limits) 
     after(plan_tiles(projection, limits)?, projection, way, limits)
 }
 
-fn after(
+pub(crate) fn after(
     mut stages: Stages,
     projection: &Projection,
     way: &RopeKv<'_>,

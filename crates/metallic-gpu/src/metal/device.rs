@@ -92,5 +92,6 @@ pub(super) fn limits(device: &RawDevice) -> Limits {
         max_buffer: device.maxBufferLength(),
         budget: memory::budget(device.recommendedMaxWorkingSetSize()),
         depth: 2,
+        matrix_units: None,
     }
 }

@@ -78,6 +78,7 @@ impl Soft {
                 max_buffer: isize::MAX as usize,
                 budget: None,
                 depth: 2,
+                matrix_units: None,
             },
             compiler,
             options,

@@ -27,7 +27,11 @@ impl Rewriter<'_> {
         if template || !self.view.contains(range.clone(), "constant") {
             return;
         }
-        let equals = self.view.find(range.clone(), &["="]);
+        // Members of a struct are no constants, whatever its methods compare.
+        let equals = self.view.find(range.clone(), &["=", "{"]);
+        if self.view.at(equals) == "{" {
+            return;
+        }
         let depends = (equals..range.end).any(|index| {
             let word = self.view.at(index);
             self.constants.iter().any(|c| c.name == word) || self.derived.iter().any(|d| d.name == word)

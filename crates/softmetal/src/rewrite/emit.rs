@@ -42,7 +42,7 @@ impl Rewriter<'_> {
             let limit = self.limit(&entry, function);
             let kernel = KernelEntry { host_name: entry.host_name, function: entry.function, parameters };
             let text = match self.target {
-                Target::Ptx { .. } => ptx_entry(kernels.len(), &kernel),
+                Target::Ptx { .. } => ptx_entry(kernels.len(), &kernel, &limit),
                 target => {
                     let names = &self.functions[function].template_names;
                     cpu_entry(kernels.len(), &kernel, names, &limit, *target == Target::Reflection)
@@ -144,7 +144,7 @@ fn spelling<'t>(type_text: &'t str, names: &[String]) -> &'t str {
     words.find(|word| ADDRESS_SPACES.contains(word)).unwrap_or_default()
 }
 
-fn ptx_entry(number: usize, kernel: &KernelEntry) -> String {
+fn ptx_entry(number: usize, kernel: &KernelEntry, limit: &str) -> String {
     let KernelEntry { host_name, function, parameters } = kernel;
     let buffers = parameters.iter().filter_map(|parameter| match &parameter.semantic {
         Semantic::Buffer { index, .. } => index.parse::<usize>().ok().map(|index| index + 1),
@@ -160,10 +160,14 @@ fn ptx_entry(number: usize, kernel: &KernelEntry) -> String {
     );
     format!(
         "{head} __asm__(\"{symbol}\"); {head} {{ void* bufs[] = {{ {pointers} }}; \
-         ::msl::run<&{function}, decltype(&{function}), ::msl::sems<{}>>(bufs, tgm); }}",
+         ::msl::run<&{function}, decltype(&{function}), ::msl::sems<{}>>(bufs, tgm); }} \
+         extern \"C\" __attribute__((used)) const unsigned {PTX_LIMIT}{symbol} = (unsigned)({limit});",
         semantics(parameters)
     )
 }
+
+/// Goes before the name of a kernel in that of a number: the threads it may have, where the compiler has computed them.
+pub(crate) const PTX_LIMIT: &str = "msl_max_threads_";
 
 /// The name in PTX of a kernel.
 pub(crate) fn ptx_symbol(host_name: &str) -> String {

@@ -31,7 +31,7 @@ use std::{
     ops::Range,
 };
 
-pub(crate) use emit::ptx_symbol;
+pub(crate) use emit::{PTX_LIMIT, ptx_symbol};
 pub(crate) use lint::rewrite_for_lint;
 use serde::Serialize;
 use text::Edits;

@@ -66,6 +66,7 @@ functions! {
     unload_module = "cuModuleUnload"(Handle);
     function = "cuModuleGetFunction"(*mut Handle, Handle, *const c_char);
     function_attribute = "cuFuncGetAttribute"(*mut c_int, c_int, Handle);
+    set_function_attribute = "cuFuncSetAttribute"(Handle, c_int, c_int);
     launch = "cuLaunchKernel"(Handle, c_uint, c_uint, c_uint, c_uint, c_uint, c_uint, c_uint, Handle, *mut *mut c_void, *mut *mut c_void);
     event = "cuEventCreate"(*mut Handle, c_uint);
     destroy_event = "cuEventDestroy_v2"(Handle);
@@ -93,6 +94,7 @@ pub(super) enum Attribute {
     MaxThreads = 1,
     WarpSize = 10,
     Multiprocessors = 16,
+    MostShared = 97,
     Major = 75,
     Minor = 76,
 }

@@ -288,6 +288,14 @@ impl Kernel {
         Ok(usize::try_from(value).unwrap_or(0))
     }
 
+    /// Lets launches bring so many bytes of threadgroup memory.
+    pub(in super::super) fn allow_shared(&self, bytes: usize) -> Result<(), GpuError> {
+        let bytes = c_int::try_from(bytes).unwrap_or(c_int::MAX);
+        // SAFETY: it changes a number of this entry.
+        let status = unsafe { (self.context.functions().set_function_attribute)(self.handle, 8, bytes) };
+        self.context.check(status, "a setting of a kernel")
+    }
+
     /// Threads of a threadgroup at most.
     pub(in super::super) fn max_threads(&self) -> Result<usize, GpuError> {
         self.attribute(0)

@@ -1,0 +1,89 @@
+// Up to three matrices in cells times the vectors of tokens. A row of threadgroups has up to 4 N tokens; with a gate, the
+// first tile of a pair is the gate's and the second that of the matrix it gates.
+
+constant bool ALIKE = WITH_GATE != 0 || (WEIGHT1 == WEIGHT0 && WEIGHT2 == WEIGHT0);
+
+struct Products {
+    constant ProjectParams& p;
+    Matrices m;
+    device const float* residual;
+    device float* out;
+    // The first token of these threadgroups.
+    uint token;
+
+    struct Pair {
+        uint index;
+        Tile tile;
+    };
+
+    METAL_FUNC Pair at(uint index) const {
+        return {index, tile_of(p, index, WITH_GATE != 0 ? CELL_ROWS : PAIR_ROWS, WITH_GATE != 0 ? 1 : 3)};
+    }
+
+    template <typename W>
+    METAL_FUNC device const uchar* tile(Pair pair, uint second) const {
+        const ulong bytes = W::bytes(cells_of(p.cols));
+        const uint number = pair.tile.places.x / CELL_ROWS;
+        if (WITH_GATE != 0) return (second == 0 ? m.w0 : m.w1) + number * bytes;
+        // A second tile that is not there is the first one again, and thrown away.
+        return m.weight_of(pair.tile.part) + (number + (pair.tile.places.y > CELL_ROWS ? second : 0)) * bytes;
+    }
+
+    template <uint N>
+    METAL_FUNC void finish(
+        Pair pair, Inputs in, Results r, threadgroup const float* team, uint split, uint thread_of_team
+    ) const {
+        const Tile tile = pair.tile;
+        const uint row = tile.places.x, count = tile.places.y;
+        const uint width = WITH_GATE != 0 ? p.rows0 : p.rows0 + p.rows1 + p.rows2;
+        for (uint i = thread_of_team; i < count * in.tokens; i += split * SIMD) {
+            const uint t = i / count, r0 = i % count;
+            float y = result_of<N>(r, team, split, r0, t);
+            if (WITH_BIAS != 0) y += m.bias_of(tile.part)[row + r0];
+            if (WITH_GATE != 0) {
+                float gated = result_of<N>(r, team, split, CELL_ROWS + r0, t);
+                if (WITH_BIAS != 0) gated += m.bias1[row + r0];
+                y = activate(GATE, y) * gated;
+            }
+            const ulong to = ulong(token + t) * width + tile.before + row + r0;
+            if (WITH_RESIDUAL != 0) y += residual[to];
+            out[to] = y;
+        }
+    }
+};
+
+template <uint N>
+[[kernel, max_total_threads_per_threadgroup(512)]] void cell_matvec(
+    constant ProjectParams& p [[buffer(0)]], device const float* x [[buffer(1)]], device const float* norm [[buffer(2)]],
+    device const uchar* w0 [[buffer(3)]], device const uchar* w1 [[buffer(4)]], device const uchar* w2 [[buffer(5)]],
+    device const float* bias0 [[buffer(6)]], device const float* bias1 [[buffer(7)]],
+    device const float* bias2 [[buffer(8)]], device const float* residual [[buffer(9)]], device float* out [[buffer(10)]],
+    threadgroup uint4* shared [[threadgroup(0)]], uint2 group [[threadgroup_position_in_grid]],
+    uint2 groups [[threadgroups_per_grid]], uint tid [[thread_index_in_threadgroup]],
+    uint lane [[thread_index_in_simdgroup]], uint simd [[simdgroup_index_in_threadgroup]],
+    uint simds [[simdgroups_per_threadgroup]]
+) {
+    const uint token = group.y * 4 * N;
+    const Crew crew = {tid, lane, simd, simds, (threadgroup uchar*)shared};
+    const Inputs in = {x + ulong(token) * p.cols, norm, min(uint(4 * N), p.tokens - token)};
+    const Products job = {p, {w0, w1, w2, bias0, bias1, bias2}, residual, out, token};
+    float squares[4 * N];
+    UNROLL for (uint i = 0; i < 4 * N; i++) squares[i] = 0.0f;
+    Progress progress = {true, 0};
+    uint begin = 0;
+    // Matrices of one type go together.
+    UNROLL for (uint part = 0; part < 3; part++) {
+        const uint each = WITH_GATE != 0 ? CELL_ROWS : PAIR_ROWS;
+        uint end = begin + (rows_of(p, part) + each - 1) / each;
+        if (ALIKE) end += (p.rows1 + each - 1) / each + (p.rows2 + each - 1) / each;
+        if (WITH_GATE != 0) end = (p.rows0 + each - 1) / each;
+#define CELL_DOTS(KIND) cell_dots<Cells##KIND, N>(p, in, job, uint2(begin, end), uint2(group.x, groups.x), crew, squares, progress);
+        if (end > begin) FOR_CELL_TYPE(job.m.type_of(part), CELL_DOTS)
+#undef CELL_DOTS
+        if (ALIKE) break;
+        begin = end;
+    }
+}
+
+KERNEL("cell_matvec_4", cell_matvec<1>)
+KERNEL("cell_matvec_8", cell_matvec<2>)

@@ -1,0 +1,204 @@
+//! Weights laid out for matrix units, and products with them: see `cells.metal` and `cell_dots.metal`.
+
+use metallic_core::{DType, Op, TensorType, WeightUse};
+
+use super::project::{PROJECT, ProjectParams, Projection};
+use super::typed::{ACTIVATION, FUNCTIONS};
+use super::{COMMON, Constants, Launch, QUANT, QUANT_TYPES, Slot, Stage, Stages, family, weight_type, work};
+use crate::error::GpuError;
+use crate::gpu::{Limits, MatrixUnits};
+use crate::params::kernel_params;
+
+kernel_params! {
+    /// A matrix `[rows, cols]`, whose tiles have so many words each.
+    CellPackParams { rows: u32, cols: u32, words: u32 }
+}
+
+/// Products of matrix units.
+const UNITS: (&str, &str) = ("units.metal", include_str!("units.metal"));
+const CELLS: (&str, &str) = ("cells.metal", include_str!("cells.metal"));
+const CELL_DOTS: (&str, &str) = ("cell_dots.metal", include_str!("cell_dots.metal"));
+
+/// Rows and columns of a cell.
+const CELL_ROWS: u32 = 16;
+const CELL_COLS: u32 = 64;
+/// Rows of a pair of tiles.
+const PAIR_ROWS: u32 = 32;
+/// Simdgroups of a threadgroup; their registers are all a core has.
+const SIMDS: u32 = 16;
+/// Tokens that read the weights together.
+pub(crate) const MAX_TOKENS: u32 = 8;
+
+/// Declares which types have cells, for Rust and for the MSL: bytes of a cell, and of what stands once for four.
+macro_rules! cell_types {
+    ($($dtype:ident $kind:ident $number:literal: $cell:literal + $four:literal),+ $(,)?) => {
+        /// Bytes of 16 rows of so many columns; `None` where the type has no cells.
+        fn tile_bytes(dtype: DType, cols: u32) -> Option<usize> {
+            let cells = cols.div_ceil(CELL_COLS) as usize;
+            match dtype {
+                $(DType::$dtype => Some(cells * $cell + cells.div_ceil(4) * $four),)+
+                _ => None,
+            }
+        }
+
+        /// Every type that has cells.
+        #[cfg(test)]
+        const CELL_TYPES: &[DType] = &[$(DType::$dtype),+];
+
+        const KINDS: &str = concat!(
+            "#define FOR_CELL_TYPE(type, DO) switch (type) {",
+            $(" case ", $number, ": DO(", stringify!($kind), ") break;",)+
+            " }\n",
+        );
+    };
+}
+
+cell_types! {
+    F16 F16 1: 2048 + 0, BF16 BF16 2: 2048 + 0, Q4_0 Q4_0 3: 576 + 0, Q8_0 Q8_0 7: 1088 + 0,
+    Q4K Q4_K 10: 576 + 64, Q6K Q6_K 12: 832 + 32,
+}
+
+/// The kinds of cells by the numbers of their types.
+const CELL_KINDS: (&str, &str) = ("cell_kinds.metal", KINDS);
+
+pub(crate) mod pack {
+    use super::*;
+
+    family! {
+        "cell_pack" (CellPackParams) uses COMMON, QUANT_TYPES, QUANT, CELL_KINDS, UNITS, CELLS;
+        "cell_pack" { reads raw: 1; writes out: 16 }
+    }
+}
+
+family! {
+    "cell_matvec" (ProjectParams) uses
+        COMMON, FUNCTIONS, ACTIVATION, PROJECT, CELL_KINDS, UNITS, CELLS, CELL_DOTS;
+    "cell_matvec_4", "cell_matvec_8" {
+        reads x: 16, norm: 16, w0: 16, w1: 16, w2: 16, bias0: 4, bias1: 4, bias2: 4, residual: 4; writes out: 4
+    }
+}
+
+/// Bytes of a matrix in cells.
+pub(crate) fn bytes(dtype: DType, rows: usize, cols: usize) -> Option<usize> {
+    let tile = tile_bytes(dtype, u32::try_from(cols).ok()?)?;
+    let all = rows.div_ceil(CELL_ROWS as usize).checked_mul(tile)?;
+    // Kernels count words with 32 bits within a tile.
+    (cols.is_multiple_of(32) && cols > 0 && rows > 0).then_some(all)
+}
+
+/// Whether the matrices of an operation lie in cells on such a device: all of them do, or none. `is_weight` says which inputs are
+/// weights; what is computed lies as it was written.
+pub(crate) fn serve(
+    op: &Op,
+    inputs: &[TensorType],
+    is_weight: impl Fn(usize) -> bool,
+    limits: &Limits,
+) -> bool {
+    if limits.matrix_units.is_none()
+        || !matches!(op, Op::Linear | Op::Project(_) | Op::GatedProject { .. } | Op::Qkv(_))
+    {
+        return false;
+    }
+    let mut matrices =
+        (0..inputs.len()).filter(|index| op.weight_use(*index) == WeightUse::Matrix).peekable();
+    let Some(first) = matrices.peek().map(|index| inputs[*index].dtype) else { return false };
+    let gated = matches!(op, Op::GatedProject { .. });
+    matrices.all(|index| {
+        let [rows, cols] = inputs[index].shape.dims() else { return false };
+        let (metallic_core::Dim::Fixed(rows), metallic_core::Dim::Fixed(cols)) = (*rows, *cols) else {
+            return false;
+        };
+        let alike = !gated || inputs[index].dtype == first;
+        is_weight(index) && alike && bytes(inputs[index].dtype, rows, cols).is_some()
+    })
+}
+
+/// Lays a matrix out in cells: `(raw, out)`.
+pub(crate) fn pack(dtype: DType, (rows, cols): (u32, u32), limits: &Limits) -> Result<Launch, GpuError> {
+    const OP: &str = "cell_pack";
+    let none = || GpuError::unsupported(OP, format!("cells of {dtype}"));
+    let words = u32::try_from(tile_bytes(dtype, cols).ok_or_else(none)? / 4).map_err(|_| none())?;
+    let kernel = pack::FAMILY.kernel(OP, Constants::of([weight_type(OP, dtype)?]));
+    let params = CellPackParams { rows, cols, words }.params();
+    Ok(kernel.plane(params, (words, rows.div_ceil(CELL_ROWS)), limits))
+}
+
+/// How the rows of a projection in cells are spread.
+struct CellSpread {
+    /// Tokens that read the weights together, 4 or 8.
+    slots: u32,
+    /// Simdgroups that share a pair of tiles.
+    split: u32,
+    /// Cells of the vectors that lie in threadgroup memory at a time.
+    per_chunk: u32,
+    groups: [u32; 3],
+    threads: u32,
+    threadgroup_bytes: u32,
+}
+
+impl CellSpread {
+    fn of(projection: &Projection, units: MatrixUnits, limits: &Limits) -> Option<CellSpread> {
+        let slots = if projection.tokens <= 4 { 4 } else { MAX_TOKENS };
+        let together = projection.tokens.min(slots);
+        let rows = projection.part_rows();
+        let pairs: u32 = if projection.gate.is_some() {
+            rows[0].div_ceil(CELL_ROWS)
+        } else {
+            rows.iter().map(|rows| rows.div_ceil(PAIR_ROWS)).sum()
+        };
+        let cells = projection.cols.div_ceil(CELL_COLS);
+        let simds = 1 << SIMDS.min(limits.max_threads / limits.simd_width.max(1)).max(1).ilog2();
+        // Rounds of all groups, each as long as its cells and a little.
+        let groups = |split: u32| pairs.div_ceil(simds / split);
+        let cost = |split: u32| groups(split).div_ceil(units.cores.max(1)) * (cells.div_ceil(split) + 1);
+        let split = (0..=simds.ilog2()).rev().map(|n| 1 << n).min_by_key(|split| cost(*split))?;
+        let rounds = groups(split).div_ceil(units.cores.max(1));
+        // The norm's scales, the squares of each simdgroup, and two rounds of all their sums.
+        let fixed = 4 * slots * (simds + 1) + 2 * simds * PAIR_ROWS * slots * 4;
+        let room = units.threadgroup_memory.checked_sub(fixed)?;
+        let plane = |cells: u32| together * (2 * (2 * cells * CELL_COLS + 64) + cells * CELL_COLS / 16 * 4);
+        let fit = room.checked_sub(plane(0))? / (plane(1) - plane(0)).max(1);
+        let per_chunk = if cells <= fit { cells } else { fit / split * split };
+        (per_chunk > 0).then_some(CellSpread {
+            slots,
+            split,
+            per_chunk,
+            threads: simds * limits.simd_width,
+            groups: [groups(split).div_ceil(rounds), projection.tokens.div_ceil(slots), 1],
+            threadgroup_bytes: plane(per_chunk) + fixed,
+        })
+    }
+}
+
+/// One launch for everything. Every [`MAX_TOKENS`] tokens read the weights once.
+pub(crate) fn plan_vectors(projection: &Projection, limits: &Limits) -> Result<Stages, GpuError> {
+    projection.check()?;
+    let refuse = |reason: &str| GpuError::unsupported(projection.op, reason);
+    let units = limits.matrix_units.ok_or_else(|| refuse("weights in cells, and no matrix units"))?;
+    let spread = CellSpread::of(projection, units, limits)
+        .ok_or_else(|| refuse("too little threadgroup memory for weights in cells"))?;
+    let kernel = FAMILY.kernel(
+        &format!("cell_matvec_{}", spread.slots),
+        Constants::starting::<3, 8>(projection.constants()?),
+    );
+    let params = ProjectParams { blocks: spread.per_chunk, split: spread.split, ..projection.params() };
+    let rows: u32 = projection.part_rows().iter().sum();
+    let launch = Launch {
+        threadgroup_bytes: spread.threadgroup_bytes,
+        work: work([projection.tokens, projection.cols, rows].map(|n| n as usize)),
+        ..kernel.launch(params.params(), spread.groups, [spread.threads, 1, 1])
+    };
+    launch.check(limits)?;
+    let [w0, w1, w2] = projection.weights();
+    let [b0, b1, b2] = projection.biases();
+    let (x, norm, residual) = (projection.x, projection.norm_slot(), projection.residual_slot());
+    let mut stage = Stage::new(launch, [x, norm, w0, w1, w2, b0, b1, b2, residual, Slot::Output]);
+    for (index, part) in projection.parts.iter().flatten().enumerate() {
+        let bytes = bytes(part.dtype, part.rows as usize, projection.cols as usize).unwrap_or(0);
+        stage = stage.touching(2 + index, bytes.saturating_mul(spread.groups[1] as usize));
+    }
+    Ok(stage.into())
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,87 @@
+use metallic_core::Unary;
+
+use super::super::harness::{Data, run};
+use super::super::project_tests::{Case, Made, case, held_within, make};
+use super::*;
+use crate::threadgroup::tests::LIMITS;
+
+const UNITS: MatrixUnits = MatrixUnits { cores: 2, threadgroup_memory: 32 << 10 };
+const WITH_UNITS: Limits = Limits { matrix_units: Some(UNITS), max_threads: 256, ..LIMITS };
+
+/// Lays the matrices of a case out in cells. `None` where there is no clang.
+fn in_cells(case: &Case, mut made: Made) -> Option<Made> {
+    for part in made.projection.parts.iter().flatten() {
+        let Slot::Input(index) = part.weight else { continue };
+        let room = bytes(part.dtype, part.rows as usize, case.cols).unwrap();
+        let launch = pack(part.dtype, (part.rows, case.cols as u32), &WITH_UNITS).unwrap();
+        let packed = run(&launch, &[made.inputs[index].clone(), Data::Room(room)])?;
+        made.inputs[index] = Data::Bytes(packed[1].clone());
+    }
+    Some(made)
+}
+
+/// Runs a case and holds it to the formula, within what two bfloats leave of a number. `false` where there is no clang.
+fn holds(case: &Case, limits: &Limits) -> bool {
+    let Some(made) = in_cells(case, make(case, case.tokens)) else { return false };
+    let stages = plan_vectors(&made.projection, limits).unwrap();
+    held_within(4e-6, case, &made, &stages).is_some()
+}
+
+/// Columns of a whole cell and of half a cell more, as far as the type allows.
+fn columns(dtype: DType) -> [usize; 2] {
+    if dtype.block_len() > 32 { [256, 512] } else { [64, 160] }
+}
+
+#[test]
+fn every_type_for_every_number_of_tokens() {
+    for dtype in CELL_TYPES {
+        for (tokens, rows) in [(1, 33), (3, 16), (5, 70)] {
+            for cols in columns(*dtype) {
+                if !holds(&Case { cols, ..case(*dtype, tokens, rows) }, &WITH_UNITS) {
+                    return;
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn matrices_of_one_type_and_of_several_with_everything_around_them() {
+    for (tokens, types) in [
+        (1, [DType::Q4K, DType::Q6K, DType::Q8_0]),
+        (9, [DType::Q8_0, DType::Q4K, DType::F16]),
+        (2, [DType::Q4_0; 3]),
+    ] {
+        let parts = vec![(types[0], 65), (types[1], 16), (types[2], 40)];
+        let base = Case {
+            parts,
+            norm: Some(1e-5),
+            bias: true,
+            residual: true,
+            cols: 512,
+            ..case(DType::Q4K, tokens, 1)
+        };
+        let gated = vec![(types[0], 37); 2];
+        let gated = Case { parts: gated, gate: Some(Unary::Silu), ..base.clone() };
+        if !holds(&base, &WITH_UNITS) || !holds(&gated, &WITH_UNITS) {
+            return;
+        }
+    }
+}
+
+#[test]
+fn vectors_that_do_not_fit_come_in_chunks() {
+    let few = MatrixUnits { cores: 1, threadgroup_memory: 24 << 10 };
+    let limits = Limits { matrix_units: Some(few), max_threads: 128, ..LIMITS };
+    for (dtype, tokens) in [(DType::Q4_0, 4), (DType::F16, 7)] {
+        let case = Case { cols: 1376, norm: Some(1e-6), ..case(dtype, tokens, 70) };
+        let made = make(&case, tokens);
+        let stages = plan_vectors(&made.projection, &limits).unwrap();
+        let spread = CellSpread::of(&made.projection, few, &limits).unwrap();
+        assert!(spread.per_chunk < 22, "{} cells at a time", spread.per_chunk);
+        assert!(stages.stages[0].launch.threadgroup_bytes <= few.threadgroup_memory);
+        if !holds(&case, &limits) {
+            return;
+        }
+    }
+}

@@ -1,0 +1,41 @@
+// Products of matrix units, c [16, 8] + a [16, 16] · b [16, 8], of bfloats or halfs with sums of floats.
+//
+// Lane 4 g + t has of `a` the columns 2 t, 2 t + 1 (x, y) and 2 t + 8, 2 t + 9 (z, w) of the rows g (x, z) and g + 8 (y, w), two to a
+// word; of `b` the same rows of column g; of `c` the columns 2 t and 2 t + 1 of the rows g (x, y) and g + 8 (z, w). That is how
+// NVIDIA's units take them; elsewhere the lanes read each other's, which is right and slow: plans take other kernels there.
+
+#ifndef SOFTMETAL_MMA
+template <typename T>
+METAL_FUNC float2 two_of(uint word);
+template <>
+METAL_FUNC float2 two_of<bfloat>(uint word) {
+    return as_type<float2>(uint2(word << 16, word & 0xffff0000u));
+}
+template <>
+METAL_FUNC float2 two_of<half>(uint word) {
+    return float2(as_type<half2>(word));
+}
+
+template <typename T>
+METAL_FUNC float products_of(uint2 left, uint2 right) {
+    const float2 near = two_of<T>(left.x) * two_of<T>(right.x), far = two_of<T>(left.y) * two_of<T>(right.y);
+    return (near.x + near.y) + (far.x + far.y);
+}
+#endif
+
+template <typename T>
+METAL_FUNC float4 unit_product(uint4 a, uint2 b, float4 c, uint lane) {
+#ifdef SOFTMETAL_MMA
+    return softmetal_mma<T>(a, b, c);
+#else
+    for (uint s = 0; s < 4; s++) {
+        const uint4 left = simd_shuffle(a, ushort((lane & ~3u) + s));
+        const uint2 even = simd_shuffle(b, ushort((lane & 3) * 8 + s)), odd = simd_shuffle(b, ushort((lane & 3) * 8 + 4 + s));
+        c.x += products_of<T>(left.xz, even);
+        c.y += products_of<T>(left.xz, odd);
+        c.z += products_of<T>(left.yw, even);
+        c.w += products_of<T>(left.yw, odd);
+    }
+    return c;
+#endif
+}
