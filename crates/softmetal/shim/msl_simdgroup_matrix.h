@@ -105,6 +105,34 @@ template <class T> MSL_FN float4 softmetal_mma(uint4 a, uint2 b, float4 c) {
     return float4(x, y, z, w);
 }
 #undef MSL_MMA
+// Memory that is read once, by whoever reads it: it takes no room in the first cache. In the order of the source, so that what is
+// read ahead is under way while other things are computed.
+MSL_FN uint4 softmetal_stream(const uint4* p) {
+    uint x, y, z, w;
+    __asm__ volatile("ld.global.nc.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];" : "=r"(x), "=r"(y), "=r"(z), "=r"(w) : "l"(p));
+    return uint4(x, y, z, w);
+}
+MSL_FN uint2 softmetal_stream(const uint2* p) {
+    uint x, y;
+    __asm__ volatile("ld.global.nc.L1::no_allocate.v2.u32 {%0, %1}, [%2];" : "=r"(x), "=r"(y) : "l"(p));
+    return uint2(x, y);
+}
+MSL_FN uint softmetal_stream(const uint* p) {
+    uint x;
+    __asm__ volatile("ld.global.nc.L1::no_allocate.u32 %0, [%1];" : "=r"(x) : "l"(p));
+    return x;
+}
+// The same number, of which nothing is computed before this: what was read ahead is not waited for where it is read.
+MSL_FN uint softmetal_here(uint x) {
+    __asm__ volatile("" : "+r"(x));
+    return x;
+}
+// (x & mask) | bits in one instruction.
+MSL_FN uint softmetal_and_or(uint x, uint mask, uint bits) {
+    uint r;
+    __asm__("lop3.b32 %0, %1, %2, %3, 0xea;" : "=r"(r) : "r"(x), "r"(mask), "r"(bits));
+    return r;
+}
 #endif
 // In: two b16 elements of a row per lane. Out: the same of the transposed matrix, which is how mma wants B.
 MSL_FN uint mma_transpose(uint x) {

@@ -154,16 +154,23 @@ METAL_FUNC void cell_dots(
     const uint split = p.split, teams = crew.simds / split, team = crew.simd / split, own = crew.simd % split;
     const Results r = results_of<N>(in, chunk, crew);
     // Pairs of a group's teams come one after another; those past the end are the last one again, and thrown away.
-    ROLLED for (uint base = range.x + group.x * teams; base < range.y; base += group.y * teams) {
-        const typename Job::Pair pair = job.at(min(base + team, range.y - 1));
-        device const uchar* one = job.template tile<W>(pair, 0);
-        device const uchar* two = job.template tile<W>(pair, 1);
+    uint base = range.x + group.x * teams;
+    if (base >= range.y) return;
+    typename Job::Pair pair = job.at(min(base + team, range.y - 1));
+    device const uchar* one = job.template tile<W>(pair, 0);
+    device const uchar* two = job.template tile<W>(pair, 1);
+    W a[W::AHEAD], b[W::AHEAD];
+    UNROLL for (uint i = 0; i < W::AHEAD; i++) {
+        const uint cell = min(own + i * split, cells - 1);
+        a[i].load(one, cells, cell, crew.lane);
+        b[i].load(two, cells, cell, crew.lane);
+    }
+    ROLLED for (; base < range.y; base += group.y * teams) {
         float4 sum[2 * N];
         UNROLL for (uint i = 0; i < 2 * N; i++) sum[i] = float4(0.0f);
-        W a, b;
-        a.load(one, cells, min(own, cells - 1), crew.lane);
-        b.load(two, cells, min(own, cells - 1), crew.lane);
-        uint cell = own;
+        // The last cells of a pair are followed by the first ones of the next.
+        const typename Job::Pair next = job.at(min(base + group.y * teams + team, range.y - 1));
+        // A chunk but the last is a whole number of turns.
         ROLLED for (uint first = 0; first < cells; first += per_chunk) {
             if (progress.fresh || per_chunk < cells) {
                 threadgroup_barrier(mem_flags::mem_threadgroup);
@@ -171,16 +178,25 @@ METAL_FUNC void cell_dots(
                 threadgroup_barrier(mem_flags::mem_threadgroup);
             }
             const uint end = min(cells, first + per_chunk);
-            ROLLED for (; cell < end; cell += split) {
-                W next_a, next_b;
-                next_a.load(one, cells, min(cell + split, cells - 1), crew.lane);
-                next_b.load(two, cells, min(cell + split, cells - 1), crew.lane);
-                Columns<N> c;
-                take_columns<N, W::SUMS != 0>(c, in, cell - first, chunk, crew);
-                a.template add<N>(c, crew.lane, sum);
-                b.template add<N>(c, crew.lane, sum + N);
-                a = next_a;
-                b = next_b;
+            ROLLED for (uint turn = first; turn < end; turn += W::AHEAD * split) {
+                uint ahead = turn + W::AHEAD * split + own;
+                if (turn + W::AHEAD * split >= cells) {
+                    one = job.template tile<W>(next, 0);
+                    two = job.template tile<W>(next, 1);
+                    ahead = own;
+                }
+                UNROLL for (uint i = 0; i < W::AHEAD; i++) {
+                    const uint cell = turn + own + i * split;
+                    if (cell < end) {
+                        Columns<N> c;
+                        take_columns<N, W::SUMS != 0>(c, in, cell - first, chunk, crew);
+                        a[i].template add<N>(c, crew.lane, sum);
+                        b[i].template add<N>(c, crew.lane, sum + N);
+                    }
+                    const uint then = min(ahead + i * split, cells - 1);
+                    a[i].load(one, cells, then, crew.lane);
+                    b[i].load(two, cells, then, crew.lane);
+                }
             }
         }
         if (progress.fresh) share_scales<N>(p, r, crew, squares);
@@ -192,5 +208,6 @@ METAL_FUNC void cell_dots(
             job.template finish<N>(pair, in, r, sums + team * split * sums_of_simd<N>(), split, own * SIMD + crew.lane);
         }
         progress.parity ^= 1;
+        pair = next;
     }
 }

@@ -4,6 +4,9 @@
 // A cell has two blocks of 32 columns. Lane 4 g + t has eight columns of each in the rows g and g + 8: 4 t .. 4 t + 4 and
 // 16 + 4 t .. 16 + 4 t + 4, so that two products of matrix units take 16 neighbouring columns each. Levels become bfloats
 // without arithmetic: the bits of a level below 128 are put under those of 128.
+//
+// A kind of cells has SUMS (whether products need the sums of the vectors) and AHEAD (cells that are loaded before they are
+// needed), which Rust knows as well.
 
 constant constexpr uint CELL_ROWS = 16;
 constant constexpr uint CELL_COLS = 64;
@@ -38,8 +41,8 @@ METAL_FUNC float2 bytes_of(uint2 words, uint i) {
 
 // Levels of four bits as 128 and more, of 16 columns: `shift` is 0 for the first, 8 for the others.
 METAL_FUNC uint4 nibbles_of(uint2 words, uint shift) {
-    const uint2 w = words >> shift;
-    return uint4(w.x & PAIRS, w.y & PAIRS, w.x >> 4 & PAIRS, w.y >> 4 & PAIRS) | MAGIC;
+    const uint4 w = uint4(words >> shift, words >> (shift + 4));
+    return uint4(and_or(w.x, PAIRS, MAGIC), and_or(w.y, PAIRS, MAGIC), and_or(w.z, PAIRS, MAGIC), and_or(w.w, PAIRS, MAGIC));
 }
 
 // The products of 16 columns with N times 8 vectors, added to `sum`.
@@ -53,14 +56,14 @@ METAL_FUNC void add_products(uint4 a, thread const Columns<N>& c, uint which, ui
 
 // d * (q - 8). Scales: a half for each row and block.
 struct CellsQ4_0 {
-    enum : uint { SUMS = 1 };
+    enum : uint { SUMS = 1, AHEAD = 3 };
     uint4 q;
     uint2 d;
 
     static METAL_FUNC ulong bytes(uint cells) { return ulong(cells) * 576; }
     METAL_FUNC void load(device const uchar* w, uint cells, uint cell, uint lane) {
-        q = ((device const uint4*)w)[cell * 32 + lane];
-        d = ((device const uint2*)(w + ulong(cells) * 512))[cell * 8 + lane / 4];
+        q = streamed((device const uint4*)w + cell * 32 + lane);
+        d = streamed((device const uint2*)(w + ulong(cells) * 512) + cell * 8 + lane / 4);
     }
     template <uint N>
     METAL_FUNC void add(thread const Columns<N>& c, uint lane, thread float4* to) const {
@@ -70,7 +73,7 @@ struct CellsQ4_0 {
             UNROLL for (uint n = 0; n < N; n++) sum[n] = beginning((c.sums[n][2 * b] + c.sums[n][2 * b + 1]) * -136.0f);
             add_products<N>(nibbles_of(words, 0), c, 2 * b, lane, sum);
             add_products<N>(nibbles_of(words, 8), c, 2 * b + 1, lane, sum);
-            const float4 scale = by_rows(halves(b == 0 ? d.x : d.y));
+            const float4 scale = by_rows(halves(here(b == 0 ? d.x : d.y)));
             UNROLL for (uint n = 0; n < N; n++) to[n] = fma(scale, sum[n], to[n]);
         }
     }
@@ -78,27 +81,28 @@ struct CellsQ4_0 {
 
 // d * scale * q - dmin * min. Scales: for each row and block two bytes; d and dmin for each row and four cells.
 struct CellsQ4_K {
-    enum : uint { SUMS = 1 };
+    enum : uint { SUMS = 1, AHEAD = 3 };
     uint4 q;
     uint2 scales, d;
 
     static METAL_FUNC ulong bytes(uint cells) { return ulong(cells) * 576 + (cells + 3) / 4 * 64; }
     METAL_FUNC void load(device const uchar* w, uint cells, uint cell, uint lane) {
-        q = ((device const uint4*)w)[cell * 32 + lane];
-        scales = ((device const uint2*)(w + ulong(cells) * 512))[cell * 8 + lane / 4];
-        d = ((device const uint2*)(w + ulong(cells) * 576))[cell / 4 * 8 + lane / 4];
+        q = streamed((device const uint4*)w + cell * 32 + lane);
+        scales = streamed((device const uint2*)(w + ulong(cells) * 512) + cell * 8 + lane / 4);
+        d = streamed((device const uint2*)(w + ulong(cells) * 576) + cell / 4 * 8 + lane / 4);
     }
     template <uint N>
     METAL_FUNC void add(thread const Columns<N>& c, uint lane, thread float4* to) const {
-        const float2 one = halves(d.x), two = halves(d.y);
+        const float2 one = halves(here(d.x)), two = halves(here(d.y));
+        const uint2 levels = uint2(here(scales.x), here(scales.y));
         UNROLL for (uint b = 0; b < 2; b++) {
             const uint2 words = b == 0 ? q.xy : q.zw;
             float4 sum[N];
             UNROLL for (uint n = 0; n < N; n++) sum[n] = float4(0.0f);
             add_products<N>(nibbles_of(words, 0), c, 2 * b, lane, sum);
             add_products<N>(nibbles_of(words, 8), c, 2 * b + 1, lane, sum);
-            const float2 scale = float2(one.x, two.x) * bytes_of(scales, 2 * b);
-            const float2 offset = float2(one.y, two.y) * bytes_of(scales, 2 * b + 1) + 128.0f * scale;
+            const float2 scale = float2(one.x, two.x) * bytes_of(levels, 2 * b);
+            const float2 offset = float2(one.y, two.y) * bytes_of(levels, 2 * b + 1) + 128.0f * scale;
             UNROLL for (uint n = 0; n < N; n++) {
                 to[n] = fma(by_rows(scale), sum[n], to[n]);
                 to[n].xz = fma(-offset, float2(c.sums[n][2 * b] + c.sums[n][2 * b + 1]), to[n].xz);
@@ -115,14 +119,14 @@ METAL_FUNC uint2 bytes_as_bfloats(uint word) {
 
 // d * q. Scales: a half for each row and block.
 struct CellsQ8_0 {
-    enum : uint { SUMS = 0 };
+    enum : uint { SUMS = 0, AHEAD = 2 };
     uint4 q[2];
     uint2 d;
 
     static METAL_FUNC ulong bytes(uint cells) { return ulong(cells) * 1088; }
     METAL_FUNC void load(device const uchar* w, uint cells, uint cell, uint lane) {
-        UNROLL for (uint b = 0; b < 2; b++) q[b] = ((device const uint4*)w)[cell * 64 + b * 32 + lane];
-        d = ((device const uint2*)(w + ulong(cells) * 1024))[cell * 8 + lane / 4];
+        UNROLL for (uint b = 0; b < 2; b++) q[b] = streamed((device const uint4*)w + cell * 64 + b * 32 + lane);
+        d = streamed((device const uint2*)(w + ulong(cells) * 1024) + cell * 8 + lane / 4);
     }
     template <uint N>
     METAL_FUNC void add(thread const Columns<N>& c, uint lane, thread float4* to) const {
@@ -133,7 +137,7 @@ struct CellsQ8_0 {
                 const uint2 g = bytes_as_bfloats(h == 0 ? q[b].x : q[b].z), l = bytes_as_bfloats(h == 0 ? q[b].y : q[b].w);
                 add_products<N>(uint4(g.x, l.x, g.y, l.y), c, 2 * b + h, lane, sum);
             }
-            const float4 scale = by_rows(halves(b == 0 ? d.x : d.y));
+            const float4 scale = by_rows(halves(here(b == 0 ? d.x : d.y)));
             UNROLL for (uint n = 0; n < N; n++) to[n] = fma(scale, sum[n], to[n]);
         }
     }
@@ -142,21 +146,22 @@ struct CellsQ8_0 {
 // d * scale * (q - 32): four low bits of each level, then the two others. Scales: a signed byte for each row and 16
 // columns; d for each row and four cells.
 struct CellsQ6_K {
-    enum : uint { SUMS = 1 };
+    enum : uint { SUMS = 1, AHEAD = 2 };
     uint4 q;
     uint2 high, scales;
     uint d;
 
     static METAL_FUNC ulong bytes(uint cells) { return ulong(cells) * 832 + (cells + 3) / 4 * 32; }
     METAL_FUNC void load(device const uchar* w, uint cells, uint cell, uint lane) {
-        q = ((device const uint4*)w)[cell * 32 + lane];
-        high = ((device const uint2*)(w + ulong(cells) * 512))[cell * 32 + lane];
-        scales = ((device const uint2*)(w + ulong(cells) * 768))[cell * 8 + lane / 4];
-        d = ((device const uint*)(w + ulong(cells) * 832))[cell / 4 * 8 + lane / 4];
+        q = streamed((device const uint4*)w + cell * 32 + lane);
+        high = streamed((device const uint2*)(w + ulong(cells) * 512) + cell * 32 + lane);
+        scales = streamed((device const uint2*)(w + ulong(cells) * 768) + cell * 8 + lane / 4);
+        d = streamed((device const uint*)(w + ulong(cells) * 832) + cell / 4 * 8 + lane / 4);
     }
     template <uint N>
     METAL_FUNC void add(thread const Columns<N>& c, uint lane, thread float4* to) const {
-        const float2 unit = halves(d);
+        const float2 unit = halves(here(d));
+        const uint2 levels = uint2(here(scales.x), here(scales.y));
         UNROLL for (uint i = 0; i < 4; i++) {
             // Each block has a word of high bits: crumb 2 j of either half is of the pair j of row g, 2 j + 1 of row g + 8.
             const uint top = (i < 2 ? high.x : high.y) >> (8 * (i % 2));
@@ -165,7 +170,7 @@ struct CellsQ6_K {
             float4 sum[N];
             UNROLL for (uint n = 0; n < N; n++) sum[n] = beginning(c.sums[n][i] * -160.0f);
             add_products<N>(a, c, i, lane, sum);
-            const float2 scale = unit * float2(float(as_type<char4>(scales.x)[i]), float(as_type<char4>(scales.y)[i]));
+            const float2 scale = unit * float2(float(as_type<char4>(levels.x)[i]), float(as_type<char4>(levels.y)[i]));
             UNROLL for (uint n = 0; n < N; n++) to[n] = fma(by_rows(scale), sum[n], to[n]);
         }
     }
@@ -173,12 +178,12 @@ struct CellsQ6_K {
 
 // Two bytes an element: the rows 0 to 8 of a block, then the others.
 struct CellsBF16 {
-    enum : uint { SUMS = 0 };
+    enum : uint { SUMS = 0, AHEAD = 1 };
     uint4 q[4];
 
     static METAL_FUNC ulong bytes(uint cells) { return ulong(cells) * 2048; }
     METAL_FUNC void load(device const uchar* w, uint, uint cell, uint lane) {
-        UNROLL for (uint i = 0; i < 4; i++) q[i] = ((device const uint4*)w)[cell * 128 + i * 32 + lane];
+        UNROLL for (uint i = 0; i < 4; i++) q[i] = streamed((device const uint4*)w + cell * 128 + i * 32 + lane);
     }
     template <uint N>
     METAL_FUNC void add(thread const Columns<N>& c, uint lane, thread float4* to) const {
@@ -192,7 +197,7 @@ struct CellsBF16 {
 
 // Halfs are two bfloats each: eight bits, and the three others.
 struct CellsF16 {
-    enum : uint { SUMS = 0 };
+    enum : uint { SUMS = 0, AHEAD = 1 };
     CellsBF16 cells;
 
     static METAL_FUNC ulong bytes(uint cells) { return CellsBF16::bytes(cells); }
@@ -204,7 +209,7 @@ struct CellsF16 {
             const uint4 words = i % 2 == 0 ? uint4(g.x, h.x, g.y, h.y) : uint4(g.z, h.z, g.w, h.w);
             uint4 most, rest;
             UNROLL for (uint j = 0; j < 4; j++) {
-                const float2 v = halves(words[j]);
+                const float2 v = halves(here(words[j]));
                 const uint2 top = as_type<uint2>(v) & 0xffff0000u;
                 const uint2 low = as_type<uint2>(v - as_type<float2>(top));
                 most[j] = top.x >> 16 | top.y;

@@ -24,20 +24,30 @@ const CELL_ROWS: u32 = 16;
 const CELL_COLS: u32 = 64;
 /// Rows of a pair of tiles.
 const PAIR_ROWS: u32 = 32;
-/// Simdgroups of a threadgroup; their registers are all a core has.
+/// Simdgroups of a threadgroup at most; their registers are all a core has.
 const SIMDS: u32 = 16;
+/// Simdgroups that share a pair of tiles at least: fewer have too few loads under way.
+const LEAST_SPLIT: u32 = 4;
 /// Tokens that read the weights together.
 pub(crate) const MAX_TOKENS: u32 = 8;
 
 /// Declares which types have cells, for Rust and for the MSL: bytes of a cell, and of what stands once for four.
 macro_rules! cell_types {
-    ($($dtype:ident $kind:ident $number:literal: $cell:literal + $four:literal),+ $(,)?) => {
+    ($($dtype:ident $kind:ident $number:literal: $cell:literal + $four:literal, $ahead:literal ahead);+ $(;)?) => {
         /// Bytes of 16 rows of so many columns; `None` where the type has no cells.
         fn tile_bytes(dtype: DType, cols: u32) -> Option<usize> {
             let cells = cols.div_ceil(CELL_COLS) as usize;
             match dtype {
                 $(DType::$dtype => Some(cells * $cell + cells.div_ceil(4) * $four),)+
                 _ => None,
+            }
+        }
+
+        /// Cells that kernels load before they are needed: `AHEAD` in the MSL.
+        fn ahead(dtype: DType) -> u32 {
+            match dtype {
+                $(DType::$dtype => $ahead,)+
+                _ => 1,
             }
         }
 
@@ -54,8 +64,12 @@ macro_rules! cell_types {
 }
 
 cell_types! {
-    F16 F16 1: 2048 + 0, BF16 BF16 2: 2048 + 0, Q4_0 Q4_0 3: 576 + 0, Q8_0 Q8_0 7: 1088 + 0,
-    Q4K Q4_K 10: 576 + 64, Q6K Q6_K 12: 832 + 32,
+    F16 F16 1: 2048 + 0, 1 ahead;
+    BF16 BF16 2: 2048 + 0, 1 ahead;
+    Q4_0 Q4_0 3: 576 + 0, 3 ahead;
+    Q8_0 Q8_0 7: 1088 + 0, 2 ahead;
+    Q4K Q4_K 10: 576 + 64, 3 ahead;
+    Q6K Q6_K 12: 832 + 32, 2 ahead;
 }
 
 /// The kinds of cells by the numbers of their types.
@@ -136,6 +150,11 @@ struct CellSpread {
     threadgroup_bytes: u32,
 }
 
+/// The greatest power of two that is no greater.
+fn power_of_two(n: u32) -> u32 {
+    1 << n.max(1).ilog2()
+}
+
 impl CellSpread {
     fn of(projection: &Projection, units: MatrixUnits, limits: &Limits) -> Option<CellSpread> {
         let slots = if projection.tokens <= 4 { 4 } else { MAX_TOKENS };
@@ -147,27 +166,37 @@ impl CellSpread {
             rows.iter().map(|rows| rows.div_ceil(PAIR_ROWS)).sum()
         };
         let cells = projection.cols.div_ceil(CELL_COLS);
-        let simds = 1 << SIMDS.min(limits.max_threads / limits.simd_width.max(1)).max(1).ilog2();
-        // Rounds of all groups, each as long as its cells and a little.
-        let groups = |split: u32| pairs.div_ceil(simds / split);
-        let cost = |split: u32| groups(split).div_ceil(units.cores.max(1)) * (cells.div_ceil(split) + 1);
-        let split = (0..=simds.ilog2()).rev().map(|n| 1 << n).min_by_key(|split| cost(*split))?;
-        let rounds = groups(split).div_ceil(units.cores.max(1));
+        let most = power_of_two(SIMDS.min(limits.max_threads / limits.simd_width.max(1)));
+        // As many simdgroups on a pair as keep all of them busy, but each with a few cells of it.
+        let split = power_of_two((units.cores * SIMDS / pairs.max(1)).max(LEAST_SPLIT));
+        let split = split.min(most).min(power_of_two(cells.div_ceil(2)));
+        // Few tokens leave room for two groups on a core: while one waits the other works.
+        let simds = if slots == MAX_TOKENS { most } else { most.min(SIMDS / 2).max(split) };
+        let per_core = SIMDS / simds;
+        let groups = pairs.div_ceil(simds / split);
         // The norm's scales, the squares of each simdgroup, and two rounds of all their sums.
         let fixed = 4 * slots * (simds + 1) + 2 * simds * PAIR_ROWS * slots * 4;
-        let room = units.threadgroup_memory.checked_sub(fixed)?;
+        let room = (units.threadgroup_memory / per_core.max(1)).checked_sub(fixed)?;
         let plane = |cells: u32| together * (2 * (2 * cells * CELL_COLS + 64) + cells * CELL_COLS / 16 * 4);
         let fit = room.checked_sub(plane(0))? / (plane(1) - plane(0)).max(1);
-        let per_chunk = if cells <= fit { cells } else { fit / split * split };
+        // A chunk is a whole number of turns of what is loaded ahead.
+        let turn =
+            split * projection.parts.iter().flatten().map(|part| ahead(part.dtype)).fold(1, least_common);
+        let per_chunk = if cells <= fit { cells } else { fit / turn * turn };
         (per_chunk > 0).then_some(CellSpread {
             slots,
             split,
             per_chunk,
+            groups: [groups.min(units.cores * per_core), projection.tokens.div_ceil(slots), 1],
             threads: simds * limits.simd_width,
-            groups: [groups(split).div_ceil(rounds), projection.tokens.div_ceil(slots), 1],
             threadgroup_bytes: plane(per_chunk) + fixed,
         })
     }
+}
+
+/// The least number that both divide.
+fn least_common(a: u32, b: u32) -> u32 {
+    (1..=b).map(|n| a * n).find(|n| n.is_multiple_of(b)).unwrap_or(a * b)
 }
 
 /// One launch for everything. Every [`MAX_TOKENS`] tokens read the weights once.

@@ -23,6 +23,33 @@ METAL_FUNC float products_of(uint2 left, uint2 right) {
 }
 #endif
 
+// What is read once, by whoever reads it.
+template <typename T>
+METAL_FUNC T streamed(device const T* p) {
+#ifdef SOFTMETAL_MMA
+    return softmetal_stream(p);
+#else
+    return *p;
+#endif
+}
+
+// A number that was read ahead, of which nothing is to be computed before.
+METAL_FUNC uint here(uint x) {
+#ifdef SOFTMETAL_MMA
+    return softmetal_here(x);
+#else
+    return x;
+#endif
+}
+
+METAL_FUNC uint and_or(uint x, uint mask, uint bits) {
+#ifdef SOFTMETAL_MMA
+    return softmetal_and_or(x, mask, bits);
+#else
+    return (x & mask) | bits;
+#endif
+}
+
 template <typename T>
 METAL_FUNC float4 unit_product(uint4 a, uint2 b, float4 c, uint lane) {
 #ifdef SOFTMETAL_MMA

@@ -5,7 +5,7 @@ use super::super::project_tests::{Case, Made, case, held_within, make};
 use super::*;
 use crate::threadgroup::tests::LIMITS;
 
-const UNITS: MatrixUnits = MatrixUnits { cores: 2, threadgroup_memory: 32 << 10 };
+const UNITS: MatrixUnits = MatrixUnits { cores: 2, threadgroup_memory: 64 << 10 };
 const WITH_UNITS: Limits = Limits { matrix_units: Some(UNITS), max_threads: 256, ..LIMITS };
 
 /// Lays the matrices of a case out in cells. `None` where there is no clang.
@@ -58,7 +58,7 @@ fn matrices_of_one_type_and_of_several_with_everything_around_them() {
             norm: Some(1e-5),
             bias: true,
             residual: true,
-            cols: 512,
+            cols: if tokens > 4 { 256 } else { 512 },
             ..case(DType::Q4K, tokens, 1)
         };
         let gated = vec![(types[0], 37); 2];
@@ -71,7 +71,7 @@ fn matrices_of_one_type_and_of_several_with_everything_around_them() {
 
 #[test]
 fn vectors_that_do_not_fit_come_in_chunks() {
-    let few = MatrixUnits { cores: 1, threadgroup_memory: 24 << 10 };
+    let few = MatrixUnits { cores: 1, threadgroup_memory: 96 << 10 };
     let limits = Limits { matrix_units: Some(few), max_threads: 128, ..LIMITS };
     for (dtype, tokens) in [(DType::Q4_0, 4), (DType::F16, 7)] {
         let case = Case { cols: 1376, norm: Some(1e-6), ..case(dtype, tokens, 70) };
