@@ -389,7 +389,7 @@ impl Site<'_> {
             }),
         };
         if self.cells {
-            return qkv::after(cells::plan_vectors(&projection, limits)?, &projection, &way, limits);
+            return cells::plan_qkv(&projection, &way, limits);
         }
         if by_tiles(projection.tokens, provider) {
             qkv::tiles(&projection, &way, limits)

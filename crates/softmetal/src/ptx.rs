@@ -54,11 +54,15 @@ pub struct PtxOptions {
     pub full_simdgroups: bool,
     /// Matrix products in float arithmetic instead of tensor cores.
     pub exact: bool,
+    /// Kernels may be launched before the one before them is done, from compute capability 9.0 on: each lets the next one begin and
+    /// waits for what came before it, at its beginning or where the source calls `softmetal_wait_for_earlier()`. The host says at
+    /// the launch that it may begin early.
+    pub early: bool,
 }
 
 impl Default for PtxOptions {
     fn default() -> Self {
-        Self { constants: BTreeMap::new(), sm: 80, full_simdgroups: false, exact: false }
+        Self { constants: BTreeMap::new(), sm: 80, full_simdgroups: false, exact: false, early: false }
     }
 }
 
@@ -139,8 +143,18 @@ pub fn ptx(compiler: &Compiler, source: &Source, options: &PtxOptions) -> Result
     if options.exact {
         compiler = compiler.define("MSL_PTX_EXACT=1");
     }
-    if shows_matrix_layout(&compiler, source)? {
+    if options.early && options.sm >= EARLY {
+        compiler = compiler.define("MSL_PTX_EARLY=1");
+    }
+    let preprocessed = compiler.preprocess(source, &["-D__NVPTX__=1".to_owned()])?;
+    let says = |word: &str| compiler.text(source, &preprocessed).user_says(word);
+    // A source that asks which lane has which element of a matrix must be shown Apple's layout.
+    let (shows_layout, waits) = (says("thread_elements"), says("softmetal_wait_for_earlier"));
+    if shows_layout {
         compiler = compiler.define("MSL_APPLE_LAYOUT=1");
+    }
+    if waits {
+        compiler = compiler.define("MSL_PTX_WAITS=1");
     }
     let target = Target::Ptx { constants: options.constants.clone() };
     let rewritten = compiler.rewrite(source, &target)?;
@@ -173,11 +187,8 @@ fn flags(sm: u32) -> Vec<String> {
     flags.split_whitespace().map(str::to_owned).collect()
 }
 
-/// Whether a source asks which lane has which element of a matrix: then Apple's layout must be kept.
-fn shows_matrix_layout(compiler: &Compiler, source: &Source) -> Result<bool> {
-    let text = compiler.preprocess(source, &["-D__NVPTX__=1".to_owned()])?;
-    Ok(compiler.text(source, &text).user_says("thread_elements"))
-}
+/// The compute capability, times ten, from which on kernels can begin early.
+const EARLY: u32 = 90;
 
 fn check_indices(kernel: &KernelEntry) -> Result<()> {
     for parameter in &kernel.parameters {

@@ -137,6 +137,8 @@ struct Source {
 #[derive(Debug)]
 struct Ready {
     kernel: Kernel,
+    /// It may begin before what came before is done.
+    early: bool,
     /// Addresses that it takes.
     buffers: usize,
     facts: PipelineFacts,
@@ -309,16 +311,19 @@ enum Work<'c> {
     },
 }
 
-/// Hands all commands to the stream.
+/// Hands all commands to the stream. A kernel that follows another one may begin early.
 fn hand_over(stream: &Stream, kept: &Kept, work: &mut [Work<'_>]) -> Result<(), GpuError> {
+    let mut follows = false;
     for work in work {
+        let after_kernel = std::mem::replace(&mut follows, matches!(work, Work::Launch { .. }));
         match work {
             Work::Launch { dispatch, kernel, addresses } => {
                 let launch = &dispatch.launch;
                 let shared = check::threadgroup_memory(launch.threadgroup_bytes);
                 let grid = Grid { groups: launch.groups, threads: launch.threads, shared };
+                let Ready { kernel, early, .. } = &*kept.pipelines[*kernel];
                 stream
-                    .launch(&kept.pipelines[*kernel].kernel, grid, addresses)
+                    .launch(kernel, grid, addresses, *early && after_kernel)
                     .map_err(|error| named(error, &dispatch.name()))?;
             }
             Work::Copy { first, from, to, len } => {
@@ -413,7 +418,7 @@ impl Gpu for Cuda {
         let own = kernel.own_shared()?;
         kernel.allow_shared((self.device.limits.most_threadgroup_memory() as usize).saturating_sub(own))?;
         let facts = check::pipeline(function, (kernel.max_threads()?, 32, own))?;
-        let ready = Ready { kernel, buffers: translation.buffers, facts };
+        let ready = Ready { kernel, early: translation.begins_early(), buffers: translation.buffers, facts };
         Ok(Pipeline { id: lock(&self.objects).add_pipeline(ready), max_threads: facts.max_threads })
     }
 

@@ -14,8 +14,12 @@ const MARK: &str = "metallic ptx 1";
 const BESIDE: &str = "metallic-ptx";
 /// The variable that names another one.
 const VARIABLE: &str = "METALLIC_PTX";
-/// The least compute capability whose matrix units the kernels use: what is made for it runs on all that came after.
-const LEAST: u32 = 80;
+/// The compute capabilities that kernels are made for, the newest first; what is made for one runs on all that came after. From
+/// 9.0 on kernels begin before those before them are done, from 8.0 on there are matrix units for bfloats.
+const MADE_FOR: [u32; 2] = [EARLY, 80];
+const EARLY: u32 = 90;
+/// What a kernel says that may begin early.
+const WAITS: &str = "griddepcontrol.wait";
 
 /// A kernel of one source with its constants, for GPUs of one capability.
 #[derive(Clone, Copy, Debug)]
@@ -29,14 +33,18 @@ pub(super) struct Wanted<'a> {
 }
 
 impl Wanted<'_> {
-    fn sm(&self) -> u32 {
-        self.capability.min(LEAST)
+    /// What it can be made for, the best first.
+    fn targets(&self) -> impl Iterator<Item = u32> {
+        let (own, mut made) =
+            (self.capability, MADE_FOR.into_iter().filter(|sm| *sm <= self.capability).peekable());
+        let old = made.peek().is_none().then_some(own);
+        made.chain(old)
     }
 
     /// Names it: the same for the same bytes on every machine.
-    fn key(&self) -> String {
+    fn key(&self, sm: u32) -> String {
         let constants: Vec<String> = self.constants.values().map(|(i, v)| format!("{i}={v}")).collect();
-        let parts = [MARK, self.function, &constants.join(","), &self.sm().to_string(), self.source];
+        let parts = [MARK, self.function, &constants.join(","), &sm.to_string(), self.source];
         let hash = |seed: u64| {
             let bytes = parts.iter().flat_map(|part| part.bytes().chain([0]));
             bytes.fold(seed, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3))
@@ -56,6 +64,11 @@ pub(super) struct Translation {
 }
 
 impl Translation {
+    /// Whether it may be launched before what came before is done.
+    pub(super) fn begins_early(&self) -> bool {
+        self.text.to_string_lossy().contains(WAITS)
+    }
+
     /// Lines of what is known of it, an empty one, the text.
     fn written(&self) -> String {
         let (entry, text) = (self.entry.to_string_lossy(), self.text.to_string_lossy());
@@ -137,15 +150,24 @@ impl Translator {
     }
 
     pub(super) fn get(&self, wanted: &Wanted<'_>) -> Result<Translation, GpuError> {
-        let name = format!("{}.ptx", wanted.key());
-        let found = self.folders.iter().find_map(|folder| {
+        let name = |sm: u32| format!("{}.ptx", wanted.key(sm));
+        let kept = |sm: u32| {
             // What is damaged is made again.
-            Translation::read(&fs::read_to_string(folder.join(&name)).ok()?)
-        });
-        if let Some(found) = found {
+            self.folders
+                .iter()
+                .find_map(|folder| Translation::read(&fs::read_to_string(folder.join(name(sm))).ok()?))
+        };
+        let mut targets = wanted.targets();
+        let best = targets.next().unwrap_or(wanted.capability);
+        if let Some(found) = kept(best) {
             return Ok(found);
         }
-        let made = self.make(wanted)?;
+        let made = match self.make(wanted, best) {
+            Ok(made) => made,
+            // Where nothing can be made, what was made for older ones is as right.
+            Err(error) => return targets.find_map(kept).ok_or(error),
+        };
+        let name = name(best);
         if let Some(folder) = self.folders.first() {
             // Without a place to keep it, it is made again the next time.
             let _ = keep(folder, &name, &made.written());
@@ -154,19 +176,20 @@ impl Translator {
     }
 
     #[cfg(not(feature = "soft"))]
-    fn make(&self, wanted: &Wanted<'_>) -> Result<Translation, GpuError> {
+    fn make(&self, wanted: &Wanted<'_>, _: u32) -> Result<Translation, GpuError> {
         Err(self.missing(wanted, "this build has no `soft` feature, which compiles kernels"))
     }
 
     #[cfg(feature = "soft")]
-    fn make(&self, wanted: &Wanted<'_>) -> Result<Translation, GpuError> {
+    fn make(&self, wanted: &Wanted<'_>, sm: u32) -> Result<Translation, GpuError> {
         use softmetal::ptx::{PtxOptions, ptx};
         let compiler = self.compiler.as_ref().map_err(|reason| self.missing(wanted, reason))?;
         let named = wanted.constants.values().filter_map(|(index, value)| {
             Some((constant(wanted.source, index)?.to_owned(), format!("{value}u")))
         });
+        let early = sm >= EARLY;
         let options =
-            PtxOptions { constants: named.collect(), sm: wanted.sm(), full_simdgroups: true, exact: false };
+            PtxOptions { constants: named.collect(), sm, full_simdgroups: true, exact: false, early };
         let source = softmetal::Source::new(wanted.library, wanted.source);
         let failed = |message: String| GpuError::compile(wanted.function, message);
         let module = ptx(&compiler.clone().only([wanted.function]), &source, &options)
@@ -185,7 +208,7 @@ impl Translator {
         let places: Vec<String> = self.folders.iter().map(|folder| folder.display().to_string()).collect();
         let message = format!(
             "`{}.ptx` is in none of {}, and cannot be made here: {reason}; `metallic tool ptx` makes it where there is a clang",
-            wanted.key(),
+            wanted.key(wanted.targets().next().unwrap_or(wanted.capability)),
             places.join(", ")
         );
         GpuError::compile(wanted.function, message)
@@ -230,12 +253,14 @@ mod tests {
     #[test]
     fn other_constants_sources_and_capabilities_are_other_files() {
         let (one, two) = (Constants::of([1, 2]), Constants::of([1, 3]));
-        let key = wanted("a", &one).key();
-        assert_eq!(key, wanted("a", &one).key());
-        assert_ne!(key, wanted("b", &one).key());
-        assert_ne!(key, wanted("a", &two).key());
-        assert_ne!(key, Wanted { capability: 75, ..wanted("a", &one) }.key());
-        assert_eq!(key, Wanted { capability: 120, ..wanted("a", &one) }.key(), "newer GPUs take the same");
+        let key = wanted("a", &one).key(80);
+        assert_eq!(key, wanted("a", &one).key(80));
+        assert_ne!(key, wanted("b", &one).key(80));
+        assert_ne!(key, wanted("a", &two).key(80));
+        assert_ne!(key, wanted("a", &one).key(90));
+        let targets = |capability| Wanted { capability, ..wanted("a", &one) }.targets().collect::<Vec<_>>();
+        assert_eq!(targets(120), [90, 80], "newer GPUs take the same");
+        assert_eq!((targets(90), targets(86), targets(75)), (vec![90, 80], vec![80], vec![75]));
     }
 
     #[cfg(feature = "soft")]
@@ -256,6 +281,11 @@ mod tests {
         let without =
             Translator { folders: vec![folder.clone()], compiler: Err("there is no clang".to_owned()) };
         assert_eq!(without.get(&wanted).unwrap(), made);
+        assert!(made.begins_early(), "made for 9.0");
+        let older = maker.get(&Wanted { capability: 80, ..wanted }).unwrap();
+        assert!(!older.begins_early() && older.entry == made.entry, "{older:?}");
+        fs::remove_file(folder.join(format!("{}.ptx", wanted.key(90)))).unwrap();
+        assert_eq!(without.get(&wanted).unwrap(), older, "what was made for older ones runs too");
         let other = Wanted { constants: &Constants::of([78]), ..wanted };
         let error = without.get(&other).unwrap_err().to_string();
         assert!(error.contains("there is no clang") && error.contains("metallic tool ptx"), "{error}");

@@ -33,10 +33,18 @@ family! {
 }
 
 pub(crate) const MAX_HEAD_DIM: usize = 256;
-/// Cache blocks one threadgroup goes through before a row is worth a second one.
-const REACH_BLOCKS: u32 = 32;
-/// Cache blocks of a split at least.
-const SPLIT_BLOCKS: u32 = 16;
+/// Cache blocks one threadgroup goes through before a row is worth a second one, and cache blocks of a split at least; the same
+/// where there are so many cores that a row is as long as a core takes for its part.
+const REACH: (u32, u32) = (32, 16);
+const REACH_OF_MANY: (u32, u32) = (8, 4);
+/// Cores that are many.
+const MANY: u32 = 64;
+
+/// Cores of a device, where they are many.
+fn many_cores(limits: &Limits) -> Option<u32> {
+    limits.matrix_units.map(|units| units.cores).filter(|cores| *cores >= MANY)
+}
+
 const SIMDGROUPS: u32 = 8;
 /// Query heads a threadgroup can serve, by kernel; heads that are no whole number of vectors have fewer kernels.
 const WIDE: (&str, &[u32]) = ("attention_decode", &[1, 2, 3, 4, 6, 8]);
@@ -118,9 +126,10 @@ pub(crate) fn plan(spec: &AttentionSpec, limits: &Limits) -> Result<Stages, GpuE
 }
 
 /// How the query heads of one key/value head are shared out: threadgroups, heads of each, and the room of their kernel.
-fn parts(per_kv: u32, rooms: &[u32]) -> (u32, u32, u32) {
+/// At least so many threadgroups where there are heads for them.
+fn parts(per_kv: u32, least: u32, rooms: &[u32]) -> (u32, u32, u32) {
     let most = rooms.last().copied().unwrap_or(1);
-    let parts = per_kv.div_ceil(most).max(1);
+    let parts = per_kv.div_ceil(most).max(least.min(per_kv)).max(1);
     let part = per_kv.div_ceil(parts);
     (parts, part, rooms.iter().copied().find(|room| *room >= part).unwrap_or(most))
 }
@@ -139,10 +148,11 @@ struct Split {
 /// reach stays whole; a longer one is split as long as that brings idle parts of the GPU to work.
 fn split(blocks: u32, groups: u32, limits: &Limits) -> Split {
     let blocks = blocks.max(1);
-    let splits = if blocks <= REACH_BLOCKS {
+    let (reach, least) = if many_cores(limits).is_some() { REACH_OF_MANY } else { REACH };
+    let splits = if blocks <= reach {
         1
     } else {
-        (limits.busy_simdgroups / SIMDGROUPS / groups.max(1)).clamp(1, blocks.div_ceil(SPLIT_BLOCKS))
+        (limits.busy_simdgroups / SIMDGROUPS / groups.max(1)).clamp(1, blocks.div_ceil(least))
     };
     let span = blocks.div_ceil(splits);
     Split { simdgroups: span.min(SIMDGROUPS), span, splits: blocks.div_ceil(span) }
@@ -182,9 +192,12 @@ fn rows(spec: &AttentionSpec, limits: &Limits) -> Result<Stages, GpuError> {
     let (heads, kv_heads, tokens) = (a.heads as u32, a.kv_heads as u32, spec.shape.tokens as u32);
     let head_dim = a.head_dim as u32;
     let (name, rooms) = if a.head_dim.is_multiple_of(8) { WIDE } else { ODD };
-    let (parts, part, room) = parts(heads / kv_heads, rooms);
-    let kernel = FAMILY.kernel(&format!("{name}_{room}"), constants);
     let blocks = blocks_of(spec.reach(), a.window.is_some());
+    // Where a row is short, many cores read its keys once more rather than stand still.
+    let idle = many_cores(limits).filter(|_| blocks <= REACH_OF_MANY.0);
+    let least = idle.map_or(1, |cores| cores / kv_heads.saturating_mul(tokens).max(1));
+    let (parts, part, room) = parts(heads / kv_heads, least, rooms);
+    let kernel = FAMILY.kernel(&format!("{name}_{room}"), constants);
     let groups = kv_heads * parts;
     let mut split = split(blocks, groups.saturating_mul(tokens), limits);
     split.simdgroups = split.simdgroups.min(limits.max_threads / limits.simd_width.max(1)).max(1);

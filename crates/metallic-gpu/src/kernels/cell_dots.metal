@@ -7,6 +7,13 @@
 
 constant constexpr uint PAIR_ROWS = 2 * CELL_ROWS;
 
+// What was computed before is there from here on; weights may be read before that. Every kernel of these families calls it.
+METAL_FUNC void wait_for_earlier() {
+#ifdef SOFTMETAL_EARLY
+    softmetal_wait_for_earlier();
+#endif
+}
+
 METAL_FUNC uint cells_of(uint cols) {
     return (cols + CELL_COLS - 1) / CELL_COLS;
 }
@@ -173,6 +180,7 @@ METAL_FUNC void cell_dots(
         // A chunk but the last is a whole number of turns.
         ROLLED for (uint first = 0; first < cells; first += per_chunk) {
             if (progress.fresh || per_chunk < cells) {
+                if (progress.fresh) wait_for_earlier();
                 threadgroup_barrier(mem_flags::mem_threadgroup);
                 stage_columns<N>(p, in, first * CELL_COLS, chunk, crew, squares);
                 threadgroup_barrier(mem_flags::mem_threadgroup);
@@ -209,5 +217,26 @@ METAL_FUNC void cell_dots(
         }
         progress.parity ^= 1;
         pair = next;
+    }
+}
+
+constant bool ALIKE = WITH_GATE != 0 || (WEIGHT1 == WEIGHT0 && WEIGHT2 == WEIGHT0);
+
+// All pairs of a job; matrices of one type go together.
+template <uint N, typename Job>
+METAL_FUNC void all_products(constant ProjectParams& p, Inputs in, thread const Job& job, uint2 group, Crew crew) {
+    float squares[4 * N];
+    UNROLL for (uint i = 0; i < 4 * N; i++) squares[i] = 0.0f;
+    Progress progress = {true, 0};
+    const uint each = WITH_GATE != 0 ? CELL_ROWS : PAIR_ROWS;
+    uint begin = 0;
+    UNROLL for (uint part = 0; part < 3; part++) {
+        uint end = begin + (rows_of(p, part) + each - 1) / each;
+        if (ALIKE && WITH_GATE == 0) end += (p.rows1 + each - 1) / each + (p.rows2 + each - 1) / each;
+#define CELL_DOTS(KIND) cell_dots<Cells##KIND, N>(p, in, job, uint2(begin, end), group, crew, squares, progress);
+        if (end > begin) FOR_CELL_TYPE(job.m.type_of(part), CELL_DOTS)
+#undef CELL_DOTS
+        if (ALIKE) break;
+        begin = end;
     }
 }

@@ -1,8 +1,6 @@
 // Up to three matrices in cells times the vectors of tokens. A row of threadgroups has up to 4 N tokens; with a gate, the
 // first tile of a pair is the gate's and the second that of the matrix it gates.
 
-constant bool ALIKE = WITH_GATE != 0 || (WEIGHT1 == WEIGHT0 && WEIGHT2 == WEIGHT0);
-
 struct Products {
     constant ProjectParams& p;
     Matrices m;
@@ -12,12 +10,11 @@ struct Products {
     uint token;
 
     struct Pair {
-        uint index;
         Tile tile;
     };
 
     METAL_FUNC Pair at(uint index) const {
-        return {index, tile_of(p, index, WITH_GATE != 0 ? CELL_ROWS : PAIR_ROWS, WITH_GATE != 0 ? 1 : 3)};
+        return {tile_of(p, index, WITH_GATE != 0 ? CELL_ROWS : PAIR_ROWS, WITH_GATE != 0 ? 1 : 3)};
     }
 
     template <typename W>
@@ -67,22 +64,7 @@ template <uint N>
     const Crew crew = {tid, lane, simd, simds, (threadgroup uchar*)shared};
     const Inputs in = {x + ulong(token) * p.cols, norm, min(uint(4 * N), p.tokens - token)};
     const Products job = {p, {w0, w1, w2, bias0, bias1, bias2}, residual, out, token};
-    float squares[4 * N];
-    UNROLL for (uint i = 0; i < 4 * N; i++) squares[i] = 0.0f;
-    Progress progress = {true, 0};
-    uint begin = 0;
-    // Matrices of one type go together.
-    UNROLL for (uint part = 0; part < 3; part++) {
-        const uint each = WITH_GATE != 0 ? CELL_ROWS : PAIR_ROWS;
-        uint end = begin + (rows_of(p, part) + each - 1) / each;
-        if (ALIKE) end += (p.rows1 + each - 1) / each + (p.rows2 + each - 1) / each;
-        if (WITH_GATE != 0) end = (p.rows0 + each - 1) / each;
-#define CELL_DOTS(KIND) cell_dots<Cells##KIND, N>(p, in, job, uint2(begin, end), uint2(group.x, groups.x), crew, squares, progress);
-        if (end > begin) FOR_CELL_TYPE(job.m.type_of(part), CELL_DOTS)
-#undef CELL_DOTS
-        if (ALIKE) break;
-        begin = end;
-    }
+    all_products<N>(p, in, job, uint2(group.x, groups.x), crew);
 }
 
 KERNEL("cell_matvec_4", cell_matvec<1>)

@@ -62,6 +62,9 @@ struct PackQ4_0 {
     }
 };
 
+// What makes signed bytes unsigned ones, 128 greater.
+constant constexpr uint SIGNS = 0x80808080;
+
 struct PackQ8_0 {
     static METAL_FUNC uint word(Raw raw, Place at) {
         if (at.word < at.cells * 256) {
@@ -69,7 +72,9 @@ struct PackQ8_0 {
             const uint block = at.word / 128 % 2, row = in.row + in.word % 2 * 8;
             const uint col = in.cell * CELL_COLS + block * 32;
             if (!raw.has(row, col)) return 0;
-            return raw.four_bytes(raw.block(row, col, 32, 34) + 2 + in.word / 2 * 16 + in.lane % 4 * 4);
+            device const uchar* q = raw.block(row, col, 32, 34) + 2 + in.lane % 4 * 4;
+            const uint near = raw.four_bytes(q) ^ SIGNS, far = raw.four_bytes(q + 16) ^ SIGNS;
+            return eight_nibbles(near >> (in.word / 2 * 4), far >> (in.word / 2 * 4));
         }
         at.word -= at.cells * 256;
         const InCell in(at, 16, 2, 1);
@@ -161,7 +166,7 @@ kernel void cell_pack(
     constant CellPackParams& p [[buffer(0)]], device const uchar* raw [[buffer(1)]], device uint* out [[buffer(2)]],
     uint2 at [[thread_position_in_grid]]
 ) {
-    if (at.x >= p.words) return;
+    if (at.x >= p.words || at.y * CELL_ROWS >= p.rows) return;
     const Raw from = {raw, p.rows, p.cols};
     const Place place = {at.y, (p.cols + CELL_COLS - 1) / CELL_COLS, at.x};
     uint word = 0;

@@ -111,15 +111,9 @@ struct CellsQ4_K {
     }
 };
 
-// Signed bytes as bfloats, two to a word.
-METAL_FUNC uint2 bytes_as_bfloats(uint word) {
-    const uint4 f = as_type<uint4>(float4(as_type<char4>(word)));
-    return uint2(f.x >> 16 | f.y, f.z >> 16 | f.w);
-}
-
-// d * q. Scales: a half for each row and block.
+// d * q: the lower four bits of q + 128, and the upper ones, as levels of their own. Scales: a half for each row and block.
 struct CellsQ8_0 {
-    enum : uint { SUMS = 0, AHEAD = 2 };
+    enum : uint { SUMS = 1, AHEAD = 2 };
     uint4 q[2];
     uint2 d;
 
@@ -131,14 +125,18 @@ struct CellsQ8_0 {
     template <uint N>
     METAL_FUNC void add(thread const Columns<N>& c, uint lane, thread float4* to) const {
         UNROLL for (uint b = 0; b < 2; b++) {
-            float4 sum[N];
-            UNROLL for (uint n = 0; n < N; n++) sum[n] = float4(0.0f);
+            float4 low[N], high[N];
+            UNROLL for (uint n = 0; n < N; n++) {
+                const float sum = c.sums[n][2 * b] + c.sums[n][2 * b + 1];
+                low[n] = beginning(sum * -128.0f);
+                high[n] = beginning(sum * -136.0f);
+            }
             UNROLL for (uint h = 0; h < 2; h++) {
-                const uint2 g = bytes_as_bfloats(h == 0 ? q[b].x : q[b].z), l = bytes_as_bfloats(h == 0 ? q[b].y : q[b].w);
-                add_products<N>(uint4(g.x, l.x, g.y, l.y), c, 2 * b + h, lane, sum);
+                add_products<N>(nibbles_of(q[b].xy, 8 * h), c, 2 * b + h, lane, low);
+                add_products<N>(nibbles_of(q[b].zw, 8 * h), c, 2 * b + h, lane, high);
             }
             const float4 scale = by_rows(halves(here(b == 0 ? d.x : d.y)));
-            UNROLL for (uint n = 0; n < N; n++) to[n] = fma(scale, sum[n], to[n]);
+            UNROLL for (uint n = 0; n < N; n++) to[n] = fma(scale, fma(high[n], 16.0f, low[n]), to[n]);
         }
     }
 };

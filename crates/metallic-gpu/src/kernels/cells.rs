@@ -3,8 +3,12 @@
 use metallic_core::{DType, Op, TensorType, WeightUse};
 
 use super::project::{PROJECT, ProjectParams, Projection};
+use super::rope::{KV, KV_ALIGN, ROTATE, RopeKv, interleaved};
 use super::typed::{ACTIVATION, FUNCTIONS};
-use super::{COMMON, Constants, Launch, QUANT, QUANT_TYPES, Slot, Stage, Stages, family, weight_type, work};
+use super::{
+    COMMON, Constants, Family, Launch, QUANT, QUANT_TYPES, Slot, Stage, Stages, family, qkv, weight_type,
+    work,
+};
 use crate::error::GpuError;
 use crate::gpu::{Limits, MatrixUnits};
 use crate::params::kernel_params;
@@ -89,6 +93,19 @@ family! {
         COMMON, FUNCTIONS, ACTIVATION, PROJECT, CELL_KINDS, UNITS, CELLS, CELL_DOTS;
     "cell_matvec_4", "cell_matvec_8" {
         reads x: 16, norm: 16, w0: 16, w1: 16, w2: 16, bias0: 4, bias1: 4, bias2: 4, residual: 4; writes out: 4
+    }
+}
+
+pub(crate) mod into_cache {
+    use super::*;
+
+    family! {
+        "cell_qkv" (ProjectParams) uses COMMON, KV, ROTATE, PROJECT, CELL_KINDS, UNITS, CELLS, CELL_DOTS;
+        "cell_qkv_4", "cell_qkv_8" {
+            reads x: 16, norm: 16, w0: 16, w1: 16, w2: 16, bias0: 4, bias1: 4, bias2: 4, positions: 4, freqs: 4,
+            rows: 8, blocks: 4;
+            writes out: 4, keys: KV_ALIGN, values: KV_ALIGN
+        }
     }
 }
 
@@ -199,18 +216,21 @@ fn least_common(a: u32, b: u32) -> u32 {
     (1..=b).map(|n| a * n).find(|n| n.is_multiple_of(b)).unwrap_or(a * b)
 }
 
-/// One launch for everything. Every [`MAX_TOKENS`] tokens read the weights once.
-pub(crate) fn plan_vectors(projection: &Projection, limits: &Limits) -> Result<Stages, GpuError> {
-    projection.check()?;
+/// The launch of a projection by one of the families of these products, whose kernels are named after `name` and have these
+/// constants; weights stand at argument 2.
+fn stage<const N: usize>(
+    projection: &Projection,
+    (family, name, constants): (&'static Family, &str, Constants),
+    params: ProjectParams,
+    slots: [Slot; N],
+    limits: &Limits,
+) -> Result<Stage, GpuError> {
     let refuse = |reason: &str| GpuError::unsupported(projection.op, reason);
     let units = limits.matrix_units.ok_or_else(|| refuse("weights in cells, and no matrix units"))?;
     let spread = CellSpread::of(projection, units, limits)
         .ok_or_else(|| refuse("too little threadgroup memory for weights in cells"))?;
-    let kernel = FAMILY.kernel(
-        &format!("cell_matvec_{}", spread.slots),
-        Constants::starting::<3, 8>(projection.constants()?),
-    );
-    let params = ProjectParams { blocks: spread.per_chunk, split: spread.split, ..projection.params() };
+    let kernel = family.kernel(&format!("{name}_{}", spread.slots), constants);
+    let params = ProjectParams { blocks: spread.per_chunk, split: spread.split, ..params };
     let rows: u32 = projection.part_rows().iter().sum();
     let launch = Launch {
         threadgroup_bytes: spread.threadgroup_bytes,
@@ -218,16 +238,49 @@ pub(crate) fn plan_vectors(projection: &Projection, limits: &Limits) -> Result<S
         ..kernel.launch(params.params(), spread.groups, [spread.threads, 1, 1])
     };
     launch.check(limits)?;
-    let [w0, w1, w2] = projection.weights();
-    let [b0, b1, b2] = projection.biases();
-    let (x, norm, residual) = (projection.x, projection.norm_slot(), projection.residual_slot());
-    let mut stage = Stage::new(launch, [x, norm, w0, w1, w2, b0, b1, b2, residual, Slot::Output]);
+    let mut stage = Stage::new(launch, slots);
     for (index, part) in projection.parts.iter().flatten().enumerate() {
         let bytes = bytes(part.dtype, part.rows as usize, projection.cols as usize).unwrap_or(0);
         stage = stage.touching(2 + index, bytes.saturating_mul(spread.groups[1] as usize));
     }
-    Ok(stage.into())
+    Ok(stage)
+}
+
+/// One launch for everything. Every [`MAX_TOKENS`] tokens read the weights once.
+pub(crate) fn plan_vectors(projection: &Projection, limits: &Limits) -> Result<Stages, GpuError> {
+    projection.check()?;
+    let [w0, w1, w2] = projection.weights();
+    let [b0, b1, b2] = projection.biases();
+    let (x, norm, residual) = (projection.x, projection.norm_slot(), projection.residual_slot());
+    let slots = [x, norm, w0, w1, w2, b0, b1, b2, residual, Slot::Output];
+    let kernel = (&FAMILY, "cell_matvec", Constants::starting::<3, 8>(projection.constants()?));
+    Ok(stage(projection, kernel, projection.params(), slots, limits)?.into())
+}
+
+/// The way into attention: one launch where heads are whole tiles and the cache's elements stand alone, else the product and then
+/// its way into the cache.
+pub(crate) fn plan_qkv(
+    projection: &Projection,
+    way: &RopeKv<'_>,
+    limits: &Limits,
+) -> Result<Stages, GpuError> {
+    let turn = interleaved(way.rope);
+    let whole = way.kv.head_dim.is_multiple_of(PAIR_ROWS as usize)
+        && (turn != 0 || way.pairs.is_multiple_of(CELL_ROWS));
+    if !whole || way.kv.dtype == DType::Q8_0 || way.norm.is_some() {
+        return qkv::after(plan_vectors(projection, limits)?, projection, way, limits);
+    }
+    qkv::check(projection, way)?;
+    let kv_type = way.check(projection.op)?;
+    let [w0, w1, w2, norm, bias, residual, gate, act] = projection.constants()?;
+    let constants =
+        Constants::of([kv_type, way.kv.head_dim as u32, turn, w0, w1, w2, norm, bias, residual, gate, act]);
+    let params = ProjectParams { pairs: way.pairs, magnitude: way.rope.magnitude, ..projection.params() };
+    let slots = qkv::slots(projection, way);
+    let kernel = (&into_cache::FAMILY, "cell_qkv", constants);
+    let stage = stage(projection, kernel, params, slots, limits)?;
+    Ok(way.kv.moving(stage, [11, 13, 14]).into())
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

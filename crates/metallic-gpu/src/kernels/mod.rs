@@ -305,6 +305,7 @@ pub const FAMILIES: &[&Family] = &[
     &attention_plain::FAMILY,
     &attention_tiles::FAMILY,
     &cells::FAMILY,
+    &cells::into_cache::FAMILY,
     &cells::pack::FAMILY,
     &copy::FAMILY,
     &elementwise::FAMILY,

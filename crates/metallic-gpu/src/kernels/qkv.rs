@@ -52,7 +52,7 @@ pub(crate) fn after(
 }
 
 /// Rows of the matrices are those of the heads.
-fn check(projection: &Projection, way: &RopeKv<'_>) -> Result<(), GpuError> {
+pub(crate) fn check(projection: &Projection, way: &RopeKv<'_>) -> Result<(), GpuError> {
     projection.check()?;
     let [heads, kv_heads] = [way.heads as usize, way.kv.kv_heads];
     let needed = [heads, kv_heads, kv_heads].map(|heads| (heads * way.kv.head_dim) as u32);
@@ -76,14 +76,19 @@ fn stage(projection: &Projection, way: &RopeKv<'_>, limits: &Limits) -> Result<S
     let params =
         ProjectParams { pairs: way.pairs, magnitude: way.rope.magnitude, ..spread.params(projection) };
     let launch = spread.launch(FAMILY.kernel(&format!("qkv_{}", spread.slots), constants), params, limits)?;
+    let stage = Stage::new(launch, slots(projection, way));
+    projection.reading(way.kv.moving(stage, [11, 13, 14]), 2, spread.passes())
+}
+
+/// What stands behind the arguments of a kernel that does it all.
+pub(crate) fn slots(projection: &Projection, way: &RopeKv<'_>) -> [Slot; 15] {
     let [w0, w1, w2] = projection.weights();
     let [b0, b1, b2] = projection.biases();
     let (x, norm, out, keys, values) =
         (projection.x, projection.norm_slot(), Slot::Output, Slot::Keys, Slot::Values);
     let RopeKv { positions, freqs, .. } = *way;
     let (rows, blocks) = (Slot::ROWS, Slot::BLOCKS);
-    let slots = [x, norm, w0, w1, w2, b0, b1, b2, positions, freqs, rows, blocks, out, keys, values];
-    projection.reading(way.kv.moving(Stage::new(launch, slots), [11, 13, 14]), 2, spread.passes())
+    [x, norm, w0, w1, w2, b0, b1, b2, positions, freqs, rows, blocks, out, keys, values]
 }
 
 #[cfg(test)]

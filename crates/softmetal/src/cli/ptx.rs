@@ -31,6 +31,9 @@ pub(super) struct Arguments {
     /// Multiply matrices in float arithmetic instead of on tensor cores.
     #[arg(long)]
     exact: bool,
+    /// Let kernels begin before the ones before them are done, from sm_90 on.
+    #[arg(long)]
+    early: bool,
     #[command(flatten)]
     source: SourceOptions,
 }
@@ -47,6 +50,7 @@ pub(super) fn ptx(arguments: &Arguments, printer: Printer) -> Result<ExitCode, F
     }
     let source = Source::from_file(&arguments.file)?;
     let options = PtxOptions {
+        early: arguments.early,
         constants,
         sm: arguments.sm,
         full_simdgroups: arguments.full_simdgroups,

@@ -159,7 +159,7 @@ fn ptx_entry(number: usize, kernel: &KernelEntry, limit: &str) -> String {
         "extern \"C\" __attribute__((nvptx_kernel,used)) void msl_entry_{number}({arguments}::msl::tgoff tgm)"
     );
     format!(
-        "{head} __asm__(\"{symbol}\"); {head} {{ void* bufs[] = {{ {pointers} }}; \
+        "{head} __asm__(\"{symbol}\"); {head} {{ ::msl::begin_early(); void* bufs[] = {{ {pointers} }}; \
          ::msl::run<&{function}, decltype(&{function}), ::msl::sems<{}>>(bufs, tgm); }} \
          extern \"C\" __attribute__((used)) const unsigned {PTX_LIMIT}{symbol} = (unsigned)({limit});",
         semantics(parameters)

@@ -68,6 +68,7 @@ functions! {
     function_attribute = "cuFuncGetAttribute"(*mut c_int, c_int, Handle);
     set_function_attribute = "cuFuncSetAttribute"(Handle, c_int, c_int);
     launch = "cuLaunchKernel"(Handle, c_uint, c_uint, c_uint, c_uint, c_uint, c_uint, c_uint, Handle, *mut *mut c_void, *mut *mut c_void);
+    launch_with = "cuLaunchKernelEx"(*const LaunchConfig, Handle, *mut *mut c_void, *mut *mut c_void);
     event = "cuEventCreate"(*mut Handle, c_uint);
     destroy_event = "cuEventDestroy_v2"(Handle);
     record = "cuEventRecord"(Handle, Handle);
@@ -80,6 +81,29 @@ functions! {
     destroy_replay = "cuGraphExecDestroy"(Handle);
     replay = "cuGraphLaunch"(Handle, Handle);
 }
+
+/// How a kernel is launched, as `cuda.h` has it.
+#[repr(C)]
+pub(super) struct LaunchConfig {
+    groups: [c_uint; 3],
+    threads: [c_uint; 3],
+    shared: c_uint,
+    stream: Handle,
+    attributes: *const LaunchAttribute,
+    count: c_uint,
+}
+
+/// One thing more about a launch: its number in `cuda.h`, and a value.
+#[repr(C)]
+pub(super) struct LaunchAttribute {
+    id: c_uint,
+    padding: c_uint,
+    value: [u32; 16],
+}
+
+/// The kernel may begin before the one before it in its stream is done; it waits for it itself.
+const BEGINS_EARLY: LaunchAttribute =
+    LaunchAttribute { id: 6, padding: 0, value: [1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0] };
 
 const NOT_READY: Status = 600;
 const OUT_OF_MEMORY: Status = 2;

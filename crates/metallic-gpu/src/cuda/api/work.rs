@@ -4,7 +4,9 @@ use std::ffi::{CString, c_int, c_void};
 use std::ptr;
 use std::sync::Arc;
 
-use super::{Address, Context, Handle, Memory, NON_BLOCKING, NOT_READY, THREAD_LOCAL};
+use super::{
+    Address, BEGINS_EARLY, Context, Handle, LaunchConfig, Memory, NON_BLOCKING, NOT_READY, THREAD_LOCAL,
+};
 use crate::error::GpuError;
 
 /// Work in order.
@@ -104,17 +106,41 @@ impl Stream {
         self.context.check(status, "a fill")
     }
 
-    /// Launches a kernel on buffers at these addresses. The caller keeps them until the work is done.
+    /// Launches a kernel on buffers at these addresses. The caller keeps them until the work is done. `early`: it may begin before
+    /// the kernel before it is done, for which it waits itself.
     pub(in super::super) fn launch(
         &self,
         kernel: &Kernel,
         grid: Grid,
         addresses: &mut [Address],
+        early: bool,
     ) -> Result<(), GpuError> {
         let mut offsets = [0_u32; OFFSETS];
         let mut arguments: Vec<*mut c_void> =
             addresses.iter_mut().map(|address| ptr::from_mut(address).cast()).collect();
         arguments.push(offsets.as_mut_ptr().cast());
+        if early {
+            let attribute = BEGINS_EARLY;
+            let (groups, threads, shared) = (grid.groups, grid.threads, grid.shared);
+            let config = LaunchConfig {
+                groups,
+                threads,
+                shared,
+                stream: self.handle,
+                attributes: &raw const attribute,
+                count: 1,
+            };
+            // SAFETY: as below; the attribute is there during the call.
+            let status = unsafe {
+                (self.context.functions().launch_with)(
+                    &raw const config,
+                    kernel.handle,
+                    arguments.as_mut_ptr(),
+                    ptr::null_mut(),
+                )
+            };
+            return self.context.check(status, "a launch");
+        }
         let ([x, y, z], [tx, ty, tz]) = (grid.groups, grid.threads);
         // SAFETY: the entry takes as many addresses as were given, which its translation says, and the offsets.
         let status = unsafe {

@@ -226,7 +226,7 @@ fn a_step_goes_by_tiles_where_its_sequences_bring_many_tokens() {
 
 #[test]
 fn a_row_within_reach_is_one_dispatch_and_a_longer_one_is_split_while_the_gpu_is_idle() {
-    for blocks in 1..=REACH_BLOCKS {
+    for blocks in 1..=REACH.0 {
         assert_eq!(split(blocks, 1, &LIMITS).splits, 1, "{blocks}");
     }
     for (blocks, groups) in [(33, 1), (128, 3), (4096, 2), (4096, 60), (33, 1000), (100, 7)] {
@@ -242,7 +242,7 @@ fn a_row_within_reach_is_one_dispatch_and_a_longer_one_is_split_while_the_gpu_is
 #[test]
 fn query_heads_are_shared_out_evenly() {
     let found = |per_kv| {
-        let (parts, part, room) = parts(per_kv, WIDE.1);
+        let (parts, part, room) = parts(per_kv, 1, WIDE.1);
         assert!(parts * part >= per_kv && (parts - 1) * part < per_kv && part <= room);
         (parts, room)
     };
@@ -328,4 +328,16 @@ fn what_no_kernel_takes_is_refused_by_name() {
     let spec = AttentionSpec { kv: DType::Q8_0, ..Scene::new(SMALL, DType::F32, &[(3, 1)]).spec() };
     let text = plan(&spec, &LIMITS).unwrap_err().to_string();
     assert!(text.contains("Q8_0") && text.contains("16"), "{text}");
+}
+
+#[test]
+fn many_cores_share_short_rows_by_heads_and_long_ones_by_blocks() {
+    let units = crate::gpu::MatrixUnits { cores: 132, threadgroup_memory: 99 << 10 };
+    let limits = Limits { matrix_units: Some(units), busy_simdgroups: 132 * 32, ..LIMITS };
+    assert_eq!(parts(7, 132 / 4, WIDE.1), (7, 1, 1));
+    assert_eq!(parts(8, 3, WIDE.1), (3, 3, 3));
+    assert_eq!(parts(7, 1, WIDE.1), (1, 7, 8));
+    assert_eq!(split(8, 28, &limits), Split { simdgroups: 8, span: 8, splits: 1 });
+    assert_eq!(split(256, 4, &limits), Split { simdgroups: 4, span: 4, splits: 64 });
+    assert_eq!(split(256, 400, &limits).splits, 1);
 }

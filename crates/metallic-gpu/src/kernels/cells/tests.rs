@@ -6,16 +6,20 @@ use super::*;
 use crate::threadgroup::tests::LIMITS;
 
 const UNITS: MatrixUnits = MatrixUnits { cores: 2, threadgroup_memory: 64 << 10 };
-const WITH_UNITS: Limits = Limits { matrix_units: Some(UNITS), max_threads: 256, ..LIMITS };
+pub(crate) const WITH_UNITS: Limits = Limits { matrix_units: Some(UNITS), max_threads: 256, ..LIMITS };
+
+/// A matrix laid out in cells. `None` where there is no clang.
+pub(crate) fn packed(dtype: DType, (rows, cols): (u32, u32), raw: &Data) -> Option<Data> {
+    let room = bytes(dtype, rows as usize, cols as usize).unwrap();
+    let launch = pack(dtype, (rows, cols), &WITH_UNITS).unwrap();
+    Some(Data::Bytes(run(&launch, &[raw.clone(), Data::Room(room)])?[1].clone()))
+}
 
 /// Lays the matrices of a case out in cells. `None` where there is no clang.
 fn in_cells(case: &Case, mut made: Made) -> Option<Made> {
     for part in made.projection.parts.iter().flatten() {
         let Slot::Input(index) = part.weight else { continue };
-        let room = bytes(part.dtype, part.rows as usize, case.cols).unwrap();
-        let launch = pack(part.dtype, (part.rows, case.cols as u32), &WITH_UNITS).unwrap();
-        let packed = run(&launch, &[made.inputs[index].clone(), Data::Room(room)])?;
-        made.inputs[index] = Data::Bytes(packed[1].clone());
+        made.inputs[index] = packed(part.dtype, (part.rows, case.cols as u32), &made.inputs[index])?;
     }
     Some(made)
 }

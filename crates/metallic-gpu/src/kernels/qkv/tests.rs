@@ -1,11 +1,12 @@
 use metallic_core::{BLOCK_TOKENS, Rope, RopePairs};
 
-use super::super::Moved;
+use super::super::cells::tests::{WITH_UNITS, packed};
 use super::super::harness::{Data, Memory, bytes_of, f32s, run_stages, u32s};
 use super::super::project::Part;
 use super::super::quant::tests::{Numbers, weights};
 use super::super::rope::KvRows;
 use super::super::rope::tests::kv_rows;
+use super::super::{Moved, cells};
 use super::*;
 use crate::threadgroup::tests::LIMITS;
 
@@ -110,7 +111,11 @@ fn agrees_within(case: &Case, limits: &Limits) {
     let fused = vectors(&projection, &way, limits).unwrap();
     assert_eq!((fused.stages.len(), fused.scratch.len()), (1, 0), "{case:?}");
     let apart = after(plan_vectors(&projection, limits).unwrap(), &projection, &way, limits).unwrap();
-    assert_eq!(apart.stages.len(), 2, "{case:?}");
+    agree(case, &memory, [fused, apart]);
+}
+
+fn agree(case: &Case, memory: &Memory, [fused, apart]: [Stages; 2]) {
+    assert_eq!((fused.stages.len(), apart.stages.len()), (1, 2), "{case:?}");
     let results = [fused, apart].map(|stages| {
         let mut memory = memory.clone();
         run_stages(&stages, &mut memory)?;
@@ -160,6 +165,34 @@ fn matrices_of_any_types_stand_side_by_side() {
             let case = case(tokens, (2, 1, 32), DType::F16);
             agrees(&Case { types, cols: 512, norm, bias, ..case });
         }
+    }
+}
+
+#[test]
+fn matrices_in_cells_go_the_same_way() {
+    let limits = &WITH_UNITS;
+    for (types, pairs, rotated, tokens) in [
+        ([DType::Q4_0; 3], RopePairs::Halves, 32, 1),
+        ([DType::Q4K, DType::Q4K, DType::Q6K], RopePairs::Halves, 16, 3),
+        ([DType::F16; 3], RopePairs::Interleaved, 20, 6),
+    ] {
+        let base = case(tokens, (3, 1, 64), DType::F16);
+        let rope = Rope { pairs, magnitude: 1.2, ..base.rope };
+        let case = Case { types, cols: 256, bias: true, rope, pairs: rotated, ..base };
+        let (projection, mut memory) = make(&case);
+        for part in projection.parts.iter().flatten() {
+            let Some((_, data)) = memory.iter_mut().find(|(slot, _)| *slot == part.weight) else { continue };
+            let Some(cells) = packed(part.dtype, (part.rows, 256), data) else { return };
+            *data = cells;
+        }
+        let way = way(&case);
+        let fused = cells::plan_qkv(&projection, &way, limits).unwrap();
+        let apart = after(cells::plan_vectors(&projection, limits).unwrap(), &projection, &way, limits);
+        agree(&case, &memory, [fused, apart.unwrap()]);
+    }
+    for odd in [case(1, (2, 1, 48), DType::F16), case(1, (2, 1, 64), DType::Q8_0)] {
+        let (projection, _) = make(&Case { types: [DType::F16; 3], cols: 256, ..odd });
+        assert_eq!(cells::plan_qkv(&projection, &way(&odd), limits).unwrap().stages.len(), 2);
     }
 }
 
