@@ -81,7 +81,7 @@ fn kernels_of(op: &Op) -> Kernels {
 pub(crate) fn choice(site: &Site<'_>) -> Option<OpKind> {
     match kernels_of(site.op) {
         Kernels::Attention => Some(OpKind::Sdpa),
-        Kernels::Products if site.cells => None,
+        Kernels::Products if site.cells && site.is_exact() => None,
         Kernels::Products => (site.rows(site.out) > matvec::MAX_TOKENS as usize).then_some(OpKind::Matmul),
         Kernels::EveryFloat | Kernels::Mixed | Kernels::Sdpa | Kernels::Wide => None,
     }
@@ -363,13 +363,11 @@ impl Site<'_> {
         limits: &Limits,
     ) -> Result<Stages, GpuError> {
         let projection = Projection { gate, ..self.projection(spec)? };
-        if self.cells {
-            return cells::plan_vectors(&projection, limits);
-        }
-        if by_tiles(projection.tokens, provider) {
-            project::plan_tiles(&projection, limits)
-        } else {
-            project::plan_vectors(&projection, limits)
+        match (self.cells, self.by_tiles(projection.tokens, provider)) {
+            (true, true) => cells::plan_tiles(&projection, limits),
+            (true, false) => cells::plan_vectors(&projection, limits),
+            (false, true) => project::plan_tiles(&projection, limits),
+            (false, false) => project::plan_vectors(&projection, limits),
         }
     }
 
@@ -388,13 +386,27 @@ impl Site<'_> {
                 k: Slot::Input(first + 1),
             }),
         };
-        if self.cells {
-            return cells::plan_qkv(&projection, &way, limits);
+        match (self.cells, self.by_tiles(projection.tokens, provider)) {
+            (true, true) => qkv::after(cells::plan_tiles(&projection, limits)?, &projection, &way, limits),
+            (true, false) => cells::plan_qkv(&projection, &way, limits),
+            (false, true) => qkv::tiles(&projection, &way, limits),
+            (false, false) => qkv::vectors(&projection, &way, limits),
         }
-        if by_tiles(projection.tokens, provider) {
-            qkv::tiles(&projection, &way, limits)
-        } else {
-            qkv::vectors(&projection, &way, limits)
+    }
+
+    /// Whether keys and values are kept as they are computed: then no activation is rounded to a half either.
+    fn is_exact(&self) -> bool {
+        self.states.is_none_or(|states| states.dtype() == DType::F32)
+    }
+
+    /// Few tokens go through the matrix–vector kernels, which fuse everything; for many there is a choice, but tiles of weights in
+    /// cells take halfs.
+    fn by_tiles(&self, tokens: u32, provider: Option<Provider>) -> bool {
+        match provider {
+            _ if self.cells && self.is_exact() => false,
+            Some(Provider::MatmulRows) => false,
+            Some(Provider::MatmulTiles) => true,
+            Some(Provider::SdpaFlash | Provider::SdpaPlain) | None => tokens > matvec::MAX_TOKENS,
         }
     }
 
@@ -429,15 +441,6 @@ impl Site<'_> {
         let (op, x, residual) = (self.op.name(), Slot::Input(0), at.residual.map(Slot::Input));
         let norm = spec.norm.zip(at.norm).map(|(eps, index)| (eps, Slot::Input(index)));
         Ok(Projection { op, tokens, cols, parts, x, norm, residual, gate: None })
-    }
-}
-
-/// Few tokens go through the matrix–vector kernels, which fuse everything; for many there is a choice.
-fn by_tiles(tokens: u32, provider: Option<Provider>) -> bool {
-    match provider {
-        Some(Provider::MatmulRows) => false,
-        Some(Provider::MatmulTiles) => true,
-        Some(Provider::SdpaFlash | Provider::SdpaPlain) | None => tokens > matvec::MAX_TOKENS,
     }
 }
 

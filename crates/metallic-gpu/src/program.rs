@@ -22,16 +22,20 @@ use crate::weights::DeviceWeights;
 
 /// Steps that are planned when a program is made, as tokens, results and tokens in sight: each takes kernels the others
 /// do not. So every kernel of later steps is ready, or known not to compile.
-const REHEARSED: [(usize, usize, usize); 8] = [
+const REHEARSED: [(usize, usize, usize); 10] = [
     (1, 1, 1),
     (1, 1, LONG),
     (2, 1, 2),
     (2, 2, 2),
     (4, 4, 4),
     (8, 8, 8),
+    (FEW, 1, FEW),
+    (FEW, FEW, FEW),
     (TILED, 1, TILED),
     (TILED, TILED, TILED),
 ];
+/// More tokens than go one by one, and fewer than fill tiles.
+const FEW: usize = 16;
 /// Tokens that fill tiles.
 const TILED: usize = 2 * TILE_TOKENS;
 /// Tokens in sight of which threadgroups take a part each.

@@ -127,6 +127,15 @@ MSL_FN uint softmetal_here(uint x) {
     __asm__ volatile("" : "+r"(x));
     return x;
 }
+// Two halfs to a word.
+MSL_FN uint softmetal_add_halfs(uint x, uint y) {
+    __asm__("add.rn.f16x2 %0, %0, %1;" : "+r"(x) : "r"(y));
+    return x;
+}
+MSL_FN uint softmetal_fma_halfs(uint x, uint y, uint z) {
+    __asm__("fma.rn.f16x2 %0, %1, %2, %0;" : "+r"(z) : "r"(x), "r"(y));
+    return z;
+}
 // (x & mask) | bits in one instruction.
 MSL_FN uint softmetal_and_or(uint x, uint mask, uint bits) {
     uint r;

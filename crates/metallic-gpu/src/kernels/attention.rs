@@ -126,10 +126,10 @@ pub(crate) fn plan(spec: &AttentionSpec, limits: &Limits) -> Result<Stages, GpuE
 }
 
 /// How the query heads of one key/value head are shared out: threadgroups, heads of each, and the room of their kernel.
-/// At least so many threadgroups where there are heads for them.
-fn parts(per_kv: u32, least: u32, rooms: &[u32]) -> (u32, u32, u32) {
-    let most = rooms.last().copied().unwrap_or(1);
-    let parts = per_kv.div_ceil(most).max(least.min(per_kv)).max(1);
+/// `apart`: each has a threadgroup of its own.
+fn parts(per_kv: u32, apart: bool, rooms: &[u32]) -> (u32, u32, u32) {
+    let most = if apart { 1 } else { rooms.last().copied().unwrap_or(1) };
+    let parts = per_kv.div_ceil(most).max(1);
     let part = per_kv.div_ceil(parts);
     (parts, part, rooms.iter().copied().find(|room| *room >= part).unwrap_or(most))
 }
@@ -194,9 +194,9 @@ fn rows(spec: &AttentionSpec, limits: &Limits) -> Result<Stages, GpuError> {
     let (name, rooms) = if a.head_dim.is_multiple_of(8) { WIDE } else { ODD };
     let blocks = blocks_of(spec.reach(), a.window.is_some());
     // Where a row is short, many cores read its keys once more rather than stand still.
-    let idle = many_cores(limits).filter(|_| blocks <= REACH_OF_MANY.0);
-    let least = idle.map_or(1, |cores| cores / kv_heads.saturating_mul(tokens).max(1));
-    let (parts, part, room) = parts(heads / kv_heads, least, rooms);
+    let apart =
+        blocks <= REACH_OF_MANY.0 && many_cores(limits).is_some_and(|cores| heads * tokens <= 2 * cores);
+    let (parts, part, room) = parts(heads / kv_heads, apart, rooms);
     let kernel = FAMILY.kernel(&format!("{name}_{room}"), constants);
     let groups = kv_heads * parts;
     let mut split = split(blocks, groups.saturating_mul(tokens), limits);

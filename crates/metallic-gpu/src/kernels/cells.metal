@@ -6,12 +6,16 @@
 // without arithmetic: the bits of a level below 128 are put under those of 128.
 //
 // A kind of cells has SUMS (whether products need the sums of the vectors) and AHEAD (cells that are loaded before they are
-// needed), which Rust knows as well.
+// needed), which Rust knows as well. For products of many tokens it has SCALED (columns that share a scale; 0: none has one)
+// and OFFSET (whether something is taken away that is the same for all of them), the levels of its four times 16 columns as
+// halfs, and the scales of the rows g and g + 8.
 
 constant constexpr uint CELL_ROWS = 16;
 constant constexpr uint CELL_COLS = 64;
-// Two bfloats of 1, of 128.
-constant constexpr uint ONES = 0x3f803f80, MAGIC = 0x43004300;
+// Two bfloats of 128.
+constant constexpr uint MAGIC = 0x43004300;
+// Two halfs of 1024.
+constant constexpr uint HALF_MAGIC = 0x64006400;
 // Four bits of each half of a word.
 constant constexpr uint PAIRS = 0x000f000f;
 
@@ -45,6 +49,18 @@ METAL_FUNC uint4 nibbles_of(uint2 words, uint shift) {
     return uint4(and_or(w.x, PAIRS, MAGIC), and_or(w.y, PAIRS, MAGIC), and_or(w.z, PAIRS, MAGIC), and_or(w.w, PAIRS, MAGIC));
 }
 
+// The same as halfs, which take the bits of levels below 1024 under those of 1024.
+METAL_FUNC uint4 half_nibbles(uint2 words, uint shift) {
+    const uint4 w = uint4(words >> shift, words >> (shift + 4));
+    return uint4(
+        and_or(w.x, PAIRS, HALF_MAGIC), and_or(w.y, PAIRS, HALF_MAGIC), and_or(w.z, PAIRS, HALF_MAGIC),
+        and_or(w.w, PAIRS, HALF_MAGIC));
+}
+METAL_FUNC uint4 all_less(uint4 eight, half offset) {
+    return uint4(
+        add_halfs(eight.x, -offset), add_halfs(eight.y, -offset), add_halfs(eight.z, -offset), add_halfs(eight.w, -offset));
+}
+
 // The products of 16 columns with N times 8 vectors, added to `sum`.
 template <uint N>
 METAL_FUNC void add_products(uint4 a, thread const Columns<N>& c, uint which, uint lane, thread float4* sum) {
@@ -56,7 +72,7 @@ METAL_FUNC void add_products(uint4 a, thread const Columns<N>& c, uint which, ui
 
 // d * (q - 8). Scales: a half for each row and block.
 struct CellsQ4_0 {
-    enum : uint { SUMS = 1, AHEAD = 3 };
+    enum : uint { SUMS = 1, AHEAD = 3, SCALED = 32, OFFSET = 0 };
     uint4 q;
     uint2 d;
 
@@ -77,11 +93,14 @@ struct CellsQ4_0 {
             UNROLL for (uint n = 0; n < N; n++) to[n] = fma(scale, sum[n], to[n]);
         }
     }
+    METAL_FUNC uint4 levels(uint i) const { return all_less(half_nibbles(i < 2 ? q.xy : q.zw, i % 2 * 8), 1032.0h); }
+    METAL_FUNC float2 scale(uint i) const { return halves(here(i < 2 ? d.x : d.y)); }
+    METAL_FUNC float2 offset(uint) const { return float2(0.0f); }
 };
 
 // d * scale * q - dmin * min. Scales: for each row and block two bytes; d and dmin for each row and four cells.
 struct CellsQ4_K {
-    enum : uint { SUMS = 1, AHEAD = 3 };
+    enum : uint { SUMS = 1, AHEAD = 3, SCALED = 32, OFFSET = 1 };
     uint4 q;
     uint2 scales, d;
 
@@ -109,11 +128,18 @@ struct CellsQ4_K {
             }
         }
     }
+    METAL_FUNC uint4 levels(uint i) const { return all_less(half_nibbles(i < 2 ? q.xy : q.zw, i % 2 * 8), 1024.0h); }
+    METAL_FUNC float2 scale(uint i) const {
+        return float2(halves(here(d.x)).x, halves(here(d.y)).x) * bytes_of(uint2(here(scales.x), here(scales.y)), i / 2 * 2);
+    }
+    METAL_FUNC float2 offset(uint i) const {
+        return float2(halves(here(d.x)).y, halves(here(d.y)).y) * bytes_of(uint2(here(scales.x), here(scales.y)), i / 2 * 2 + 1);
+    }
 };
 
 // d * q: the lower four bits of q + 128, and the upper ones, as levels of their own. Scales: a half for each row and block.
 struct CellsQ8_0 {
-    enum : uint { SUMS = 1, AHEAD = 2 };
+    enum : uint { SUMS = 1, AHEAD = 2, SCALED = 32, OFFSET = 0 };
     uint4 q[2];
     uint2 d;
 
@@ -139,12 +165,22 @@ struct CellsQ8_0 {
             UNROLL for (uint n = 0; n < N; n++) to[n] = fma(scale, fma(high[n], 16.0f, low[n]), to[n]);
         }
     }
+    METAL_FUNC uint4 levels(uint i) const {
+        const uint4 low = all_less(half_nibbles(q[i / 2].xy, i % 2 * 8), 1024.0h);
+        const uint4 high = all_less(half_nibbles(q[i / 2].zw, i % 2 * 8), 1032.0h);
+        uint4 both;
+        UNROLL for (uint j = 0; j < 4; j++)
+            both[j] = fma_halfs(high[j], 16.0h, low[j]);
+        return both;
+    }
+    METAL_FUNC float2 scale(uint i) const { return halves(here(i < 2 ? d.x : d.y)); }
+    METAL_FUNC float2 offset(uint) const { return float2(0.0f); }
 };
 
 // d * scale * (q - 32): four low bits of each level, then the two others. Scales: a signed byte for each row and 16
 // columns; d for each row and four cells.
 struct CellsQ6_K {
-    enum : uint { SUMS = 1, AHEAD = 2 };
+    enum : uint { SUMS = 1, AHEAD = 2, SCALED = 16, OFFSET = 0 };
     uint4 q;
     uint2 high, scales;
     uint d;
@@ -172,11 +208,21 @@ struct CellsQ6_K {
             UNROLL for (uint n = 0; n < N; n++) to[n] = fma(by_rows(scale), sum[n], to[n]);
         }
     }
+    METAL_FUNC uint4 levels(uint i) const {
+        const uint top = (i < 2 ? high.x : high.y) >> (8 * (i % 2));
+        const uint4 tops = uint4(top, top >> 2, top >> 4, top >> 6) & 0x00030003;
+        return all_less(half_nibbles(i < 2 ? q.xy : q.zw, 8 * (i % 2)) | tops << 4, 1056.0h);
+    }
+    METAL_FUNC float2 scale(uint i) const {
+        const char4 g = as_type<char4>(here(scales.x)), h = as_type<char4>(here(scales.y));
+        return halves(here(d)) * float2(float(g[i]), float(h[i]));
+    }
+    METAL_FUNC float2 offset(uint) const { return float2(0.0f); }
 };
 
 // Two bytes an element: the rows 0 to 8 of a block, then the others.
 struct CellsBF16 {
-    enum : uint { SUMS = 0, AHEAD = 1 };
+    enum : uint { SUMS = 0, AHEAD = 1, SCALED = 0, OFFSET = 0 };
     uint4 q[4];
 
     static METAL_FUNC ulong bytes(uint cells) { return ulong(cells) * 2048; }
@@ -191,11 +237,15 @@ struct CellsBF16 {
             add_products<N>(uint4(g.z, h.z, g.w, h.w), c, 2 * b + 1, lane, to);
         }
     }
+    // Halfs do not hold them: plans take no tiles.
+    METAL_FUNC uint4 levels(uint) const { return uint4(0); }
+    METAL_FUNC float2 scale(uint) const { return float2(0.0f); }
+    METAL_FUNC float2 offset(uint) const { return float2(0.0f); }
 };
 
 // Halfs are two bfloats each: eight bits, and the three others.
 struct CellsF16 {
-    enum : uint { SUMS = 0, AHEAD = 1 };
+    enum : uint { SUMS = 0, AHEAD = 1, SCALED = 0, OFFSET = 0 };
     CellsBF16 cells;
 
     static METAL_FUNC ulong bytes(uint cells) { return CellsBF16::bytes(cells); }
@@ -217,4 +267,10 @@ struct CellsF16 {
             add_products<N>(rest, c, i, lane, to);
         }
     }
+    METAL_FUNC uint4 levels(uint i) const {
+        const uint4 g = cells.q[i / 2 * 2], h = cells.q[i / 2 * 2 + 1];
+        return i % 2 == 0 ? uint4(g.x, h.x, g.y, h.y) : uint4(g.z, h.z, g.w, h.w);
+    }
+    METAL_FUNC float2 scale(uint) const { return float2(1.0f); }
+    METAL_FUNC float2 offset(uint) const { return float2(0.0f); }
 };

@@ -109,6 +109,32 @@ pub(crate) mod into_cache {
     }
 }
 
+pub(crate) mod columns {
+    use super::*;
+
+    kernel_params! {
+        /// `x [tokens, cols]`, normalised with this epsilon.
+        ColumnParams { cols: u32, tokens: u32, eps: f32 }
+    }
+
+    family! {
+        "cell_columns" (ColumnParams) uses COMMON;
+        "cell_columns" { reads x: 16, norm: 16; writes columns: 16, sums: 4, scales: 4 }
+    }
+}
+
+pub(crate) mod many {
+    use super::*;
+
+    family! {
+        "cell_matmul" (ProjectParams) uses COMMON, FUNCTIONS, ACTIVATION, PROJECT, CELL_KINDS, UNITS, CELLS;
+        "cell_matmul_32", "cell_matmul_128" {
+            reads columns: 16, sums: 4, scales: 4, w0: 16, w1: 16, w2: 16, bias0: 4, bias1: 4, bias2: 4, residual: 4;
+            writes out: 4
+        }
+    }
+}
+
 /// Bytes of a matrix in cells.
 pub(crate) fn bytes(dtype: DType, rows: usize, cols: usize) -> Option<usize> {
     let tile = tile_bytes(dtype, u32::try_from(cols).ok()?)?;
@@ -189,24 +215,31 @@ impl CellSpread {
         let split = split.min(most).min(power_of_two(cells.div_ceil(2)));
         // Few tokens leave room for two groups on a core: while one waits the other works.
         let simds = if slots == MAX_TOKENS { most } else { most.min(SIMDS / 2).max(split) };
-        let per_core = SIMDS / simds;
-        let groups = pairs.div_ceil(simds / split);
-        // The norm's scales, the squares of each simdgroup, and two rounds of all their sums.
-        let fixed = 4 * slots * (simds + 1) + 2 * simds * PAIR_ROWS * slots * 4;
-        let room = (units.threadgroup_memory / per_core.max(1)).checked_sub(fixed)?;
-        let plane = |cells: u32| together * (2 * (2 * cells * CELL_COLS + 64) + cells * CELL_COLS / 16 * 4);
-        let fit = room.checked_sub(plane(0))? / (plane(1) - plane(0)).max(1);
-        // A chunk is a whole number of turns of what is loaded ahead.
-        let turn =
-            split * projection.parts.iter().flatten().map(|part| ahead(part.dtype)).fold(1, least_common);
-        let per_chunk = if cells <= fit { cells } else { fit / turn * turn };
-        (per_chunk > 0).then_some(CellSpread {
-            slots,
-            split,
-            per_chunk,
-            groups: [groups.min(units.cores * per_core), projection.tokens.div_ceil(slots), 1],
-            threads: simds * limits.simd_width,
-            threadgroup_bytes: plane(per_chunk) + fixed,
+        let ahead = projection.parts.iter().flatten().map(|part| ahead(part.dtype)).fold(1, least_common);
+        // Fewer simdgroups, where the sums of many leave no room for the vectors.
+        let fewer = (0..=simds.ilog2()).map(|n| (simds >> n, split.min(simds >> n)));
+        fewer.into_iter().find_map(|(simds, split)| {
+            let per_core = (SIMDS / simds).max(1);
+            // The norm's scales, the squares of each simdgroup, and two rounds of all their sums.
+            let fixed = 4 * slots * (simds + 1) + 2 * simds * PAIR_ROWS * slots * 4;
+            let room = (units.threadgroup_memory / per_core.min(2)).checked_sub(fixed)?;
+            let plane =
+                |cells: u32| together * (2 * (2 * cells * CELL_COLS + 64) + cells * CELL_COLS / 16 * 4);
+            let fit = room.checked_sub(plane(0))? / (plane(1) - plane(0)).max(1);
+            // A chunk is a whole number of turns of what is loaded ahead.
+            let per_chunk = if cells <= fit { cells } else { fit / (split * ahead) * (split * ahead) };
+            (per_chunk > 0).then(|| CellSpread {
+                slots,
+                split,
+                per_chunk,
+                groups: [
+                    pairs.div_ceil(simds / split).min(units.cores * per_core),
+                    projection.tokens.div_ceil(slots),
+                    1,
+                ],
+                threads: simds * limits.simd_width,
+                threadgroup_bytes: plane(per_chunk) + fixed,
+            })
         })
     }
 }
@@ -280,6 +313,64 @@ pub(crate) fn plan_qkv(
     let kernel = (&into_cache::FAMILY, "cell_qkv", constants);
     let stage = stage(projection, kernel, params, slots, limits)?;
     Ok(way.kv.moving(stage, [11, 13, 14]).into())
+}
+
+/// Tokens of a tile of the vectors of many tokens.
+const TILE_TOKENS: u32 = 8;
+
+/// The vectors as matrix units take them, then the products by tiles of rows and tokens.
+pub(crate) fn plan_tiles(projection: &Projection, limits: &Limits) -> Result<Stages, GpuError> {
+    projection.check()?;
+    if projection.parts.iter().flatten().any(|part| part.dtype == DType::BF16) {
+        return Err(GpuError::unsupported(projection.op, "bfloats by tiles: halfs do not hold them"));
+    }
+    let (tokens, cols) = (projection.tokens, projection.cols);
+    let tiles = tokens.div_ceil(TILE_TOKENS);
+    let blocks = 2 * cols.div_ceil(CELL_COLS) as usize;
+    let mut stages = Stages::default();
+    let columns = stages.add_scratch(tiles as usize * blocks * 512);
+    let sums = stages.add_scratch(tiles as usize * blocks * 32);
+    let scales = stages.add_scratch((tiles * TILE_TOKENS) as usize * 4);
+    let with_norm = Constants::of([u32::from(projection.norm.is_some())]);
+    let kernel = columns::FAMILY.kernel("cell_columns", with_norm);
+    let eps = projection.norm.map_or(0.0, |(eps, _)| eps);
+    let params = columns::ColumnParams { cols, tokens, eps }.params();
+    let threads = crate::threadgroup::row_threads(
+        cols,
+        &Limits { max_threads: limits.max_threads.min(256), ..*limits },
+    );
+    let launch = kernel.launch(params, [tiles * TILE_TOKENS, 1, 1], [threads, 1, 1]);
+    launch.check(limits)?;
+    let slots = [projection.x, projection.norm_slot(), columns, sums, scales];
+    stages.stages.push(Stage::new(launch, slots));
+
+    let (name, tokens_of_group, simds) =
+        if tokens <= 32 { ("cell_matmul_32", 32, 4) } else { ("cell_matmul_128", 128, 8) };
+    let rows = projection.part_rows();
+    let gated = projection.gate.is_some();
+    let (each, parts) = if gated { (CELL_ROWS, &rows[..1]) } else { (PAIR_ROWS, &rows[..]) };
+    let down: u32 = parts.iter().map(|rows| rows.div_ceil(each * simds)).sum();
+    let constants = Constants::starting::<3, 8>(Projection { norm: None, ..*projection }.constants()?);
+    let groups = [tokens.div_ceil(tokens_of_group), down, 1];
+    let launch = Launch {
+        work: work([tokens, cols, rows.iter().sum()].map(|n| n as usize)),
+        ..many::FAMILY.kernel(name, constants).launch(
+            projection.params().params(),
+            groups,
+            [simds * limits.simd_width, 1, 1],
+        )
+    };
+    launch.check(limits)?;
+    let [w0, w1, w2] = projection.weights();
+    let [b0, b1, b2] = projection.biases();
+    let slots = [columns, sums, scales, w0, w1, w2, b0, b1, b2, projection.residual_slot(), Slot::Output];
+    let mut stage = Stage::new(launch, slots);
+    for (index, part) in projection.parts.iter().flatten().enumerate() {
+        let bytes = bytes(part.dtype, part.rows as usize, cols as usize).unwrap_or(0);
+        stage = stage.touching(3 + index, bytes.saturating_mul(groups[0] as usize));
+    }
+    stages.stages.push(stage);
+    Ok(stages)
 }
 
 #[cfg(test)]

@@ -305,6 +305,8 @@ pub const FAMILIES: &[&Family] = &[
     &attention_plain::FAMILY,
     &attention_tiles::FAMILY,
     &cells::FAMILY,
+    &cells::columns::FAMILY,
+    &cells::many::FAMILY,
     &cells::into_cache::FAMILY,
     &cells::pack::FAMILY,
     &copy::FAMILY,

@@ -33,6 +33,22 @@ METAL_FUNC T streamed(device const T* p) {
 #endif
 }
 
+// Two halfs to a word.
+METAL_FUNC uint add_halfs(uint x, half y) {
+#ifdef SOFTMETAL_MMA
+    return softmetal_add_halfs(x, as_type<uint>(half2(y)));
+#else
+    return as_type<uint>(as_type<half2>(x) + half2(y));
+#endif
+}
+METAL_FUNC uint fma_halfs(uint x, half y, uint z) {
+#ifdef SOFTMETAL_MMA
+    return softmetal_fma_halfs(x, as_type<uint>(half2(y)), z);
+#else
+    return as_type<uint>(fma(as_type<half2>(x), half2(y), as_type<half2>(z)));
+#endif
+}
+
 // A number that was read ahead, of which nothing is to be computed before.
 METAL_FUNC uint here(uint x) {
 #ifdef SOFTMETAL_MMA

@@ -242,7 +242,7 @@ fn a_row_within_reach_is_one_dispatch_and_a_longer_one_is_split_while_the_gpu_is
 #[test]
 fn query_heads_are_shared_out_evenly() {
     let found = |per_kv| {
-        let (parts, part, room) = parts(per_kv, 1, WIDE.1);
+        let (parts, part, room) = parts(per_kv, false, WIDE.1);
         assert!(parts * part >= per_kv && (parts - 1) * part < per_kv && part <= room);
         (parts, room)
     };
@@ -334,9 +334,8 @@ fn what_no_kernel_takes_is_refused_by_name() {
 fn many_cores_share_short_rows_by_heads_and_long_ones_by_blocks() {
     let units = crate::gpu::MatrixUnits { cores: 132, threadgroup_memory: 99 << 10 };
     let limits = Limits { matrix_units: Some(units), busy_simdgroups: 132 * 32, ..LIMITS };
-    assert_eq!(parts(7, 132 / 4, WIDE.1), (7, 1, 1));
-    assert_eq!(parts(8, 3, WIDE.1), (3, 3, 3));
-    assert_eq!(parts(7, 1, WIDE.1), (1, 7, 8));
+    assert_eq!(parts(7, true, WIDE.1), (7, 1, 1));
+    assert_eq!(parts(7, false, WIDE.1), (1, 7, 8));
     assert_eq!(split(8, 28, &limits), Split { simdgroups: 8, span: 8, splits: 1 });
     assert_eq!(split(256, 4, &limits), Split { simdgroups: 4, span: 4, splits: 64 });
     assert_eq!(split(256, 400, &limits).splits, 1);

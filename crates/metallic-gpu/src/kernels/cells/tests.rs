@@ -32,7 +32,7 @@ fn holds(case: &Case, limits: &Limits) -> bool {
 }
 
 /// Columns of a whole cell and of half a cell more, as far as the type allows.
-fn columns(dtype: DType) -> [usize; 2] {
+fn widths(dtype: DType) -> [usize; 2] {
     if dtype.block_len() > 32 { [256, 512] } else { [64, 160] }
 }
 
@@ -40,7 +40,7 @@ fn columns(dtype: DType) -> [usize; 2] {
 fn every_type_for_every_number_of_tokens() {
     for dtype in CELL_TYPES {
         for (tokens, rows) in [(1, 33), (3, 16), (5, 70)] {
-            for cols in columns(*dtype) {
+            for cols in widths(*dtype) {
                 if !holds(&Case { cols, ..case(*dtype, tokens, rows) }, &WITH_UNITS) {
                     return;
                 }
@@ -75,7 +75,7 @@ fn matrices_of_one_type_and_of_several_with_everything_around_them() {
 
 #[test]
 fn vectors_that_do_not_fit_come_in_chunks() {
-    let few = MatrixUnits { cores: 1, threadgroup_memory: 96 << 10 };
+    let few = MatrixUnits { cores: 1, threadgroup_memory: 48 << 10 };
     let limits = Limits { matrix_units: Some(few), max_threads: 128, ..LIMITS };
     for (dtype, tokens) in [(DType::Q4_0, 4), (DType::F16, 7)] {
         let case = Case { cols: 1376, norm: Some(1e-6), ..case(dtype, tokens, 70) };
@@ -88,4 +88,39 @@ fn vectors_that_do_not_fit_come_in_chunks() {
             return;
         }
     }
+}
+
+/// Runs a case by tiles, within what halfs leave of its vectors.
+fn tiles_hold(case: &Case) -> bool {
+    let Some(made) = in_cells(case, make(case, case.tokens)) else { return false };
+    let stages = plan_tiles(&made.projection, &WITH_UNITS).unwrap();
+    held_within(6e-4, case, &made, &stages).is_some()
+}
+
+#[test]
+fn many_tokens_go_by_tiles() {
+    for dtype in CELL_TYPES.iter().filter(|dtype| **dtype != DType::BF16) {
+        for (tokens, rows) in [(9, 33), (32, 130)] {
+            for cols in widths(*dtype) {
+                // Numbers that halfs do not hold as they are.
+                for size in [1.0, 1e9, 1e-9] {
+                    if !tiles_hold(&Case { cols, size, ..case(*dtype, tokens, rows) }) {
+                        return;
+                    }
+                }
+            }
+        }
+    }
+    let bfloats = make(&Case { cols: 64, ..case(DType::BF16, 9, 16) }, 9);
+    assert!(plan_tiles(&bfloats.projection, &WITH_UNITS).unwrap_err().to_string().contains("bfloats"));
+}
+
+#[test]
+fn everything_around_products_goes_by_tiles_too() {
+    let types = [DType::Q4K, DType::Q6K, DType::F16];
+    let parts = vec![(types[0], 65), (types[1], 16), (types[2], 40)];
+    let base =
+        Case { parts, norm: Some(1e-5), bias: true, residual: true, cols: 256, ..case(DType::Q4K, 17, 1) };
+    let gated = Case { parts: vec![(DType::Q4_0, 37); 2], gate: Some(Unary::Silu), ..base.clone() };
+    let _ = tiles_hold(&base) && tiles_hold(&gated);
 }

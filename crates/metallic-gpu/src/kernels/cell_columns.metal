@@ -1,0 +1,58 @@
+// The vectors of many tokens for matrix units: normalised where asked for, as halfs, in the order in which lanes take them. Eight
+// tokens make a tile; a tile has blocks of 32 columns, in which lane 4 n + t has eight columns of token n: see `cells.metal`.
+// A token's numbers are scaled by a power of two so that the greatest is below 512, and `scales` has what undoes it.
+
+constant uint WITH_NORM [[function_constant(0)]];
+
+// Squares are of x times this power of two.
+constant constexpr float UNIT = 9.313225746154785e-10f;
+
+kernel void cell_columns(
+    constant ColumnParams& p [[buffer(0)]], device const float* x [[buffer(1)]], device const float* norm [[buffer(2)]],
+    device uint2* columns [[buffer(3)]], device float* sums [[buffer(4)]], device float* scales [[buffer(5)]],
+    uint token [[threadgroup_position_in_grid]], uint tid [[thread_index_in_threadgroup]],
+    uint threads [[threads_per_threadgroup]], uint lane [[thread_index_in_simdgroup]],
+    uint simd [[simdgroup_index_in_threadgroup]], uint simds [[simdgroups_per_threadgroup]]
+) {
+    threadgroup float scratch[32];
+    const bool live = token < p.tokens;
+    device const float* own = x + ulong(min(token, p.tokens - 1)) * p.cols;
+    float square = 0.0f, top = 0.0f;
+    for (uint i = tid * 4; i < p.cols; i += threads * 4) {
+        float4 v = *(device const float4*)(own + i);
+        if (WITH_NORM != 0) {
+            const float4 small = v * UNIT;
+            square += across(small * small);
+            v *= *(device const float4*)(norm + i);
+        }
+        const float4 size = fabs(v);
+        top = max(max(max(size.x, size.y), max(size.z, size.w)), top);
+    }
+    float scale = 1.0f;
+    if (WITH_NORM != 0) {
+        square = group_sum(square, scratch, lane, simd, simds);
+        scale = UNIT * precise::rsqrt(square / float(p.cols) + p.eps * (UNIT * UNIT));
+    }
+    top = group_max(top, scratch, lane, simd, simds);
+    const uint exponent = clamp(as_type<uint>(top) >> 23, 9u, 253u);
+    const float factor = as_type<float>((262 - exponent) << 23);
+    if (tid == 0) scales[token] = live ? as_type<float>((exponent - 8) << 23) * scale : 0.0f;
+    const uint blocks = (p.cols + 63) / 64 * 2;
+    // Whole simdgroups come along: eight lanes share a block.
+    for (uint i = tid * 4; i < blocks * 32; i += threads * 4) {
+        float4 v = float4(0.0f);
+        if (live && i < p.cols) {
+            v = *(device const float4*)(own + i);
+            if (WITH_NORM != 0) v *= *(device const float4*)(norm + i);
+        }
+        const half4 h = half4(v * factor);
+        const uint block = i / 32, quad = i % 32 / 4;
+        const ulong at = (ulong(token / 8) * blocks + block) * 64 + (token % 8 * 4 + quad % 4) * 2 + quad / 4;
+        columns[at] = as_type<uint2>(h);
+        float sum = across(float4(h));
+        sum += simd_shuffle_xor(sum, 1);
+        sum += simd_shuffle_xor(sum, 2);
+        sum += simd_shuffle_xor(sum, 4);
+        if (quad == 0) sums[(ulong(token / 8) * blocks + block) * 8 + token % 8] = sum;
+    }
+}
