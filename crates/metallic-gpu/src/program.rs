@@ -22,7 +22,7 @@ use crate::weights::DeviceWeights;
 
 /// Steps that are planned when a program is made, as tokens, results and tokens in sight: each takes kernels the others
 /// do not. So every kernel of later steps is ready, or known not to compile.
-const REHEARSED: [(usize, usize, usize); 10] = [
+const REHEARSED: [(usize, usize, usize); 12] = [
     (1, 1, 1),
     (1, 1, LONG),
     (2, 1, 2),
@@ -33,11 +33,15 @@ const REHEARSED: [(usize, usize, usize); 10] = [
     (FEW, FEW, FEW),
     (TILED, 1, TILED),
     (TILED, TILED, TILED),
+    (MANY, 1, MANY),
+    (MANY, MANY, MANY),
 ];
 /// More tokens than go one by one, and fewer than fill tiles.
 const FEW: usize = 16;
 /// Tokens that fill tiles.
 const TILED: usize = 2 * TILE_TOKENS;
+/// Tokens that fill the largest tiles many times.
+const MANY: usize = 1 << 13;
 /// Tokens in sight of which threadgroups take a part each.
 const LONG: usize = 1 << 14;
 /// Bytes of step tables at least.

@@ -3,7 +3,9 @@
 use metallic_core::{Attention, BLOCK_TOKENS, DType};
 
 use super::rope::{KV, KV_ALIGN, kv_type};
-use super::{COMMON, Constants, Launch, Moved, Slot, Stage, Stages, attention_tiles, family, work};
+use super::{
+    COMMON, Constants, Launch, Moved, Slot, Stage, Stages, attention_tiles, attention_units, family, work,
+};
 use crate::error::GpuError;
 use crate::gpu::Limits;
 use crate::params::kernel_params;
@@ -121,8 +123,15 @@ fn unsupported(reason: String) -> GpuError {
 /// Plans attention: `(q [tokens, heads * head_dim], receipt) -> [tokens, heads * head_dim]`.
 pub(crate) fn plan(spec: &AttentionSpec, limits: &Limits) -> Result<Stages, GpuError> {
     // Query tiles pay where their simdgroups, of 8 rows each, do not stand empty.
-    let tiled = spec.shape.tokens >= 8 * spec.shape.tiles.max(1) && attention_tiles::fits(spec, limits);
-    if tiled { attention_tiles::plan(spec, limits) } else { rows(spec, limits) }
+    let full = spec.shape.tokens >= 8 * spec.shape.tiles.max(1);
+    if full && attention_units::fits(spec, limits) {
+        return attention_units::plan(spec, limits);
+    }
+    if full && attention_tiles::fits(spec, limits) {
+        attention_tiles::plan(spec, limits)
+    } else {
+        rows(spec, limits)
+    }
 }
 
 /// How the query heads of one key/value head are shared out: threadgroups, heads of each, and the room of their kernel.

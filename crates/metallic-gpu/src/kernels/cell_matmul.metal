@@ -155,4 +155,5 @@ template <uint N, uint SIMDS>
 }
 
 KERNEL("cell_matmul_32", cell_matmul<4, 4>)
+KERNEL("cell_matmul_64", cell_matmul<8, 8>)
 KERNEL("cell_matmul_128", cell_matmul<16, 8>)

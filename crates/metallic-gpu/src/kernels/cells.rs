@@ -19,7 +19,7 @@ kernel_params! {
 }
 
 /// Products of matrix units.
-const UNITS: (&str, &str) = ("units.metal", include_str!("units.metal"));
+pub(crate) const UNITS: (&str, &str) = ("units.metal", include_str!("units.metal"));
 const CELLS: (&str, &str) = ("cells.metal", include_str!("cells.metal"));
 const CELL_DOTS: (&str, &str) = ("cell_dots.metal", include_str!("cell_dots.metal"));
 
@@ -128,7 +128,7 @@ pub(crate) mod many {
 
     family! {
         "cell_matmul" (ProjectParams) uses COMMON, FUNCTIONS, ACTIVATION, PROJECT, CELL_KINDS, UNITS, CELLS;
-        "cell_matmul_32", "cell_matmul_128" {
+        "cell_matmul_32", "cell_matmul_64", "cell_matmul_128" {
             reads columns: 16, sums: 4, scales: 4, w0: 16, w1: 16, w2: 16, bias0: 4, bias1: 4, bias2: 4, residual: 4;
             writes out: 4
         }
@@ -344,14 +344,19 @@ pub(crate) fn plan_tiles(projection: &Projection, limits: &Limits) -> Result<Sta
     let slots = [projection.x, projection.norm_slot(), columns, sums, scales];
     stages.stages.push(Stage::new(launch, slots));
 
-    let (name, tokens_of_group, simds) =
-        if tokens <= 32 { ("cell_matmul_32", 32, 4) } else { ("cell_matmul_128", 128, 8) };
     let rows = projection.part_rows();
     let gated = projection.gate.is_some();
     let (each, parts) = if gated { (CELL_ROWS, &rows[..1]) } else { (PAIR_ROWS, &rows[..]) };
-    let down: u32 = parts.iter().map(|rows| rows.div_ceil(each * simds)).sum();
+    let down = |simds: u32| -> u32 { parts.iter().map(|rows| rows.div_ceil(each * simds)).sum() };
+    // Large tiles where there are enough of them for all cores.
+    let cores = limits.matrix_units.map_or(0, |units| units.cores);
+    let (name, tokens_of_group, simds) = match tokens {
+        ..=32 => ("cell_matmul_32", 32, 4),
+        _ if tokens.div_ceil(128) * down(8) < 2 * cores => ("cell_matmul_64", 64, 8),
+        _ => ("cell_matmul_128", 128, 8),
+    };
     let constants = Constants::starting::<3, 8>(Projection { norm: None, ..*projection }.constants()?);
-    let groups = [tokens.div_ceil(tokens_of_group), down, 1];
+    let groups = [tokens.div_ceil(tokens_of_group), down(simds), 1];
     let launch = Launch {
         work: work([tokens, cols, rows.iter().sum()].map(|n| n as usize)),
         ..many::FAMILY.kernel(name, constants).launch(

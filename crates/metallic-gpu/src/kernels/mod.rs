@@ -4,6 +4,7 @@
 pub(crate) mod attention;
 pub(crate) mod attention_plain;
 pub(crate) mod attention_tiles;
+pub(crate) mod attention_units;
 pub(crate) mod axes;
 pub(crate) mod cells;
 pub(crate) mod copy;
@@ -304,6 +305,7 @@ pub const FAMILIES: &[&Family] = &[
     &attention::FAMILY,
     &attention_plain::FAMILY,
     &attention_tiles::FAMILY,
+    &attention_units::FAMILY,
     &cells::FAMILY,
     &cells::columns::FAMILY,
     &cells::many::FAMILY,

@@ -330,13 +330,44 @@ fn what_no_kernel_takes_is_refused_by_name() {
     assert!(text.contains("Q8_0") && text.contains("16"), "{text}");
 }
 
+const UNITS: crate::gpu::MatrixUnits = crate::gpu::MatrixUnits { cores: 132, threadgroup_memory: 99 << 10 };
+
 #[test]
 fn many_cores_share_short_rows_by_heads_and_long_ones_by_blocks() {
-    let units = crate::gpu::MatrixUnits { cores: 132, threadgroup_memory: 99 << 10 };
-    let limits = Limits { matrix_units: Some(units), busy_simdgroups: 132 * 32, ..LIMITS };
+    let limits = Limits { matrix_units: Some(UNITS), busy_simdgroups: 132 * 32, ..LIMITS };
     assert_eq!(parts(7, true, WIDE.1), (7, 1, 1));
     assert_eq!(parts(7, false, WIDE.1), (1, 7, 8));
     assert_eq!(split(8, 28, &limits), Split { simdgroups: 8, span: 8, splits: 1 });
     assert_eq!(split(256, 4, &limits), Split { simdgroups: 4, span: 4, splits: 64 });
     assert_eq!(split(256, 400, &limits).splits, 1);
+}
+
+/// Queries and weights are halfs there.
+const OF_HALFS: f32 = 2e-3;
+
+#[test]
+fn matrix_units_agree_with_the_formula() {
+    let limits = Limits { matrix_units: Some(UNITS), ..LIMITS };
+    let check = |scene: Scene| {
+        let stages = plan(&scene.spec(), &limits).unwrap();
+        assert_eq!(stages.stages[0].launch.kernel.function, "attention_units");
+        scene.check(&stages, OF_HALFS);
+    };
+    for (heads, kv_heads, head_dim) in [(3, 1, 32), (4, 2, 64), (10, 2, 128), (7, 1, 96)] {
+        let attention = Attention { heads, kv_heads, head_dim, value_dim: head_dim, scale: 0.2, ..GROUPED };
+        check(Scene::new(attention, DType::F16, &[(0, 35), (40, 9), (9, 16)]));
+        check(Scene::new(Attention { window: Some(20), ..attention }, DType::F16, &[(70, 33)]));
+    }
+    let attention = Attention { heads: 2, kv_heads: 1, head_dim: 32, value_dim: 32, ..SMALL };
+    for (softcap, sinks) in [(Some(0.7), None), (Some(3.0), Some(vec![2.0, -1.0]))] {
+        let scene = Scene::new(Attention { softcap, ..attention }, DType::F16, &[(40, 20)]);
+        check(Scene { sinks, ..scene });
+    }
+    let other = |kv, head_dim| {
+        let attention = Attention { head_dim, value_dim: head_dim, ..attention };
+        let spec = Scene::new(attention, kv, &[(0, 35)]).spec();
+        plan(&spec, &limits).unwrap().stages[0].launch.kernel.function
+    };
+    assert_eq!(other(DType::F32, 32), "attention_tiles_8", "what is exact stays so");
+    assert_eq!(other(DType::F16, 256), "attention_tiles_32");
 }
