@@ -365,6 +365,7 @@ impl Site<'_> {
         let projection = Projection { gate, ..self.projection(spec)? };
         match (self.cells, self.by_tiles(projection.tokens, provider)) {
             (true, true) => cells::plan_tiles(&projection, limits),
+            (true, false) if self.by_eight(&projection) => cells::plan_eight(&projection, limits),
             (true, false) => cells::plan_vectors(&projection, limits),
             (false, true) => project::plan_tiles(&projection, limits),
             (false, false) => project::plan_vectors(&projection, limits),
@@ -388,6 +389,9 @@ impl Site<'_> {
         };
         match (self.cells, self.by_tiles(projection.tokens, provider)) {
             (true, true) => qkv::after(cells::plan_tiles(&projection, limits)?, &projection, &way, limits),
+            (true, false) if self.by_eight(&projection) => {
+                qkv::after(cells::plan_eight(&projection, limits)?, &projection, &way, limits)
+            }
             (true, false) => cells::plan_qkv(&projection, &way, limits),
             (false, true) => qkv::tiles(&projection, &way, limits),
             (false, false) => qkv::vectors(&projection, &way, limits),
@@ -408,6 +412,12 @@ impl Site<'_> {
             Some(Provider::MatmulTiles) => true,
             Some(Provider::SdpaFlash | Provider::SdpaPlain) | None => tokens > matvec::MAX_TOKENS,
         }
+    }
+
+    /// Whether a few tokens of a step go together as halfs: more than exact vectors take at once.
+    fn by_eight(&self, projection: &Projection) -> bool {
+        let halfs = projection.parts.iter().flatten().all(|part| part.dtype != DType::BF16);
+        (5..=cells::MAX_TOKENS).contains(&projection.tokens) && halfs && !self.is_exact()
     }
 
     fn kv_rows(&self, state: metallic_core::StateId) -> Result<KvRows, GpuError> {

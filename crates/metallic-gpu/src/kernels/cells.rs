@@ -22,6 +22,7 @@ kernel_params! {
 pub(crate) const UNITS: (&str, &str) = ("units.metal", include_str!("units.metal"));
 const CELLS: (&str, &str) = ("cells.metal", include_str!("cells.metal"));
 const CELL_DOTS: (&str, &str) = ("cell_dots.metal", include_str!("cell_dots.metal"));
+const CELL_PRODUCTS: (&str, &str) = ("cell_products.metal", include_str!("cell_products.metal"));
 
 /// Rows and columns of a cell.
 const CELL_ROWS: u32 = 16;
@@ -90,7 +91,7 @@ pub(crate) mod pack {
 
 family! {
     "cell_matvec" (ProjectParams) uses
-        COMMON, FUNCTIONS, ACTIVATION, PROJECT, CELL_KINDS, UNITS, CELLS, CELL_DOTS;
+        COMMON, FUNCTIONS, ACTIVATION, PROJECT, CELL_KINDS, UNITS, CELLS, CELL_DOTS, CELL_PRODUCTS;
     "cell_matvec_4", "cell_matvec_8" {
         reads x: 16, norm: 16, w0: 16, w1: 16, w2: 16, bias0: 4, bias1: 4, bias2: 4, residual: 4; writes out: 4
     }
@@ -120,6 +121,19 @@ pub(crate) mod columns {
     family! {
         "cell_columns" (ColumnParams) uses COMMON;
         "cell_columns" { reads x: 16, norm: 16; writes columns: 16, sums: 4, scales: 4 }
+    }
+}
+
+pub(crate) mod eight {
+    use super::*;
+
+    family! {
+        "cell_rows" (ProjectParams) uses
+            COMMON, FUNCTIONS, ACTIVATION, PROJECT, CELL_KINDS, UNITS, CELLS, CELL_DOTS, CELL_PRODUCTS;
+        "cell_rows" {
+            reads columns: 16, sums: 8, scales: 4, w0: 16, w1: 16, w2: 16, bias0: 4, bias1: 4, bias2: 4, residual: 4;
+            writes out: 4
+        }
     }
 }
 
@@ -318,12 +332,17 @@ pub(crate) fn plan_qkv(
 /// Tokens of a tile of the vectors of many tokens.
 const TILE_TOKENS: u32 = 8;
 
-/// The vectors as matrix units take them, then the products by tiles of rows and tokens.
-pub(crate) fn plan_tiles(projection: &Projection, limits: &Limits) -> Result<Stages, GpuError> {
+/// Refuses what halfs do not hold.
+fn check_halfs(projection: &Projection) -> Result<(), GpuError> {
     projection.check()?;
     if projection.parts.iter().flatten().any(|part| part.dtype == DType::BF16) {
         return Err(GpuError::unsupported(projection.op, "bfloats by tiles: halfs do not hold them"));
     }
+    Ok(())
+}
+
+/// The vectors as halfs, as matrix units take them: a stage, and where numbers, sums and scales lie.
+fn columns(projection: &Projection, limits: &Limits) -> Result<(Stages, [Slot; 3]), GpuError> {
     let (tokens, cols) = (projection.tokens, projection.cols);
     let tiles = tokens.div_ceil(TILE_TOKENS);
     let blocks = 2 * cols.div_ceil(CELL_COLS) as usize;
@@ -335,15 +354,64 @@ pub(crate) fn plan_tiles(projection: &Projection, limits: &Limits) -> Result<Sta
     let kernel = columns::FAMILY.kernel("cell_columns", with_norm);
     let eps = projection.norm.map_or(0.0, |(eps, _)| eps);
     let params = columns::ColumnParams { cols, tokens, eps }.params();
-    let threads = crate::threadgroup::row_threads(
-        cols,
-        &Limits { max_threads: limits.max_threads.min(256), ..*limits },
-    );
+    let most = Limits { max_threads: limits.max_threads.min(256), ..*limits };
+    let threads = crate::threadgroup::row_threads(cols, &most);
     let launch = kernel.launch(params, [tiles * TILE_TOKENS, 1, 1], [threads, 1, 1]);
     launch.check(limits)?;
     let slots = [projection.x, projection.norm_slot(), columns, sums, scales];
     stages.stages.push(Stage::new(launch, slots));
+    Ok((stages, [columns, sums, scales]))
+}
 
+/// The arguments of a kernel that takes vectors as [`columns`] leaves them, so many times over the weights.
+fn of_columns(projection: &Projection, launch: Launch, columns: [Slot; 3], times: u32) -> Stage {
+    let [columns, sums, scales] = columns;
+    let [w0, w1, w2] = projection.weights();
+    let [b0, b1, b2] = projection.biases();
+    let slots = [columns, sums, scales, w0, w1, w2, b0, b1, b2, projection.residual_slot(), Slot::Output];
+    let mut stage = Stage::new(launch, slots);
+    for (index, part) in projection.parts.iter().flatten().enumerate() {
+        let bytes = bytes(part.dtype, part.rows as usize, projection.cols as usize).unwrap_or(0);
+        stage = stage.touching(3 + index, bytes.saturating_mul(times as usize));
+    }
+    stage
+}
+
+/// The vectors of up to [`MAX_TOKENS`] tokens as halfs, then the products, for which the weights are read once.
+pub(crate) fn plan_eight(projection: &Projection, limits: &Limits) -> Result<Stages, GpuError> {
+    check_halfs(projection)?;
+    let refuse = |reason: &str| GpuError::unsupported(projection.op, reason);
+    let units = limits.matrix_units.ok_or_else(|| refuse("weights in cells, and no matrix units"))?;
+    // Spread as those of few tokens are, whose columns would not be staged.
+    let one = Projection { tokens: 1, ..*projection };
+    let spread =
+        CellSpread::of(&one, units, limits).ok_or_else(|| refuse("too little threadgroup memory"))?;
+    let (mut stages, columns) = columns(projection, limits)?;
+    let [first, second, third, _, bias, residual, gate, act] = projection.constants()?;
+    // Every result has a scale, as those of a norm have.
+    let constants = Constants::starting::<3, 8>([first, second, third, 1, bias, residual, gate, act]);
+    let simds = spread.threads / limits.simd_width.max(1);
+    let params = ProjectParams { split: spread.split, ..projection.params() };
+    let rows: u32 = projection.part_rows().iter().sum();
+    let launch = Launch {
+        threadgroup_bytes: 4 * (MAX_TOKENS + 2 * simds * PAIR_ROWS * MAX_TOKENS),
+        work: work([projection.tokens, projection.cols, rows].map(|n| n as usize)),
+        ..eight::FAMILY.kernel("cell_rows", constants).launch(
+            params.params(),
+            spread.groups,
+            [spread.threads, 1, 1],
+        )
+    };
+    launch.check(limits)?;
+    stages.stages.push(of_columns(projection, launch, columns, 1));
+    Ok(stages)
+}
+
+/// The vectors as matrix units take them, then the products by tiles of rows and tokens.
+pub(crate) fn plan_tiles(projection: &Projection, limits: &Limits) -> Result<Stages, GpuError> {
+    check_halfs(projection)?;
+    let (tokens, cols) = (projection.tokens, projection.cols);
+    let (mut stages, columns) = columns(projection, limits)?;
     let rows = projection.part_rows();
     let gated = projection.gate.is_some();
     let (each, parts) = if gated { (CELL_ROWS, &rows[..1]) } else { (PAIR_ROWS, &rows[..]) };
@@ -366,15 +434,7 @@ pub(crate) fn plan_tiles(projection: &Projection, limits: &Limits) -> Result<Sta
         )
     };
     launch.check(limits)?;
-    let [w0, w1, w2] = projection.weights();
-    let [b0, b1, b2] = projection.biases();
-    let slots = [columns, sums, scales, w0, w1, w2, b0, b1, b2, projection.residual_slot(), Slot::Output];
-    let mut stage = Stage::new(launch, slots);
-    for (index, part) in projection.parts.iter().flatten().enumerate() {
-        let bytes = bytes(part.dtype, part.rows as usize, cols as usize).unwrap_or(0);
-        stage = stage.touching(3 + index, bytes.saturating_mul(groups[0] as usize));
-    }
-    stages.stages.push(stage);
+    stages.stages.push(of_columns(projection, launch, columns, groups[0]));
     Ok(stages)
 }
 

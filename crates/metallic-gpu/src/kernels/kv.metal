@@ -46,6 +46,12 @@ inline float4 kv_load4(device const uchar* row, uint i) {
 
 // Elements `i .. i + 8` of a row; `i` and the row's length are multiples of 8.
 inline void kv_load8(device const uchar* row, uint i, thread float4& a, thread float4& b) {
+    if (KV_TYPE == KV_F16) {
+        const uint4 v = ((device const uint4*)row)[i / 8];
+        a = float4(as_type<half4>(v.xy));
+        b = float4(as_type<half4>(v.zw));
+        return;
+    }
     a = kv_load4(row, i);
     b = kv_load4(row, i + 4);
 }

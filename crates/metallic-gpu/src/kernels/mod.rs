@@ -308,6 +308,7 @@ pub const FAMILIES: &[&Family] = &[
     &attention_units::FAMILY,
     &cells::FAMILY,
     &cells::columns::FAMILY,
+    &cells::eight::FAMILY,
     &cells::many::FAMILY,
     &cells::into_cache::FAMILY,
     &cells::pack::FAMILY,

@@ -93,14 +93,15 @@ fn vectors_that_do_not_fit_come_in_chunks() {
 /// Runs a case by tiles, within what halfs leave of its vectors.
 fn tiles_hold(case: &Case) -> bool {
     let Some(made) = in_cells(case, make(case, case.tokens)) else { return false };
-    let stages = plan_tiles(&made.projection, &WITH_UNITS).unwrap();
+    let plan = if case.tokens <= MAX_TOKENS as usize { plan_eight } else { plan_tiles };
+    let stages = plan(&made.projection, &WITH_UNITS).unwrap();
     held_within(6e-4, case, &made, &stages).is_some()
 }
 
 #[test]
 fn many_tokens_go_by_tiles() {
     for dtype in CELL_TYPES.iter().filter(|dtype| **dtype != DType::BF16) {
-        for (tokens, rows) in [(9, 33), (32, 130)] {
+        for (tokens, rows) in [(9, 33), (32, 130), (5, 70), (8, 33)] {
             for cols in widths(*dtype) {
                 // Numbers that halfs do not hold as they are.
                 for size in [1.0, 1e9, 1e-9] {
@@ -122,5 +123,7 @@ fn everything_around_products_goes_by_tiles_too() {
     let base =
         Case { parts, norm: Some(1e-5), bias: true, residual: true, cols: 256, ..case(DType::Q4K, 17, 1) };
     let gated = Case { parts: vec![(DType::Q4_0, 37); 2], gate: Some(Unary::Silu), ..base.clone() };
-    let _ = tiles_hold(&base) && tiles_hold(&gated);
+    for tokens in [17, 7] {
+        let _ = tiles_hold(&Case { tokens, ..base.clone() }) && tiles_hold(&Case { tokens, ..gated.clone() });
+    }
 }

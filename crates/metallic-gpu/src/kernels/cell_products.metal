@@ -1,0 +1,50 @@
+// What products with matrices in cells are written to. With a gate, the first tile of a pair is the gate's and the second that of the
+// matrix it gates.
+
+struct Products {
+    constant ProjectParams& p;
+    Matrices m;
+    device const float* residual;
+    device float* out;
+    // The first token of these threadgroups.
+    uint token;
+
+    struct Pair {
+        Tile tile;
+    };
+
+    METAL_FUNC Pair at(uint index) const {
+        return {tile_of(p, index, WITH_GATE != 0 ? CELL_ROWS : PAIR_ROWS, WITH_GATE != 0 ? 1 : 3)};
+    }
+
+    template <typename W>
+    METAL_FUNC device const uchar* tile(Pair pair, uint second) const {
+        const ulong bytes = W::bytes(cells_of(p.cols));
+        const uint number = pair.tile.places.x / CELL_ROWS;
+        if (WITH_GATE != 0) return (second == 0 ? m.w0 : m.w1) + number * bytes;
+        // A second tile that is not there is the first one again, and thrown away.
+        return m.weight_of(pair.tile.part) + (number + (pair.tile.places.y > CELL_ROWS ? second : 0)) * bytes;
+    }
+
+    template <uint N>
+    METAL_FUNC void finish(
+        Pair pair, Inputs in, Results r, threadgroup const float* team, uint split, uint thread_of_team
+    ) const {
+        const Tile tile = pair.tile;
+        const uint row = tile.places.x, count = tile.places.y;
+        const uint width = WITH_GATE != 0 ? p.rows0 : p.rows0 + p.rows1 + p.rows2;
+        for (uint i = thread_of_team; i < count * in.tokens; i += split * SIMD) {
+            const uint t = i / count, r0 = i % count;
+            float y = result_of<N>(r, team, split, r0, t);
+            if (WITH_BIAS != 0) y += m.bias_of(tile.part)[row + r0];
+            if (WITH_GATE != 0) {
+                float gated = result_of<N>(r, team, split, CELL_ROWS + r0, t);
+                if (WITH_BIAS != 0) gated += m.bias1[row + r0];
+                y = activate(GATE, y) * gated;
+            }
+            const ulong to = ulong(token + t) * width + tile.before + row + r0;
+            if (WITH_RESIDUAL != 0) y += residual[to];
+            out[to] = y;
+        }
+    }
+};
