@@ -9,9 +9,9 @@ use crate::kernels::attention::AttentionSpec;
 use crate::kernels::project::{Part, Projection};
 use crate::kernels::rope::{HeadNorm, KvRows, RopeKv};
 use crate::kernels::{
-    Moved, SOFTCAP, Slot, Stage, Stages, attention, attention_plain, binary_code, cells, copy, count,
-    elementwise, experts, gather, matvec, norm, project, qkv, recurrent, rope, sample, scalar_code, sdpa,
-    softmax, unary_code,
+    Moved, SOFTCAP, Slot, Stage, Stages, attention, attention_plain, binary_code, cell_matmul, cell_matvec,
+    cell_qkv, cell_rows, copy, count, elementwise, experts, gather, matvec, norm, project, qkv, recurrent,
+    rope, sample, scalar_code, sdpa, softmax, unary_code,
 };
 use crate::provider::{OpKind, Provider};
 use crate::step::StepShape;
@@ -364,9 +364,9 @@ impl Site<'_> {
     ) -> Result<Stages, GpuError> {
         let projection = Projection { gate, ..self.projection(spec)? };
         match (self.cells, self.by_tiles(projection.tokens, provider)) {
-            (true, true) => cells::plan_tiles(&projection, limits),
-            (true, false) if self.by_eight(&projection) => cells::plan_eight(&projection, limits),
-            (true, false) => cells::plan_vectors(&projection, limits),
+            (true, true) => cell_matmul::plan(&projection, limits),
+            (true, false) if self.by_eight(&projection) => cell_rows::plan(&projection, limits),
+            (true, false) => cell_matvec::plan_vectors(&projection, limits),
             (false, true) => project::plan_tiles(&projection, limits),
             (false, false) => project::plan_vectors(&projection, limits),
         }
@@ -388,11 +388,11 @@ impl Site<'_> {
             }),
         };
         match (self.cells, self.by_tiles(projection.tokens, provider)) {
-            (true, true) => qkv::after(cells::plan_tiles(&projection, limits)?, &projection, &way, limits),
+            (true, true) => qkv::after(cell_matmul::plan(&projection, limits)?, &projection, &way, limits),
             (true, false) if self.by_eight(&projection) => {
-                qkv::after(cells::plan_eight(&projection, limits)?, &projection, &way, limits)
+                qkv::after(cell_rows::plan(&projection, limits)?, &projection, &way, limits)
             }
-            (true, false) => cells::plan_qkv(&projection, &way, limits),
+            (true, false) => cell_qkv::plan(&projection, &way, limits),
             (false, true) => qkv::tiles(&projection, &way, limits),
             (false, false) => qkv::vectors(&projection, &way, limits),
         }
@@ -417,7 +417,7 @@ impl Site<'_> {
     /// Whether a few tokens of a step go together as halfs: more than exact vectors take at once.
     fn by_eight(&self, projection: &Projection) -> bool {
         let halfs = projection.parts.iter().flatten().all(|part| part.dtype != DType::BF16);
-        (5..=cells::MAX_TOKENS).contains(&projection.tokens) && halfs && !self.is_exact()
+        (5..=cell_matvec::MAX_TOKENS).contains(&projection.tokens) && halfs && !self.is_exact()
     }
 
     fn kv_rows(&self, state: metallic_core::StateId) -> Result<KvRows, GpuError> {

@@ -244,7 +244,7 @@ fn with_limits(text: &str) -> String {
             directive = limits.get(name).filter(|threads| **threads > 0);
         }
         if let Some(threads) = directive.filter(|_| line == "{") {
-            out += &format!(".maxntid {threads}, 1, 1\n");
+            out.extend([".maxntid ", &threads.to_string(), ", 1, 1\n"]);
             directive = None;
         }
         out += line;

@@ -222,24 +222,39 @@ KERNEL("attention_decode_8", attend<8, true>)
 KERNEL("attention_decode_odd_1", attend<1, false>)
 KERNEL("attention_decode_odd_4", attend<4, false>)
 
-// Brings the splits of a row together: one threadgroup per head and token.
+// Brings the splits of a row together: one threadgroup per head and token. Lanes share the splits' softmaxes, and read what the
+// splits have of their dimension several at a time.
 kernel void attention_merge(
     constant MergeParams& p [[buffer(0)]], device const float* sums [[buffer(1)]],
     device const float2* stats [[buffer(2)]], device const float* sinks [[buffer(3)]], device float* out [[buffer(4)]],
     uint2 at [[threadgroup_position_in_grid]], uint2 place [[thread_position_in_threadgroup]],
-    uint2 size [[threads_per_threadgroup]]
+    uint2 size [[threads_per_threadgroup]], uint lane [[thread_index_in_simdgroup]]
 ) {
+    constexpr uint TOGETHER = 8;
     const ulong row = ulong(at.y) * p.heads + at.x;
     sums += row * p.splits * HEAD_DIM;
     stats += row * p.splits;
-    float high = SINKS ? sinks[at.x] : LOWEST;
-    for (uint s = 0; s < p.splits; s++) high = max(high, stats[s].x);
-    float total = SINKS ? precise::exp(sinks[at.x] - high) : 0.0f;
-    for (uint s = 0; s < p.splits; s++) total += stats[s].y * precise::exp(stats[s].x - high);
+    float high = LOWEST, total = 0.0f;
+    for (uint s = lane; s < p.splits; s += SIMD) high = max(high, stats[s].x);
+    high = simd_max(high);
+    if (SINKS) high = max(high, sinks[at.x]);
+    for (uint s = lane; s < p.splits; s += SIMD) total += stats[s].y * precise::exp(stats[s].x - high);
+    total = simd_sum(total);
+    if (SINKS) total += precise::exp(sinks[at.x] - high);
     const float unit = inverse_or_zero(total);
-    for (uint i = place.x; i < HEAD_DIM; i += size.x) {
+    // Every lane comes along, also past the last dimension.
+    for (uint first = 0; first < HEAD_DIM; first += size.x) {
+        const uint i = first + place.x, dim = min(i, HEAD_DIM - 1);
         float sum = 0.0f;
-        for (uint s = 0; s < p.splits; s++) sum += sums[s * HEAD_DIM + i] * precise::exp(stats[s].x - high);
-        out[row * HEAD_DIM + i] = sum * unit;
+        for (uint base = 0; base < p.splits; base += SIMD) {
+            const float own = base + lane < p.splits ? precise::exp(stats[base + lane].x - high) : 0.0f;
+            for (uint j = 0; j < min(SIMD, p.splits - base); j += TOGETHER) {
+                float parts[TOGETHER];
+                UNROLL for (uint k = 0; k < TOGETHER; k++)
+                    parts[k] = sums[min(base + j + k, p.splits - 1) * HEAD_DIM + dim];
+                UNROLL for (uint k = 0; k < TOGETHER; k++) sum += parts[k] * simd_shuffle(own, ushort(j + k));
+            }
+        }
+        if (i < HEAD_DIM) out[row * HEAD_DIM + i] = sum * unit;
     }
 }

@@ -6,6 +6,11 @@ pub(crate) mod attention_plain;
 pub(crate) mod attention_tiles;
 pub(crate) mod attention_units;
 pub(crate) mod axes;
+pub(crate) mod cell_columns;
+pub(crate) mod cell_matmul;
+pub(crate) mod cell_matvec;
+pub(crate) mod cell_qkv;
+pub(crate) mod cell_rows;
 pub(crate) mod cells;
 pub(crate) mod copy;
 pub(crate) mod elementwise;
@@ -306,12 +311,12 @@ pub const FAMILIES: &[&Family] = &[
     &attention_plain::FAMILY,
     &attention_tiles::FAMILY,
     &attention_units::FAMILY,
+    &cell_columns::FAMILY,
+    &cell_matmul::FAMILY,
+    &cell_matvec::FAMILY,
+    &cell_qkv::FAMILY,
+    &cell_rows::FAMILY,
     &cells::FAMILY,
-    &cells::columns::FAMILY,
-    &cells::eight::FAMILY,
-    &cells::many::FAMILY,
-    &cells::into_cache::FAMILY,
-    &cells::pack::FAMILY,
     &copy::FAMILY,
     &elementwise::FAMILY,
     &experts::FAMILY,

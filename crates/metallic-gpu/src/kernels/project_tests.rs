@@ -12,7 +12,7 @@ use crate::gpu::Limits;
 use crate::threadgroup::tests::LIMITS;
 
 /// Runs the stages of a projection; returns its result. `None` where there is no clang.
-pub(super) fn run_stages(stages: &Stages, inputs: &[Data], out_bytes: usize) -> Option<Vec<u8>> {
+pub(crate) fn run_stages(stages: &Stages, inputs: &[Data], out_bytes: usize) -> Option<Vec<u8>> {
     let inputs = inputs.iter().cloned().enumerate().map(|(index, data)| (Slot::Input(index), data));
     let mut memory: Memory = inputs.chain([(Slot::Output, Data::Room(out_bytes))]).collect();
     harness::run_stages(stages, &mut memory)?;
@@ -21,19 +21,19 @@ pub(super) fn run_stages(stages: &Stages, inputs: &[Data], out_bytes: usize) -> 
 
 /// What a test asks for; everything else follows from it.
 #[derive(Clone, Debug)]
-pub(super) struct Case {
-    pub(super) tokens: usize,
-    pub(super) cols: usize,
-    pub(super) parts: Vec<(DType, usize)>,
-    pub(super) norm: Option<f32>,
-    pub(super) bias: bool,
-    pub(super) residual: bool,
-    pub(super) gate: Option<Unary>,
+pub(crate) struct Case {
+    pub(crate) tokens: usize,
+    pub(crate) cols: usize,
+    pub(crate) parts: Vec<(DType, usize)>,
+    pub(crate) norm: Option<f32>,
+    pub(crate) bias: bool,
+    pub(crate) residual: bool,
+    pub(crate) gate: Option<Unary>,
     /// Size of the activations.
-    pub(super) size: f32,
+    pub(crate) size: f32,
 }
 
-pub(super) fn case(dtype: DType, tokens: usize, rows: usize) -> Case {
+pub(crate) fn case(dtype: DType, tokens: usize, rows: usize) -> Case {
     let cols = match dtype.block_len() {
         1 => 75,
         32 => 96,
@@ -44,18 +44,18 @@ pub(super) fn case(dtype: DType, tokens: usize, rows: usize) -> Case {
 }
 
 /// A case with its numbers.
-pub(super) struct Made {
-    pub(super) projection: Projection,
-    pub(super) inputs: Vec<Data>,
-    pub(super) x: Vec<f32>,
-    pub(super) norm: Vec<f32>,
-    pub(super) weights: Vec<Vec<f32>>,
-    pub(super) biases: Vec<Vec<f32>>,
-    pub(super) residual: Vec<f32>,
+pub(crate) struct Made {
+    pub(crate) projection: Projection,
+    pub(crate) inputs: Vec<Data>,
+    pub(crate) x: Vec<f32>,
+    pub(crate) norm: Vec<f32>,
+    pub(crate) weights: Vec<Vec<f32>>,
+    pub(crate) biases: Vec<Vec<f32>>,
+    pub(crate) residual: Vec<f32>,
 }
 
 /// A case with the first of the activations of `of` tokens.
-pub(super) fn make(case: &Case, of: usize) -> Made {
+pub(crate) fn make(case: &Case, of: usize) -> Made {
     let mut numbers = Numbers(of as u64 + 1);
     let mut inputs = Vec::new();
     let mut add = |data: Data| {
@@ -198,7 +198,7 @@ fn held_by(case: &Case, made: &Made, stages: &Stages) -> Option<Vec<f32>> {
 }
 
 /// The same within a part of the terms.
-pub(super) fn held_within(part: f64, case: &Case, made: &Made, stages: &Stages) -> Option<Vec<f32>> {
+pub(crate) fn held_within(part: f64, case: &Case, made: &Made, stages: &Stages) -> Option<Vec<f32>> {
     let expected = expected(case, made);
     let found = as_f32s(&run_stages(stages, &made.inputs, expected.len() * 4)?);
     for (i, (found, (value, size))) in found.iter().zip(&expected).enumerate() {

@@ -1,12 +1,12 @@
 use metallic_core::{BLOCK_TOKENS, Rope, RopePairs};
 
-use super::super::cells::tests::{WITH_UNITS, packed};
+use super::super::cell_matvec::tests::{WITH_UNITS, packed};
 use super::super::harness::{Data, Memory, bytes_of, f32s, run_stages, u32s};
 use super::super::project::Part;
 use super::super::quant::tests::{Numbers, weights};
 use super::super::rope::KvRows;
 use super::super::rope::tests::kv_rows;
-use super::super::{Moved, cells};
+use super::super::{Moved, cell_matvec, cell_qkv};
 use super::*;
 use crate::threadgroup::tests::LIMITS;
 
@@ -186,13 +186,13 @@ fn matrices_in_cells_go_the_same_way() {
             *data = cells;
         }
         let way = way(&case);
-        let fused = cells::plan_qkv(&projection, &way, limits).unwrap();
-        let apart = after(cells::plan_vectors(&projection, limits).unwrap(), &projection, &way, limits);
+        let fused = cell_qkv::plan(&projection, &way, limits).unwrap();
+        let apart = after(cell_matvec::plan_vectors(&projection, limits).unwrap(), &projection, &way, limits);
         agree(&case, &memory, [fused, apart.unwrap()]);
     }
     for odd in [case(1, (2, 1, 48), DType::F16), case(1, (2, 1, 64), DType::Q8_0)] {
         let (projection, _) = make(&Case { types: [DType::F16; 3], cols: 256, ..odd });
-        assert_eq!(cells::plan_qkv(&projection, &way(&odd), limits).unwrap().stages.len(), 2);
+        assert_eq!(cell_qkv::plan(&projection, &way(&odd), limits).unwrap().stages.len(), 2);
     }
 }
 

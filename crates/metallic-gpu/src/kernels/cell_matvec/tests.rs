@@ -1,5 +1,6 @@
-use metallic_core::Unary;
+use metallic_core::{DType, Unary};
 
+use super::super::cells::{CELL_TYPES, pack};
 use super::super::harness::{Data, run};
 use super::super::project_tests::{Case, Made, case, held_within, make};
 use super::*;
@@ -16,7 +17,7 @@ pub(crate) fn packed(dtype: DType, (rows, cols): (u32, u32), raw: &Data) -> Opti
 }
 
 /// Lays the matrices of a case out in cells. `None` where there is no clang.
-fn in_cells(case: &Case, mut made: Made) -> Option<Made> {
+pub(crate) fn in_cells(case: &Case, mut made: Made) -> Option<Made> {
     for part in made.projection.parts.iter().flatten() {
         let Slot::Input(index) = part.weight else { continue };
         made.inputs[index] = packed(part.dtype, (part.rows, case.cols as u32), &made.inputs[index])?;
@@ -32,7 +33,7 @@ fn holds(case: &Case, limits: &Limits) -> bool {
 }
 
 /// Columns of a whole cell and of half a cell more, as far as the type allows.
-fn widths(dtype: DType) -> [usize; 2] {
+pub(crate) fn widths(dtype: DType) -> [usize; 2] {
     if dtype.block_len() > 32 { [256, 512] } else { [64, 160] }
 }
 
@@ -87,43 +88,5 @@ fn vectors_that_do_not_fit_come_in_chunks() {
         if !holds(&case, &limits) {
             return;
         }
-    }
-}
-
-/// Runs a case by tiles, within what halfs leave of its vectors.
-fn tiles_hold(case: &Case) -> bool {
-    let Some(made) = in_cells(case, make(case, case.tokens)) else { return false };
-    let plan = if case.tokens <= MAX_TOKENS as usize { plan_eight } else { plan_tiles };
-    let stages = plan(&made.projection, &WITH_UNITS).unwrap();
-    held_within(6e-4, case, &made, &stages).is_some()
-}
-
-#[test]
-fn many_tokens_go_by_tiles() {
-    for dtype in CELL_TYPES.iter().filter(|dtype| **dtype != DType::BF16) {
-        for (tokens, rows) in [(9, 33), (32, 130), (5, 70), (8, 33)] {
-            for cols in widths(*dtype) {
-                // Numbers that halfs do not hold as they are.
-                for size in [1.0, 1e9, 1e-9] {
-                    if !tiles_hold(&Case { cols, size, ..case(*dtype, tokens, rows) }) {
-                        return;
-                    }
-                }
-            }
-        }
-    }
-    let bfloats = make(&Case { cols: 64, ..case(DType::BF16, 9, 16) }, 9);
-    assert!(plan_tiles(&bfloats.projection, &WITH_UNITS).unwrap_err().to_string().contains("bfloats"));
-}
-
-#[test]
-fn everything_around_products_goes_by_tiles_too() {
-    let types = [DType::Q4K, DType::Q6K, DType::F16];
-    let parts = vec![(types[0], 65), (types[1], 16), (types[2], 40)];
-    let base =
-        Case { parts, norm: Some(1e-5), bias: true, residual: true, cols: 256, ..case(DType::Q4K, 17, 1) };
-    let gated = Case { parts: vec![(DType::Q4_0, 37); 2], gate: Some(Unary::Silu), ..base.clone() };
-    for tokens in [17, 7] {
-        let _ = tiles_hold(&Case { tokens, ..base.clone() }) && tiles_hold(&Case { tokens, ..gated.clone() });
     }
 }

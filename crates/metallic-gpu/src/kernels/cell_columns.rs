@@ -1,0 +1,70 @@
+//! The vectors of several tokens as halfs, as matrix units take them: see `cell_columns.metal`.
+
+use metallic_core::DType;
+
+use super::cells::{CELL_COLS, bytes};
+use super::project::Projection;
+use super::{COMMON, Constants, Launch, Slot, Stage, Stages, family};
+use crate::error::GpuError;
+use crate::gpu::Limits;
+use crate::params::kernel_params;
+use crate::threadgroup;
+
+kernel_params! {
+    /// `x [tokens, cols]`, normalised with this epsilon.
+    ColumnParams { cols: u32, tokens: u32, eps: f32 }
+}
+
+family! {
+    "cell_columns" (ColumnParams) uses COMMON;
+    "cell_columns" { reads x: 16, norm: 16; writes columns: 16, sums: 4, scales: 4 }
+}
+
+/// Tokens of a tile of the vectors of many tokens.
+const TILE_TOKENS: u32 = 8;
+
+/// Refuses what halfs do not hold.
+pub(crate) fn check(projection: &Projection) -> Result<(), GpuError> {
+    projection.check()?;
+    if projection.parts.iter().flatten().any(|part| part.dtype == DType::BF16) {
+        return Err(GpuError::unsupported(projection.op, "bfloats by tiles: halfs do not hold them"));
+    }
+    Ok(())
+}
+
+/// The vectors as halfs, as matrix units take them: a stage, and where numbers, sums and scales lie.
+pub(crate) fn columns(projection: &Projection, limits: &Limits) -> Result<(Stages, [Slot; 3]), GpuError> {
+    let (tokens, cols) = (projection.tokens, projection.cols);
+    let tiles = tokens.div_ceil(TILE_TOKENS);
+    let blocks = 2 * cols.div_ceil(CELL_COLS) as usize;
+    let mut stages = Stages::default();
+    let columns = stages.add_scratch(tiles as usize * blocks * 512);
+    let sums = stages.add_scratch(tiles as usize * blocks * 32);
+    let scales = stages.add_scratch((tiles * TILE_TOKENS) as usize * 4);
+    let with_norm = Constants::of([u32::from(projection.norm.is_some())]);
+    let kernel = FAMILY.kernel("cell_columns", with_norm);
+    let eps = projection.norm.map_or(0.0, |(eps, _)| eps);
+    let params = ColumnParams { cols, tokens, eps }.params();
+    let most = Limits { max_threads: limits.max_threads.min(256), ..*limits };
+    let threads = threadgroup::row_threads(cols, &most);
+    let launch = kernel.launch(params, [tiles * TILE_TOKENS, 1, 1], [threads, 1, 1]);
+    launch.check(limits)?;
+    let slots = [projection.x, projection.norm_slot(), columns, sums, scales];
+    stages.stages.push(Stage::new(launch, slots));
+    Ok((stages, [columns, sums, scales]))
+}
+
+/// The arguments of a kernel that takes vectors as [`columns`] leaves them, so many times over the weights.
+#[allow(clippy::large_types_passed_by_value)] // It is moved through.
+pub(crate) fn of_columns(projection: &Projection, launch: Launch, columns: [Slot; 3], times: u32) -> Stage {
+    let [columns, sums, scales] = columns;
+    let [w0, w1, w2] = projection.weights();
+    let [b0, b1, b2] = projection.biases();
+    let slots = [columns, sums, scales, w0, w1, w2, b0, b1, b2, projection.residual_slot(), Slot::Output];
+    let mut stage = Stage::new(launch, slots);
+    for (index, part) in projection.parts.iter().flatten().enumerate() {
+        let bytes = bytes(part.dtype, part.rows as usize, projection.cols as usize).unwrap_or(0);
+        stage = stage.touching(3 + index, bytes.saturating_mul(times as usize));
+    }
+    stage
+}

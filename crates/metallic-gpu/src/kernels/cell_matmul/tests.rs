@@ -1,0 +1,46 @@
+use metallic_core::{DType, Unary};
+
+use super::super::cell_matvec::MAX_TOKENS;
+use super::super::cell_matvec::tests::{WITH_UNITS, in_cells, widths};
+use super::super::cell_rows;
+use super::super::cells::CELL_TYPES;
+use super::super::project_tests::{Case, case, held_within, make};
+use super::*;
+
+/// Runs a case by tiles, within what halfs leave of its vectors.
+fn tiles_hold(case: &Case) -> bool {
+    let Some(made) = in_cells(case, make(case, case.tokens)) else { return false };
+    let by = if case.tokens <= MAX_TOKENS as usize { cell_rows::plan } else { plan };
+    let stages = by(&made.projection, &WITH_UNITS).unwrap();
+    held_within(6e-4, case, &made, &stages).is_some()
+}
+
+#[test]
+fn many_tokens_go_by_tiles() {
+    for dtype in CELL_TYPES.iter().filter(|dtype| **dtype != DType::BF16) {
+        for (tokens, rows) in [(9, 33), (32, 130), (5, 70), (8, 33)] {
+            for cols in widths(*dtype) {
+                // Numbers that halfs do not hold as they are.
+                for size in [1.0, 1e9, 1e-9] {
+                    if !tiles_hold(&Case { cols, size, ..case(*dtype, tokens, rows) }) {
+                        return;
+                    }
+                }
+            }
+        }
+    }
+    let bfloats = make(&Case { cols: 64, ..case(DType::BF16, 9, 16) }, 9);
+    assert!(plan(&bfloats.projection, &WITH_UNITS).unwrap_err().to_string().contains("bfloats"));
+}
+
+#[test]
+fn everything_around_products_goes_by_tiles_too() {
+    let types = [DType::Q4K, DType::Q6K, DType::F16];
+    let parts = vec![(types[0], 65), (types[1], 16), (types[2], 40)];
+    let base =
+        Case { parts, norm: Some(1e-5), bias: true, residual: true, cols: 256, ..case(DType::Q4K, 17, 1) };
+    let gated = Case { parts: vec![(DType::Q4_0, 37); 2], gate: Some(Unary::Silu), ..base.clone() };
+    for tokens in [17, 7] {
+        let _ = tiles_hold(&Case { tokens, ..base.clone() }) && tiles_hold(&Case { tokens, ..gated.clone() });
+    }
+}
