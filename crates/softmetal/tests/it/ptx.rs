@@ -173,6 +173,98 @@ fn matrix_products_use_the_tensor_cores() {
 }
 
 #[test]
+fn whole_products_of_matrix_units_are_there_by_name() {
+    let text = "#include <metal_stdlib>
+using namespace metal;
+kernel void product(device const uint4* a [[buffer(0)]], device const uint2* b [[buffer(1)]], device float4* c [[buffer(2)]],
+                    uint lane [[thread_index_in_simdgroup]]) {
+#ifdef SOFTMETAL_MMA
+    c[lane] = softmetal_mma<bfloat>(softmetal_stream(a + lane), b[lane], softmetal_mma<half>(a[lane], b[lane], float4(0.0f)));
+#else
+    c[lane] = float4(0.0f);
+#endif
+}
+";
+    let Some(module) = build("units", text, &PtxOptions::default()) else { return };
+    for part in
+        ["m16n8k16.row.col.f32.bf16", "m16n8k16.row.col.f32.f16", "ld.global.nc.L1::no_allocate.v4.u32"]
+    {
+        assert!(module.text.contains(part), "no {part}");
+    }
+    for options in
+        [PtxOptions { exact: true, ..PtxOptions::default() }, PtxOptions { sm: 75, ..PtxOptions::default() }]
+    {
+        let Some(module) = build("no_units", text, &options) else { return };
+        assert!(!module.text.contains("mma.sync"));
+    }
+}
+
+#[test]
+fn threads_that_a_kernel_has_at_most_reach_the_assembler() {
+    let text = "#include <metal_stdlib>
+using namespace metal;
+[[max_total_threads_per_threadgroup(96)]]
+kernel void plain(device float* x [[buffer(0)]], uint i [[thread_position_in_grid]]) { x[i] = 1.0f; }
+template <uint N>
+[[kernel, max_total_threads_per_threadgroup(N * 32)]] void many(device float* x [[buffer(0)]], uint i [[thread_position_in_grid]]) {
+    x[i] = N;
+}
+template [[host_name(\"many_4\")]] [[kernel]] decltype(many<4>) many<4>;
+kernel void free(device float* x [[buffer(0)]], uint i [[thread_position_in_grid]]) { x[i] = 2.0f; }
+";
+    let Some(module) = build("threads", text, &PtxOptions::default()) else { return };
+    let head = |name: &str| {
+        let start = module.text.find(&format!(".entry {name}(")).unwrap_or_else(|| panic!("no {name}"));
+        module.text[start..].split("\n{").next().unwrap().to_owned()
+    };
+    assert!(head("plain").contains(".maxntid 96, 1, 1"), "{}", head("plain"));
+    assert!(head("many_4").contains(".maxntid 128, 1, 1"), "{}", head("many_4"));
+    assert!(!head("free").contains(".maxntid") && !module.text.contains("msl_max_threads"));
+}
+
+#[test]
+fn kernels_that_begin_early_wait_once_where_they_say_or_first() {
+    let early = PtxOptions { sm: 90, early: true, ..PtxOptions::default() };
+    let Some(module) = build("early", REDUCE, &early) else { return };
+    let count = |module: &PtxModule, what: &str| module.text.matches(what).count();
+    assert_eq!(count(&module, "griddepcontrol.launch_dependents"), 1);
+    assert_eq!(count(&module, "griddepcontrol.wait"), 1);
+    let own = REDUCE.replace(
+        "float sum = 0;",
+        "float sum = 0;\n#ifdef SOFTMETAL_EARLY\n softmetal_wait_for_earlier();\n#endif\n",
+    );
+    let Some(module) = build("early_own", &own, &early) else { return };
+    assert_eq!(count(&module, "griddepcontrol.wait"), 1);
+    for options in
+        [PtxOptions { early: true, ..PtxOptions::default() }, PtxOptions { sm: 90, ..PtxOptions::default() }]
+    {
+        let Some(module) = build("not_early", &own, &options) else { return };
+        assert_eq!(count(&module, "griddepcontrol"), 0, "{options:?}");
+    }
+}
+
+#[test]
+fn a_struct_with_a_member_in_constant_memory_is_no_constant() {
+    let text = "#include <metal_stdlib>
+using namespace metal;
+constant uint kind [[function_constant(0)]];
+struct P { uint n; };
+struct Job {
+    constant P& p;
+    device float* out;
+    uint at(uint i) const { const uint n = kind != 0 ? p.n : 1; return n * i; }
+};
+kernel void job(constant P& p [[buffer(0)]], device float* out [[buffer(1)]], uint i [[thread_position_in_grid]]) {
+    const Job job = {p, out};
+    job.out[job.at(i)] = 3.0f;
+}
+";
+    let constants = BTreeMap::from([("kind".to_owned(), "1u".to_owned())]);
+    let Some(module) = build("job", text, &PtxOptions { constants, ..PtxOptions::default() }) else { return };
+    assert_eq!(module.kernels[0].buffers, 2);
+}
+
+#[test]
 fn a_source_that_looks_at_lanes_gets_apples_layout() {
     let text = MATRICES
         .replace("simdgroup_store(sum, c, 8);", "sum.thread_elements()[0] += 1; simdgroup_store(sum, c, 8);");
