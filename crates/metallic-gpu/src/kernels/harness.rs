@@ -135,7 +135,7 @@ fn device(seed: u64, checked: bool) -> Option<&'static Bench> {
     static DEVICES: [OnceLock<Option<Bench>>; 2 * (SEEDS as usize + 1)] = [const { OnceLock::new() }; 12];
     let slot = &DEVICES[usize::from(checked) * (SEEDS as usize + 1) + seed as usize];
     let made = slot.get_or_init(|| {
-        let soft = needed(Soft::new(SoftOptions { threads: 2, checked, seed, time_limit: None }))?;
+        let soft = needed(Soft::new(SoftOptions { threads: 2, checked, seed, ..SoftOptions::default() }))?;
         Some(Bench { gpu: Box::new(soft), libraries: Mutex::default() })
     });
     made.as_ref()

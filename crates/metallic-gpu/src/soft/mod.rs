@@ -11,7 +11,9 @@ use softmetal::{Compiler, Device, Flavour, Kind, Library, Source};
 use crate::command::{Command, CommandList, Dispatch};
 use crate::driver::progress::{Progress, Running};
 use crate::error::GpuError;
-use crate::gpu::{BufferId, Gpu, Imported, LibraryId, Limits, Pipeline, PipelineId, Storage, Submission};
+use crate::gpu::{
+    BufferId, Gpu, Imported, LibraryId, Limits, MatrixUnits, Pipeline, PipelineId, Storage, Submission,
+};
 use crate::kernels::Constants;
 use crate::lock;
 use crate::objects::Objects;
@@ -29,6 +31,8 @@ pub struct SoftOptions {
     pub seed: u64,
     /// A kernel that runs longer is stopped; `None`: softmetal's own limit.
     pub time_limit: Option<Duration>,
+    /// Plans as for a GPU with such matrix units: to run the kernels that are made for them.
+    pub matrix_units: Option<MatrixUnits>,
 }
 
 metallic_core::setters!(SoftOptions {
@@ -36,7 +40,11 @@ metallic_core::setters!(SoftOptions {
     checked: bool,
     seed: u64,
     time_limit: impl Into<Option<Duration>>,
+    matrix_units: impl Into<Option<MatrixUnits>>,
 });
+
+/// Threads of threadgroups of which two have the memory of a core.
+const SHARING_THREADS: u32 = 256;
 
 /// A Metal device in software. Work runs on a thread of its own, in the order it is handed over.
 #[derive(Debug)]
@@ -70,7 +78,8 @@ impl Soft {
         Ok(Soft {
             info: DeviceInfo { kind: "soft", name, units: threads, memory_bytes: None },
             limits: Limits {
-                max_threads: softmetal::device::MAX_THREADS,
+                // Threadgroups of matrix units share a core's memory, which is more than one of them can have here.
+                max_threads: options.matrix_units.map_or(softmetal::device::MAX_THREADS, |_| SHARING_THREADS),
                 simd_width: 32,
                 // A thread on a processor costs as much as a hundred multiplications, so a few for each worker.
                 busy_simdgroups: 16 * threads as u32,
@@ -78,7 +87,7 @@ impl Soft {
                 max_buffer: isize::MAX as usize,
                 budget: None,
                 depth: 2,
-                matrix_units: None,
+                matrix_units: options.matrix_units,
             },
             compiler,
             options,

@@ -11,7 +11,7 @@ use metallic_core::{
     BLOCK_TOKENS, DType, Fed, NodeId, Op, Program, RunStats, SequenceSpan, Step, Wanted, rewrite,
 };
 use metallic_gpu::fault::Faulty;
-use metallic_gpu::{GpuBackend, GpuOptions, Providers, Soft, SoftOptions};
+use metallic_gpu::{GpuBackend, GpuOptions, MatrixUnits, Provider, Providers, Soft, SoftOptions};
 use metallic_testkit::{golden, needed};
 
 fn soft(threads: usize) -> Option<Arc<Soft>> {
@@ -63,6 +63,26 @@ fn smaller_caches_stay_within_their_tolerance() {
     }
     let (path, expected) = golden::gguf("llama256.Q8_0");
     golden::check_int8(compile(&backend, &path, DType::Q8_0).as_mut(), &expected).unwrap();
+}
+
+/// Weights in cells, and every kernel that takes them: as exact as others where the cache is, else no worse than its halfs.
+#[test]
+fn weights_laid_out_for_matrix_units_give_the_same() {
+    let units = MatrixUnits { cores: 132, threadgroup_memory: 64 << 10 };
+    let options = SoftOptions::default().threads(2).matrix_units(units);
+    let Some(soft) = needed(Soft::new(options)) else { return };
+    let providers = Providers::new();
+    let backend = GpuBackend::new(Arc::new(soft), GpuOptions::default().providers(providers.clone()));
+    for name in ["llama256.Q4_K_M", "llama256.F16"] {
+        let (path, expected) = golden::gguf(name);
+        for (kv, close) in [(DType::F32, golden::exact(&path)), (DType::F16, golden::HALF)] {
+            golden::check_close(compile(&backend, &path, kv).as_mut(), &expected, close, &[7, 512])
+                .unwrap_or_else(|e| panic!("{name}, {kv}: {e}"));
+        }
+    }
+    let chosen = providers.selections();
+    assert!(chosen.iter().any(|choice| choice.provider == Provider::MatmulTiles), "{chosen:?}");
+    assert!(providers.quarantined().is_empty(), "{:?}", providers.quarantined());
 }
 
 /// A model of each family that comes with the repository.
