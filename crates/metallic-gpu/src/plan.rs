@@ -81,7 +81,7 @@ fn kernels_of(op: &Op) -> Kernels {
 pub(crate) fn choice(site: &Site<'_>) -> Option<OpKind> {
     match kernels_of(site.op) {
         Kernels::Attention => Some(OpKind::Sdpa),
-        Kernels::Products if site.cells && site.is_exact() => None,
+        Kernels::Products if site.cells && !site.takes_halfs() => None,
         Kernels::Products => (site.rows(site.out) > matvec::MAX_TOKENS as usize).then_some(OpKind::Matmul),
         Kernels::EveryFloat | Kernels::Mixed | Kernels::Sdpa | Kernels::Wide => None,
     }
@@ -398,16 +398,22 @@ impl Site<'_> {
         }
     }
 
-    /// Whether keys and values are kept as they are computed: then no activation is rounded to a half either.
-    fn is_exact(&self) -> bool {
-        self.states.is_none_or(|states| states.dtype() == DType::F32)
+    /// Whether activations may be rounded to halfs: not where keys and values are kept as they are computed, and not where matrices
+    /// are of bfloats, which halfs do not hold.
+    fn takes_halfs(&self) -> bool {
+        let bfloats = self
+            .inputs
+            .iter()
+            .enumerate()
+            .any(|(index, ty)| ty.dtype == DType::BF16 && self.op.weight_use(index) == WeightUse::Matrix);
+        !bfloats && self.states.is_some_and(|states| states.dtype() != DType::F32)
     }
 
     /// Few tokens go through the matrix–vector kernels, which fuse everything; for many there is a choice, but tiles of weights in
     /// cells take halfs.
     fn by_tiles(&self, tokens: u32, provider: Option<Provider>) -> bool {
         match provider {
-            _ if self.cells && self.is_exact() => false,
+            _ if self.cells && !self.takes_halfs() => false,
             Some(Provider::MatmulRows) => false,
             Some(Provider::MatmulTiles) => true,
             Some(Provider::SdpaFlash | Provider::SdpaPlain) | None => tokens > matvec::MAX_TOKENS,
@@ -416,8 +422,7 @@ impl Site<'_> {
 
     /// Whether a few tokens of a step go together as halfs: more than exact vectors take at once.
     fn by_eight(&self, projection: &Projection) -> bool {
-        let halfs = projection.parts.iter().flatten().all(|part| part.dtype != DType::BF16);
-        (5..=cell_matvec::MAX_TOKENS).contains(&projection.tokens) && halfs && !self.is_exact()
+        (5..=cell_matvec::MAX_TOKENS).contains(&projection.tokens) && self.takes_halfs()
     }
 
     fn kv_rows(&self, state: metallic_core::StateId) -> Result<KvRows, GpuError> {

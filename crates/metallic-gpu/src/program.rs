@@ -33,8 +33,9 @@ const REHEARSED: [(usize, usize, usize); 12] = [
     (FEW, FEW, FEW),
     (TILED, 1, TILED),
     (TILED, TILED, TILED),
-    (MANY, 1, MANY),
-    (MANY, MANY, MANY),
+    // They look at little: what all of that would take is for steps that do.
+    (MANY, 1, TILED),
+    (MANY / 4, MANY / 4, TILED),
 ];
 /// More tokens than go one by one, and fewer than fill tiles.
 const FEW: usize = 16;

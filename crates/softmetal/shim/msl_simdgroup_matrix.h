@@ -105,7 +105,8 @@ template <class T> MSL_FN float4 softmetal_mma(uint4 a, uint2 b, float4 c) {
     return float4(x, y, z, w);
 }
 #undef MSL_MMA
-// Memory that is read once, by whoever reads it: it takes no room in the first cache. In the order of the source, so that what is
+// Memory that is read once, by whoever reads it, and written by nobody while this kernel or the one before it runs: it takes no
+// room in the first cache. In the order of the source, so that what is
 // read ahead is under way while other things are computed.
 MSL_FN uint4 softmetal_stream(const uint4* p) {
     uint x, y, z, w;

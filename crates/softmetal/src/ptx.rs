@@ -55,8 +55,8 @@ pub struct PtxOptions {
     /// Matrix products in float arithmetic instead of tensor cores.
     pub exact: bool,
     /// Kernels may be launched before the one before them is done, from compute capability 9.0 on: each lets the next one begin and
-    /// waits for what came before it, at its beginning or where the source calls `softmetal_wait_for_earlier()`. The host says at
-    /// the launch that it may begin early.
+    /// waits for what came before it, at its beginning; in a source that calls `softmetal_wait_for_earlier()`, every kernel must call
+    /// it before it reads or writes what others do. The host says at the launch that it may begin early.
     pub early: bool,
 }
 

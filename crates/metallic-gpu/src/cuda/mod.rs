@@ -311,8 +311,8 @@ enum Work<'c> {
     },
 }
 
-/// Hands all commands to the stream. A kernel that follows another one may begin early.
-fn hand_over(stream: &Stream, kept: &Kept, work: &mut [Work<'_>]) -> Result<(), GpuError> {
+/// Hands all commands to the stream. A kernel that follows another one may begin early, where that is wanted.
+fn hand_over(stream: &Stream, kept: &Kept, work: &mut [Work<'_>], early_ones: bool) -> Result<(), GpuError> {
     let mut follows = false;
     for work in work {
         let after_kernel = std::mem::replace(&mut follows, matches!(work, Work::Launch { .. }));
@@ -323,7 +323,7 @@ fn hand_over(stream: &Stream, kept: &Kept, work: &mut [Work<'_>]) -> Result<(), 
                 let grid = Grid { groups: launch.groups, threads: launch.threads, shared };
                 let Ready { kernel, early, .. } = &*kept.pipelines[*kernel];
                 stream
-                    .launch(kernel, grid, addresses, *early && after_kernel)
+                    .launch(kernel, grid, addresses, *early && early_ones && after_kernel)
                     .map_err(|error| named(error, &dispatch.name()))?;
             }
             Work::Copy { first, from, to, len } => {
@@ -456,10 +456,13 @@ impl Cuda {
         let (mut kept, mut work) = self.resolve(commands)?;
         kept.params = Some(self.upload_params(stream, &mut work)?);
         if !lock(&self.replays).seen(commands) {
-            hand_over(stream, &kept, &mut work)?;
+            hand_over(stream, &kept, &mut work, true)?;
             return Ok(kept);
         }
-        let replay = stream.record(|| hand_over(stream, &kept, &mut work))?;
+        // A driver that cannot record early beginnings records the kernels one after another: as right, and slower.
+        let replay = stream
+            .record(|| hand_over(stream, &kept, &mut work, true))
+            .or_else(|_| stream.record(|| hand_over(stream, &kept, &mut work, false)))?;
         let recorded = Arc::new(Recorded { replay, kept });
         stream.replay(&recorded.replay)?;
         lock(&self.replays).keep(commands, recorded.clone());

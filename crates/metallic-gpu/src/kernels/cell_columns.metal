@@ -38,8 +38,8 @@ kernel void cell_columns(
     const float factor = as_type<float>((262 - exponent) << 23);
     if (tid == 0) scales[token] = live ? as_type<float>((exponent - 8) << 23) * scale : 0.0f;
     const uint blocks = (p.cols + 63) / 64 * 2;
-    // Whole simdgroups come along: eight lanes share a block.
-    for (uint i = tid * 4; i < blocks * 32; i += threads * 4) {
+    // Whole simdgroups come along, also past the end: eight lanes share a block.
+    for (uint i = tid * 4; i < (blocks + 3) / 4 * 128; i += threads * 4) {
         float4 v = float4(0.0f);
         if (live && i < p.cols) {
             v = *(device const float4*)(own + i);
@@ -48,11 +48,11 @@ kernel void cell_columns(
         const half4 h = half4(v * factor);
         const uint block = i / 32, quad = i % 32 / 4;
         const ulong at = (ulong(token / 8) * blocks + block) * 64 + (token % 8 * 4 + quad % 4) * 2 + quad / 4;
-        columns[at] = as_type<uint2>(h);
+        if (block < blocks) columns[at] = as_type<uint2>(h);
         float sum = across(float4(h));
         sum += simd_shuffle_xor(sum, 1);
         sum += simd_shuffle_xor(sum, 2);
         sum += simd_shuffle_xor(sum, 4);
-        if (quad == 0) sums[(ulong(token / 8) * blocks + block) * 8 + token % 8] = sum;
+        if (block < blocks && quad == 0) sums[(ulong(token / 8) * blocks + block) * 8 + token % 8] = sum;
     }
 }

@@ -48,9 +48,10 @@ METAL_FUNC void stage_columns(
     const uint plane = plane_bytes(chunk);
     UNROLL for (uint t = 0; t < 4 * N; t++) {
         if (t >= in.tokens) continue;
-        ROLLED for (uint i = crew.tid * 4; i < chunk; i += crew.simds * SIMD * 4) {
+        // Whole simdgroups come along, also past the end: lanes add up.
+        ROLLED for (uint i = crew.tid * 4; i < (chunk + 127) / 128 * 128; i += crew.simds * SIMD * 4) {
             float4 v = float4(0.0f);
-            if (from + i < p.cols) {
+            if (i < chunk && from + i < p.cols) {
                 v = *(device const float4*)(in.x + ulong(t) * p.cols + from + i);
                 if (WITH_NORM != 0) {
                     const float4 small = v * UNIT;
@@ -64,11 +65,13 @@ METAL_FUNC void stage_columns(
             const uint4 low = (as_type<uint4>(rest) + 0x8000u) & 0xffff0000u;
             const uint quad = i / 4, at = quad / 8 * 64 + quad % 4 * 16 + quad % 8 / 4 * 8;
             threadgroup uchar* to = crew.memory + 2 * t * plane + at;
-            *(threadgroup uint2*)to = uint2(high.x >> 16 | high.y, high.z >> 16 | high.w);
-            *(threadgroup uint2*)(to + plane) = uint2(low.x >> 16 | low.y, low.z >> 16 | low.w);
+            if (i < chunk) {
+                *(threadgroup uint2*)to = uint2(high.x >> 16 | high.y, high.z >> 16 | high.w);
+                *(threadgroup uint2*)(to + plane) = uint2(low.x >> 16 | low.y, low.z >> 16 | low.w);
+            }
             // Of what the products see, not of what was: their offsets would not cancel.
             const float sum = quad_sum(across(as_type<float4>(high) + as_type<float4>(low)));
-            if (crew.lane % 4 == 0) column_sums(crew, in, chunk, t)[i / 16] = sum;
+            if (i < chunk && crew.lane % 4 == 0) column_sums(crew, in, chunk, t)[i / 16] = sum;
         }
     }
 }
@@ -162,7 +165,11 @@ METAL_FUNC void cell_dots(
     const Results r = results_of<N>(in, chunk, crew);
     // Pairs of a group's teams come one after another; those past the end are the last one again, and thrown away.
     uint base = range.x + group.x * teams;
-    if (base >= range.y) return;
+    if (base >= range.y) {
+        // Who waits for this kernel counts on what came before it as well.
+        wait_for_earlier();
+        return;
+    }
     typename Job::Pair pair = job.at(min(base + team, range.y - 1));
     device const uchar* one = job.template tile<W>(pair, 0);
     device const uchar* two = job.template tile<W>(pair, 1);

@@ -16,6 +16,9 @@ family! {
     }
 }
 
+/// Tokens that fill the largest tiles however few rows there are.
+const MANY: u32 = 1 << 13;
+
 /// The vectors as matrix units take them, then the products by tiles of rows and tokens.
 pub(crate) fn plan(projection: &Projection, limits: &Limits) -> Result<Stages, GpuError> {
     check(projection)?;
@@ -29,7 +32,7 @@ pub(crate) fn plan(projection: &Projection, limits: &Limits) -> Result<Stages, G
     let cores = limits.matrix_units.map_or(0, |units| units.cores);
     let (name, tokens_of_group, simds) = match tokens {
         ..=32 => ("cell_matmul_32", 32, 4),
-        _ if tokens.div_ceil(128) * down(8) < 2 * cores => ("cell_matmul_64", 64, 8),
+        ..MANY if tokens.div_ceil(128) * down(8) < 2 * cores => ("cell_matmul_64", 64, 8),
         _ => ("cell_matmul_128", 128, 8),
     };
     let constants = Constants::starting::<3, 8>(Projection { norm: None, ..*projection }.constants()?);

@@ -33,7 +33,11 @@ METAL_FUNC void eight_dots(
     const uint cells = cells_of(p.cols);
     const uint split = p.split, teams = crew.simds / split, team = crew.simd / split, own = crew.simd % split;
     uint base = range.x + group.x * teams;
-    if (base >= range.y) return;
+    if (base >= range.y) {
+        // Who waits for this kernel counts on what came before it as well.
+        wait_for_earlier();
+        return;
+    }
     typename Job::Pair pair = job.at(min(base + team, range.y - 1));
     device const uchar* one = job.template tile<W>(pair, 0);
     device const uchar* two = job.template tile<W>(pair, 1);

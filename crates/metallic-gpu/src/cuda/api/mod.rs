@@ -94,7 +94,7 @@ pub(super) struct LaunchConfig {
 }
 
 /// One thing more about a launch: its number in `cuda.h`, and a value.
-#[repr(C)]
+#[repr(C, align(8))]
 pub(super) struct LaunchAttribute {
     id: c_uint,
     padding: c_uint,

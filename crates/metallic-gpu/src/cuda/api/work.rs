@@ -174,11 +174,11 @@ impl Stream {
         let (mut graph, mut handle) = (ptr::null_mut(), ptr::null_mut());
         // SAFETY: a capture is under way; `graph` receives what it was.
         let status = unsafe { (self.context.functions().end_capture)(self.handle, &raw mut graph) };
-        let ended = done.and(self.context.check(status, "a recording"));
+        let mut ended = done.and(self.context.check(status, "a recording"));
         if ended.is_ok() {
             // SAFETY: the graph is whole; `handle` receives what can be launched.
             let status = unsafe { (functions.instantiate)(&raw mut handle, graph, 0) };
-            self.context.check(status, "a recording")?;
+            ended = self.context.check(status, "a recording");
         }
         if !graph.is_null() {
             // SAFETY: it was made once, and what was made of it stands alone.
