@@ -115,7 +115,7 @@ METAL_FUNC void eight_dots(
     Progress progress = {true, 0};
     const uint each = WITH_GATE != 0 ? CELL_ROWS : PAIR_ROWS;
     uint begin = 0;
-    UNROLL for (uint part = 0; part < 3; part++) {
+    ROLLED for (uint part = 0; part < 3; part++) {
         uint end = begin + (rows_of(p, part) + each - 1) / each;
         if (ALIKE && WITH_GATE == 0) end += (p.rows1 + each - 1) / each + (p.rows2 + each - 1) / each;
 #define EIGHT_DOTS(KIND) \
