@@ -10,6 +10,7 @@ mod api;
 mod ptx;
 mod rehearsal;
 mod replay;
+mod work;
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -18,11 +19,12 @@ use std::time::{Duration, Instant};
 
 use metallic_core::{Bytes, DeviceInfo};
 
-use self::api::{Address, Attribute, Context, Driver, Event, Grid, Kernel, Memory, Stream};
+use self::api::{Attribute, Context, Driver, Event, Kernel, Memory, Stream};
 use self::ptx::{Translator, Wanted};
 pub use self::rehearsal::Rehearsal;
 use self::replay::{Recorded, Replays};
-use crate::command::{Command, CommandList, Dispatch};
+use self::work::{Work, hand_over, named};
+use crate::command::{Command, CommandList};
 use crate::driver::check::{self, BufferFacts, PipelineFacts};
 use crate::driver::{choose, fault};
 use crate::error::GpuError;
@@ -54,6 +56,9 @@ pub struct CudaDevice {
     /// Why its kernels cannot be run, where they cannot.
     pub unusable: Option<String>,
 }
+
+/// The first driver that records kernels which begin early: CUDA 12.3, as drivers number themselves.
+const RECORDS_EARLY: u32 = 12030;
 
 /// What compiles kernels here, or why nothing does.
 pub fn compiler() -> Result<String, String> {
@@ -172,6 +177,8 @@ impl UnderWay {
 pub struct Cuda {
     device: CudaDevice,
     capability: u32,
+    /// Its driver records kernels that begin before those before them are done.
+    records_early: bool,
     translator: Translator,
     objects: Mutex<Objects<Buffer, Source, Ready>>,
     replays: Mutex<Replays>,
@@ -209,6 +216,7 @@ pub fn open(asked: Option<&str>) -> Result<Cuda, GpuError> {
     }
     Ok(Cuda {
         capability: capability(&context)?,
+        records_early: driver.version()? >= RECORDS_EARLY,
         translator: Translator::of_user(),
         objects: Mutex::default(),
         replays: Mutex::default(),
@@ -289,63 +297,6 @@ impl Cuda {
     }
 }
 
-/// A command with what it names.
-enum Work<'c> {
-    Launch {
-        dispatch: &'c Dispatch,
-        kernel: usize,
-        addresses: Vec<Address>,
-    },
-    /// From the buffer `first` of those kept to the next.
-    Copy {
-        first: usize,
-        from: usize,
-        to: usize,
-        len: usize,
-    },
-    Fill {
-        buffer: usize,
-        to: usize,
-        len: usize,
-        value: u8,
-    },
-}
-
-/// Hands all commands to the stream. A kernel that follows another one may begin early, where that is wanted.
-fn hand_over(stream: &Stream, kept: &Kept, work: &mut [Work<'_>], early_ones: bool) -> Result<(), GpuError> {
-    let mut follows = false;
-    for work in work {
-        let after_kernel = std::mem::replace(&mut follows, matches!(work, Work::Launch { .. }));
-        match work {
-            Work::Launch { dispatch, kernel, addresses } => {
-                let launch = &dispatch.launch;
-                let shared = check::threadgroup_memory(launch.threadgroup_bytes);
-                let grid = Grid { groups: launch.groups, threads: launch.threads, shared };
-                let Ready { kernel, early, .. } = &*kept.pipelines[*kernel];
-                stream
-                    .launch(kernel, grid, addresses, *early && early_ones && after_kernel)
-                    .map_err(|error| named(error, &dispatch.name()))?;
-            }
-            Work::Copy { first, from, to, len } => {
-                let (source, target) = (&kept.buffers[*first], &kept.buffers[*first + 1]);
-                stream.copy((&source.memory, *from), (&target.memory, *to), *len)?;
-            }
-            Work::Fill { buffer, to, len, value } => {
-                stream.fill(&kept.buffers[*buffer].memory, *to, *len, *value)?;
-            }
-        }
-    }
-    Ok(())
-}
-
-/// The same failure, of this operation.
-fn named(error: GpuError, label: &str) -> GpuError {
-    match error {
-        GpuError::Execution { reason, .. } => GpuError::execution(label, reason),
-        other => other,
-    }
-}
-
 impl Gpu for Cuda {
     fn info(&self) -> &DeviceInfo {
         &self.device.info
@@ -418,7 +369,12 @@ impl Gpu for Cuda {
         let own = kernel.own_shared()?;
         kernel.allow_shared((self.device.limits.most_threadgroup_memory() as usize).saturating_sub(own))?;
         let facts = check::pipeline(function, (kernel.max_threads()?, 32, own))?;
-        let ready = Ready { kernel, early: translation.begins_early(), buffers: translation.buffers, facts };
+        let ready = Ready {
+            kernel,
+            early: self.records_early && translation.begins_early(),
+            buffers: translation.buffers,
+            facts,
+        };
         Ok(Pipeline { id: lock(&self.objects).add_pipeline(ready), max_threads: facts.max_threads })
     }
 
@@ -456,13 +412,10 @@ impl Cuda {
         let (mut kept, mut work) = self.resolve(commands)?;
         kept.params = Some(self.upload_params(stream, &mut work)?);
         if !lock(&self.replays).seen(commands) {
-            hand_over(stream, &kept, &mut work, true)?;
+            hand_over(stream, &kept, &mut work)?;
             return Ok(kept);
         }
-        // A driver that cannot record early beginnings records the kernels one after another: as right, and slower.
-        let replay = stream
-            .record(|| hand_over(stream, &kept, &mut work, true))
-            .or_else(|_| stream.record(|| hand_over(stream, &kept, &mut work, false)))?;
+        let replay = stream.record(|| hand_over(stream, &kept, &mut work))?;
         let recorded = Arc::new(Recorded { replay, kept });
         stream.replay(&recorded.replay)?;
         lock(&self.replays).keep(commands, recorded.clone());

@@ -6,7 +6,7 @@ use crate::step::StepCounts;
 /// What stands behind a kernel's argument in a program. The lowering turns slots into bindings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Slot {
-    /// The node's input of this index: an activation, or a weight as it lies in its file.
+    /// The node's input of this index: an activation, or a weight in the form the operation reads.
     Input(usize),
     /// The node's value.
     Output,

@@ -43,6 +43,7 @@ macro_rules! functions {
 
 functions! {
     init = "cuInit"(c_uint);
+    version = "cuDriverGetVersion"(*mut c_int);
     error_text = "cuGetErrorString"(Status, *mut *const c_char);
     device_count = "cuDeviceGetCount"(*mut c_int);
     device = "cuDeviceGet"(*mut c_int, c_int);
@@ -164,6 +165,15 @@ impl Driver {
         // SAFETY: it ends with a zero and lives as long as the library.
         let text = unsafe { CStr::from_ptr(text) };
         format!("the driver says {status}: {}", text.to_string_lossy())
+    }
+
+    /// The CUDA it is made for, as 1000 times the first number and 10 times the second.
+    pub(super) fn version(&self) -> Result<u32, GpuError> {
+        let mut version = 0;
+        // SAFETY: `version` receives a number.
+        let status = unsafe { (self.functions.version)(&raw mut version) };
+        self.check(status, "version of the driver")?;
+        Ok(u32::try_from(version).unwrap_or(0))
     }
 
     /// GPUs there are.
