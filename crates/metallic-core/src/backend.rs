@@ -129,6 +129,11 @@ pub trait Program: Send {
     /// Gives the recurrent state of `to` the contents of that of `from`: a sequence branches. No step may be under way.
     fn copy_slot(&mut self, from: u32, to: u32) -> Result<(), BackendError>;
 
+    /// Tokens of prompts that a step does well with: fewer leave the device idle, more keep others waiting.
+    fn step_tokens(&self) -> usize {
+        512
+    }
+
     /// Steps that may be under way at once.
     fn depth(&self) -> usize {
         1

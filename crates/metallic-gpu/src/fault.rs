@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use metallic_core::{Bytes, DeviceInfo};
 
-use crate::command::{Command, CommandList};
+use crate::command::CommandList;
 use crate::error::GpuError;
 use crate::gpu::{BufferId, Gpu, Imported, LibraryId, Limits, Pipeline, PipelineId, Storage, Submission};
 use crate::kernels::Constants;
@@ -248,10 +248,7 @@ impl Gpu for Faulty {
     }
 
     fn submit(&self, commands: &CommandList) -> Result<Box<dyn Submission>, GpuError> {
-        let labels = commands.commands().iter().filter_map(|command| match command {
-            Command::Dispatch(dispatch) => Some(dispatch.label),
-            Command::Copy { .. } | Command::Fill { .. } => None,
-        });
+        let labels = commands.commands().iter().filter_map(|command| Some(command.dispatch()?.label));
         lock(&self.state).labels = labels.collect();
         if self.fails(Fault::Submit) {
             return Err(GpuError::execution("submission", INJECTED));

@@ -49,6 +49,8 @@ pub struct Limits {
     pub depth: usize,
     /// Matrix units for which weights are laid out anew; `None` where they stay as in their files.
     pub matrix_units: Option<MatrixUnits>,
+    /// Whether it has a library of its maker's that makes products.
+    pub library: bool,
 }
 
 /// Matrix units that take weights in cells.

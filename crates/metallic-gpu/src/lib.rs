@@ -49,7 +49,7 @@ pub use metal::Metal;
 pub use null::Null;
 pub use pipelines::{PipelineMetrics, Pipelines, ReadyPipeline};
 pub use pool::{Allocation, ClassStats, Pool, PoolStats};
-pub use provider::{OpKind, Provider, Providers, Quarantined, Selection, Why};
+pub use provider::{Choice, OpKind, Provider, Providers, Quarantined, Selection, Why};
 #[cfg(any(test, feature = "soft"))]
 pub use soft::{Soft, SoftOptions};
 

@@ -26,6 +26,7 @@ const LIMITS: Limits = Limits {
     budget: None,
     depth: 2,
     matrix_units: None,
+    library: false,
 };
 
 /// A device that computes nothing.

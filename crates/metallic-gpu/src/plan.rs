@@ -10,10 +10,10 @@ use crate::kernels::project::{Part, Projection};
 use crate::kernels::rope::{HeadNorm, KvRows, RopeKv};
 use crate::kernels::{
     Moved, SOFTCAP, Slot, Stage, Stages, attention, attention_plain, binary_code, cell_matmul, cell_matvec,
-    cell_qkv, cell_rows, copy, count, elementwise, experts, gather, matvec, norm, project, qkv, recurrent,
-    rope, sample, scalar_code, sdpa, softmax, unary_code,
+    cell_qkv, cell_rows, copy, count, elementwise, experts, gather, library, matvec, norm, project, qkv,
+    recurrent, rope, sample, scalar_code, sdpa, softmax, unary_code,
 };
-use crate::provider::{OpKind, Provider};
+use crate::provider::{Choice, OpKind, Provider};
 use crate::step::StepShape;
 
 /// An operation as it is to run: its operands' types as they lie in memory, and what comes with a step.
@@ -28,6 +28,9 @@ pub(crate) struct Site<'a> {
     /// Its matrices are laid out for matrix units.
     pub(crate) cells: bool,
 }
+
+/// Tokens from which on a library's product does better than kernels of ours.
+const LIBRARY_TOKENS: usize = 33;
 
 /// What kernels an operation has.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -78,11 +81,19 @@ fn kernels_of(op: &Op) -> Kernels {
 }
 
 /// The operations for which there is a choice in a step like this.
-pub(crate) fn choice(site: &Site<'_>) -> Option<OpKind> {
+pub(crate) fn choice(site: &Site<'_>, limits: &Limits) -> Option<Choice> {
     match kernels_of(site.op) {
-        Kernels::Attention => Some(OpKind::Sdpa),
-        Kernels::Products if site.cells && !site.takes_halfs() => None,
-        Kernels::Products => (site.rows(site.out) > matvec::MAX_TOKENS as usize).then_some(OpKind::Matmul),
+        Kernels::Attention => Some(OpKind::Sdpa.into()),
+        Kernels::Products => {
+            let library = limits.library && site.suits_library();
+            // Tiles of weights in cells take halfs.
+            let tiles = !site.cells || site.takes_halfs();
+            let there = [(Provider::MatmulLibrary, library), (Provider::MatmulTiles, tiles)];
+            let without =
+                there.into_iter().filter(|(_, there)| !there).map(|(provider, _)| provider).collect();
+            let many = site.rows(site.out) > matvec::MAX_TOKENS as usize;
+            many.then_some(Choice { op: OpKind::Matmul, without })
+        }
         Kernels::EveryFloat | Kernels::Mixed | Kernels::Sdpa | Kernels::Wide => None,
     }
 }
@@ -212,9 +223,13 @@ fn planned(site: &Site<'_>, provider: Option<Provider>, limits: &Limits) -> Resu
             let spec = AttentionSpec { attention, shape: *site.shape, kv: states.dtype(), sinks };
             match provider {
                 Some(Provider::SdpaPlain) => attention_plain::plan(&spec, limits),
-                Some(Provider::SdpaFlash | Provider::MatmulTiles | Provider::MatmulRows) | None => {
-                    attention::plan(&spec, limits)
-                }
+                Some(
+                    Provider::SdpaFlash
+                    | Provider::MatmulLibrary
+                    | Provider::MatmulTiles
+                    | Provider::MatmulRows,
+                )
+                | None => attention::plan(&spec, limits),
             }
         }
         Op::ShortConv { .. } => recurrent::short_conv(site.shape, (rows.1, input_cols(1)?), limits),
@@ -274,7 +289,7 @@ fn batched(site: &Site<'_>, provider: Option<Provider>, limits: &Limits) -> Resu
     let each = [site.bytes(inner[0]), site.bytes(inner[1]), site.bytes(single.out)];
     let batches = site.bytes(site.out).checked_div(each[2]).unwrap_or(0);
     // Whether there is a choice is for each product to say.
-    let provider = choice(&single).and(provider);
+    let provider = choice(&single, limits).and(provider);
     let mut all = Stages::default();
     for batch in 0..batches {
         let mut stages = plan(&single, provider, limits)?;
@@ -363,6 +378,10 @@ impl Site<'_> {
         limits: &Limits,
     ) -> Result<Stages, GpuError> {
         let projection = Projection { gate, ..self.projection(spec)? };
+        self.may_round(provider)?;
+        if provider == Some(Provider::MatmulLibrary) {
+            return library::plan(&projection, self.cells, limits);
+        }
         match (self.cells, self.by_tiles(projection.tokens, provider)) {
             (true, true) => cell_matmul::plan(&projection, limits),
             (true, false) if self.by_eight(&projection) => cell_rows::plan(&projection, limits),
@@ -387,6 +406,11 @@ impl Site<'_> {
                 k: Slot::Input(first + 1),
             }),
         };
+        self.may_round(provider)?;
+        if provider == Some(Provider::MatmulLibrary) {
+            let products = library::plan(&projection, self.cells, limits)?;
+            return qkv::after(products, &projection, &way, limits);
+        }
         match (self.cells, self.by_tiles(projection.tokens, provider)) {
             (true, true) => qkv::after(cell_matmul::plan(&projection, limits)?, &projection, &way, limits),
             (true, false) if self.by_eight(&projection) => {
@@ -401,22 +425,47 @@ impl Site<'_> {
     /// Whether activations may be rounded to halfs: not where keys and values are kept as they are computed, and not where matrices
     /// are of bfloats, which halfs do not hold.
     fn takes_halfs(&self) -> bool {
-        let bfloats = self
-            .inputs
-            .iter()
-            .enumerate()
-            .any(|(index, ty)| ty.dtype == DType::BF16 && self.op.weight_use(index) == WeightUse::Matrix);
-        !bfloats && self.states.is_some_and(|states| states.dtype() != DType::F32)
+        self.rounds() && !self.matrices().any(|dtype| dtype == DType::BF16)
+    }
+
+    /// Whether keys and values are kept less exactly than they are computed: then so may be what they are computed from.
+    fn rounds(&self) -> bool {
+        self.states.is_some_and(|states| states.dtype() != DType::F32)
+    }
+
+    /// Refuses a provider whose products would round more than they may.
+    fn may_round(&self, provider: Option<Provider>) -> Result<(), GpuError> {
+        let reason = match provider {
+            Some(Provider::MatmulLibrary) if !self.rounds() => "products of 16 bits beside a cache of F32",
+            Some(Provider::MatmulTiles) if self.cells && !self.takes_halfs() => {
+                "tiles of halfs, for bfloats or beside a cache of F32"
+            }
+            _ => return Ok(()),
+        };
+        Err(self.unsupported(reason.to_owned()))
+    }
+
+    /// Types of its matrices.
+    fn matrices(&self) -> impl Iterator<Item = DType> {
+        let types = self.inputs.iter().enumerate();
+        types.filter(|(index, _)| self.op.weight_use(*index) == WeightUse::Matrix).map(|(_, ty)| ty.dtype)
+    }
+
+    /// Whether a library's product does well here: it has weights laid out anew each time, which many tokens make good.
+    fn suits_library(&self) -> bool {
+        self.rows(self.out) >= LIBRARY_TOKENS && self.rounds() && library::takes(self.matrices())
     }
 
     /// Few tokens go through the matrix–vector kernels, which fuse everything; for many there is a choice, but tiles of weights in
     /// cells take halfs.
     fn by_tiles(&self, tokens: u32, provider: Option<Provider>) -> bool {
         match provider {
-            _ if self.cells && !self.takes_halfs() => false,
+            None if self.cells && !self.takes_halfs() => false,
             Some(Provider::MatmulRows) => false,
             Some(Provider::MatmulTiles) => true,
-            Some(Provider::SdpaFlash | Provider::SdpaPlain) | None => tokens > matvec::MAX_TOKENS,
+            Some(Provider::MatmulLibrary | Provider::SdpaFlash | Provider::SdpaPlain) | None => {
+                tokens > matvec::MAX_TOKENS
+            }
         }
     }
 

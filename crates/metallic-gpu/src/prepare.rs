@@ -12,7 +12,7 @@ use crate::gpu::Limits;
 use crate::kernels::{MAX_ARGS, Moved, Slot, SlotUse, Stage, Stages, StepTable};
 use crate::pipelines::{HeldKernels, ReadyPipeline};
 use crate::plan::{Site, choice, plan};
-use crate::provider::{OpKind, Provider};
+use crate::provider::{Choice, Provider};
 use crate::states::States;
 use crate::step::{StepCounts, StepShape};
 use crate::weights::DeviceWeights;
@@ -33,10 +33,10 @@ pub(crate) struct Ready {
 pub(crate) fn made(
     shared: &Shared,
     held: &mut HeldKernels,
-    choice: Option<OpKind>,
+    choice: Option<&Choice>,
+    mut limits: Limits,
     plan: impl Fn(Option<Provider>, &Limits) -> Result<Stages, GpuError>,
 ) -> Result<Ready, GpuError> {
-    let mut limits = *shared.gpu.limits();
     loop {
         let mut attempt = |provider: Option<Provider>| -> Result<Ready, GpuError> {
             let stages = plan(provider, &limits)?;
@@ -45,7 +45,9 @@ pub(crate) fn made(
             Ok(Ready { stages, kernels })
         };
         let made = match choice {
-            Some(op) => shared.options.providers.choose(op, |provider| attempt(Some(provider)))?,
+            Some(choice) => {
+                shared.options.providers.choose(choice.clone(), |provider| attempt(Some(provider)))?
+            }
             None => attempt(None)?,
         };
         match made.fewer_threads() {
@@ -75,7 +77,7 @@ impl Ready {
         limits: &Limits,
         scratch: Region,
         region: impl Fn(Slot) -> Result<Region, GpuError>,
-        mut push: impl FnMut(Dispatch, &Stage),
+        mut push: impl FnMut(Command, &Stage),
     ) -> Result<(), GpuError> {
         let mut at = 0;
         let mut parts = Vec::with_capacity(self.stages.scratch.len());
@@ -103,7 +105,8 @@ impl Ready {
                     Moved::Once | Moved::Seen { .. } => binding,
                 });
             }
-            push(Dispatch::new(label, kernel.pipeline.id, launch, &bindings)?, stage);
+            let dispatch = Dispatch::new(label, kernel.pipeline.id, launch, &bindings)?;
+            push(Command::of(dispatch, stage.product()), stage);
         }
         Ok(())
     }
@@ -120,9 +123,10 @@ pub(crate) struct Counts {
 }
 
 impl Counts {
-    fn add(&mut self, dispatch: &Dispatch, stage: &Stage) {
+    fn add(&mut self, command: &Command, stage: &Stage) {
         self.dispatches += 1;
-        for ((_, binding), SlotUse { moved, .. }) in dispatch.bindings().zip(stage.slots()) {
+        let bindings = command.dispatch().into_iter().flat_map(Dispatch::bindings);
+        for ((_, binding), SlotUse { moved, .. }) in bindings.zip(stage.slots()) {
             if let Moved::Seen { per_token, window, tiles } = *moved {
                 let same = |known: &&mut Moved| matches!(known, Moved::Seen { window: w, tiles: t, .. } if *w == window && *t == tiles);
                 match self.seen.iter_mut().find(same) {
@@ -212,6 +216,11 @@ pub(crate) struct Planned {
 impl Lowered {
     /// Picks the kernels of steps of a shape and makes them ready.
     pub(crate) fn plan(&self, shape: &StepShape) -> Result<Planned, GpuError> {
+        self.plan_within(shape, self.shared.gpu.limits())
+    }
+
+    /// The same for a device that allows this.
+    pub(crate) fn plan_within(&self, shape: &StepShape, limits: &Limits) -> Result<Planned, GpuError> {
         let mut kernels = HeldKernels::default();
         let (mut nodes, mut scratch) = (Vec::new(), 0);
         for id in (0..self.graph.nodes().len()).map(NodeId) {
@@ -229,7 +238,7 @@ impl Lowered {
             let cells = self.weights.in_cells(id);
             let site = Site { op: &node.op, inputs: &inputs, out: node.ty, shape, states, cells };
             let plan = |provider, limits: &Limits| plan(&site, provider, limits);
-            let ready = made(&self.shared, &mut kernels, choice(&site), plan)?;
+            let ready = made(&self.shared, &mut kernels, choice(&site, limits).as_ref(), *limits, plan)?;
             scratch = scratch.max(ready.scratch_bytes());
             nodes.push((id, ready));
         }
@@ -269,9 +278,9 @@ impl Lowered {
             }
             let Some((_, list)) = lists.last_mut() else { continue };
             let region = |slot| self.region(*id, slot, shape, memory);
-            ready.encode(label, self.shared.gpu.limits(), scratch, region, |dispatch, stage| {
-                counts.add(&dispatch, stage);
-                list.push(Command::Dispatch(dispatch));
+            ready.encode(label, self.shared.gpu.limits(), scratch, region, |command, stage| {
+                counts.add(&command, stage);
+                list.push(command);
             })?;
         }
         let output = |(index, id): (usize, &NodeId)| {

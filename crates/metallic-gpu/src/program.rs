@@ -12,10 +12,11 @@ use metallic_core::{
 use crate::backend::Shared;
 use crate::command::Region;
 use crate::error::GpuError;
-use crate::gpu::{Storage, Submission};
+use crate::gpu::{Limits, Storage, Submission};
 use crate::kernels::{TILE_TOKENS, sample};
 use crate::pool::Allocation;
 use crate::prepare::{ALIGN, Lowered, Plans, Prepared, StepMemory, aliases};
+use crate::provider::OpKind;
 use crate::states::States;
 use crate::step::{StepCounts, StepShape, write_tables};
 use crate::weights::DeviceWeights;
@@ -127,6 +128,11 @@ impl GpuProgram {
             };
             self.lowered.plan(&shape)?;
             self.lowered.plan(&StepShape { fed: true, ..shape })?;
+            // What a library takes over from some number of tokens on, kernels do up to it.
+            let limits = *self.lowered.shared.gpu.limits();
+            if limits.library && !self.lowered.shared.options.providers.is_forced(OpKind::Matmul) {
+                self.lowered.plan_within(&shape, &Limits { library: false, ..limits })?;
+            }
         }
         Ok(())
     }
@@ -352,6 +358,11 @@ impl Program for GpuProgram {
     fn copy_slot(&mut self, from: u32, to: u32) -> Result<(), BackendError> {
         let Lowered { states, shared, .. } = &mut self.lowered;
         states.copy_slot(shared, from, to).map_err(|e| e.on(shared.kind()))
+    }
+
+    fn step_tokens(&self) -> usize {
+        // A library has weights laid out anew for each step.
+        if self.lowered.shared.gpu.limits().library { 2048 } else { 512 }
     }
 
     fn depth(&self) -> usize {

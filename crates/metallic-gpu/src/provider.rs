@@ -29,6 +29,8 @@ pub enum Provider {
     SdpaFlash,
     /// Attention as scores, softmax and weighted sum one after another.
     SdpaPlain,
+    /// Products by a library of the device's maker.
+    MatmulLibrary,
     /// Products by tiles of simdgroup matrices.
     MatmulTiles,
     /// Products by the matrix–vector kernels, a few tokens at a time.
@@ -37,14 +39,19 @@ pub enum Provider {
 
 impl Provider {
     /// All of them; of one operation the preferred one first.
-    pub const ALL: &'static [Provider] =
-        &[Provider::SdpaFlash, Provider::SdpaPlain, Provider::MatmulTiles, Provider::MatmulRows];
+    pub const ALL: &'static [Provider] = &[
+        Provider::SdpaFlash,
+        Provider::SdpaPlain,
+        Provider::MatmulLibrary,
+        Provider::MatmulTiles,
+        Provider::MatmulRows,
+    ];
 
     /// What it serves.
     pub fn op(self) -> OpKind {
         match self {
             Provider::SdpaFlash | Provider::SdpaPlain => OpKind::Sdpa,
-            Provider::MatmulTiles | Provider::MatmulRows => OpKind::Matmul,
+            Provider::MatmulLibrary | Provider::MatmulTiles | Provider::MatmulRows => OpKind::Matmul,
         }
     }
 
@@ -53,6 +60,7 @@ impl Provider {
         match self {
             Provider::SdpaFlash => "flash",
             Provider::SdpaPlain => "plain",
+            Provider::MatmulLibrary => "library",
             Provider::MatmulTiles => "tiles",
             Provider::MatmulRows => "rows",
         }
@@ -121,6 +129,21 @@ impl fmt::Display for Why {
             Why::Environment => f.write_str("asked for by the environment"),
             Why::Fallback { from, error } => write!(f, "in place of `{from}`: {error}"),
         }
+    }
+}
+
+/// A choice to be made.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Choice {
+    /// For which operation.
+    pub op: OpKind,
+    /// Providers that are not tried where nobody asks for them: they would not do well.
+    pub without: Vec<Provider>,
+}
+
+impl From<OpKind> for Choice {
+    fn from(op: OpKind) -> Choice {
+        Choice { op, without: Vec::new() }
     }
 }
 
@@ -212,6 +235,11 @@ impl Providers {
         asked.map(|(op, (provider, _))| (*op, *provider)).collect()
     }
 
+    /// Whether somebody has asked for a provider of an operation.
+    pub fn is_forced(&self, op: OpKind) -> bool {
+        lock(&self.state).forced.contains_key(&op)
+    }
+
     /// Asks for a provider by name; goes before the environment.
     pub fn set(&self, op: &str, provider: &str) -> Result<(), GpuError> {
         self.force(op, provider, Why::Override)
@@ -235,9 +263,10 @@ impl Providers {
     /// device has (`Launch`), is passed over. Other failures end the search: they are no fault of a provider.
     pub fn choose<T>(
         &self,
-        op: OpKind,
+        choice: impl Into<Choice>,
         mut attempt: impl FnMut(Provider) -> Result<T, GpuError>,
     ) -> Result<T, GpuError> {
+        let Choice { op, without } = choice.into();
         let forced = lock(&self.state).forced.get(&op).cloned();
         if let Some((provider, why)) = forced {
             let made = attempt(provider).map_err(|error| {
@@ -250,7 +279,7 @@ impl Providers {
             return Ok(made);
         }
         let mut failed: Option<Why> = None;
-        for provider in op.providers() {
+        for provider in op.providers().filter(|provider| !without.contains(provider)) {
             let known = lock(&self.state).quarantined.iter().find(|q| q.provider == provider).cloned();
             let is_new = known.is_none();
             let error = match known.map_or_else(|| attempt(provider), |known| Err(known.error)) {

@@ -8,13 +8,10 @@ use serde::Serialize;
 
 use crate::model::{CHOSEN, LOGITS};
 
-/// Tokens of a step, as the engine takes a long prompt.
-const STEP_TOKENS: usize = 512;
-
 /// What is measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub enum Kind {
-    /// A prompt: tokens computed in steps of 512, logits after the last one.
+    /// A prompt: tokens computed in steps as large as the device does well with, logits after the last one.
     #[serde(rename = "pp")]
     Prefill,
     /// An answer: one token a step, logits after each.
@@ -95,7 +92,8 @@ pub fn measure(
 ) -> Result<Measurement, BackendError> {
     let mut batch = Batch::new(program, test)?;
     let (depth, tokens) = (ids(test.depth, vocab), ids(test.tokens, vocab));
-    for piece in depth.chunks(STEP_TOKENS) {
+    let most = batch.program.step_tokens();
+    for piece in depth.chunks(most) {
         batch.feed(piece, Wanted::NONE)?;
     }
     let mut measured = Measurement::default();
@@ -105,7 +103,7 @@ pub fn measure(
         let start = Instant::now();
         match test.kind {
             Kind::Prefill => {
-                for piece in tokens.chunks(STEP_TOKENS) {
+                for piece in tokens.chunks(most) {
                     let last = batch.past + piece.len() == test.depth + test.tokens;
                     stats.add(&batch.feed(piece, if last { Wanted::only(LOGITS) } else { Wanted::NONE })?);
                 }

@@ -204,8 +204,12 @@ impl Llm {
             (own(false)?, own(true)?)
         };
         let backend = device.open_with(open)?;
-        let config = engine.resolve(&model, &tokenizer, memory_of(backend.as_ref()))?;
+        let mut config = engine.resolve(&model, &tokenizer, memory_of(backend.as_ref()))?;
         let program = model.compile(backend.as_ref(), engine.kv_type)?;
+        // Blocks of layers with a window were counted for steps as they usually are.
+        if !config.states.is_mixed() {
+            config.step_tokens = config.step_tokens.max(program.step_tokens());
+        }
         let engine = Engine::with_text(program, config, Arc::clone(&tokenizer) as _)?;
         let device = backend.info().kind.to_owned();
         let load_s = start.elapsed().as_secs_f64();

@@ -62,6 +62,12 @@ fn details(listed: &Listed) -> Vec<String> {
         ));
     }
     lines.extend(listed.compiler.as_ref().map(|compiler| format!("kernels by {compiler}")));
+    lines.extend(listed.library.as_ref().map(|library| match library {
+        Ok(library) => format!("long prompts by {library}"),
+        Err(reason) => {
+            format!("long prompts by kernels of ours: cuBLASLt, which is faster, is not there ({reason})")
+        }
+    }));
     lines
 }
 
@@ -83,6 +89,7 @@ fn row(listed: &Listed) -> Value {
         "memory_bytes": listed.memory_bytes,
         "limits": limits,
         "compiler": listed.compiler,
+        "library": listed.library.as_ref().and_then(|library| library.as_ref().ok()),
         "available": listed.unavailable.is_none(),
         "reason": listed.unavailable,
         "auto": listed.auto,

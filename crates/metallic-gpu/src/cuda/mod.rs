@@ -19,7 +19,7 @@ use std::time::{Duration, Instant};
 
 use metallic_core::{Bytes, DeviceInfo};
 
-use self::api::{Attribute, Context, Driver, Event, Kernel, Memory, Stream};
+use self::api::{Attribute, Blas, Context, Driver, Event, Kernel, Memory, Stream};
 use self::ptx::{Translator, Wanted};
 pub use self::rehearsal::Rehearsal;
 use self::replay::{Recorded, Replays};
@@ -65,6 +65,11 @@ pub fn compiler() -> Result<String, String> {
     Translator::of_user().compiler()
 }
 
+/// The library of NVIDIA's that makes products of many tokens, or why there is none: kernels of ours then do.
+pub fn library() -> Result<String, String> {
+    api::products_version()
+}
+
 /// Whether kernels can be had for a GPU of this machine: there is what compiles them, or somebody has.
 pub fn has_kernels() -> bool {
     Translator::of_user().has_some()
@@ -97,6 +102,7 @@ fn limits(units: u32, max_threads: u32, memory: u64, matrix_units: Option<Matrix
         budget: Some(memory / BUDGET.1 * BUDGET.0),
         depth: 2,
         matrix_units,
+        library: false,
     }
 }
 
@@ -186,6 +192,8 @@ pub struct Cuda {
     work: Mutex<(Stream, UnderWay)>,
     /// What the host reads.
     reads: Mutex<Stream>,
+    /// What makes products, where it is installed.
+    blas: Option<Blas>,
     context: Arc<Context>,
 }
 
@@ -210,11 +218,15 @@ pub fn open(asked: Option<&str>) -> Result<Cuda, GpuError> {
     let names: Vec<String> = contexts.iter().map(|context| context.name()).collect();
     let index = choose::device(asked, &names, Some(0))?;
     let context = contexts[index].clone();
-    let device = describe(&context, index)?;
+    let mut device = describe(&context, index)?;
     if let Some(reason) = &device.unusable {
         return Err(GpuError::Missing(format!("`{}` cannot run the kernels: {reason}", device.info.name)));
     }
+    // What is installed and does not start is for `metallic devices` to tell; kernels of ours serve without it.
+    let blas = Blas::new(&context).ok();
+    device.limits.library = blas.is_some();
     Ok(Cuda {
+        blas,
         capability: capability(&context)?,
         records_early: driver.version()? >= RECORDS_EARLY,
         translator: Translator::of_user(),
@@ -235,7 +247,7 @@ impl Cuda {
         let (mut kept, mut work) = (Kept::default(), Vec::with_capacity(commands.len()));
         for command in commands.commands() {
             match command {
-                Command::Dispatch(dispatch) => {
+                Command::Dispatch(dispatch) | Command::Gemm { dispatch, .. } => {
                     let ready = objects.pipelines.get(&dispatch.pipeline);
                     check::launch(dispatch, ready.map(|ready| &ready.facts), &self.device.limits)?;
                     let Some(ready) = ready else { continue };
@@ -248,6 +260,14 @@ impl Cuda {
                         };
                         *to = buffer.memory.at(binding.region.offset());
                         kept.buffers.push(buffer.clone());
+                    }
+                    if let (Command::Gemm { product, .. }, Some(_)) = (command, &self.blas) {
+                        check::product(dispatch, product)?;
+                        if let [_, x, w, out, ..] = addresses[..] {
+                            let label = dispatch.label;
+                            work.push(Work::Product { label, product: *product, at: [x, w, out] });
+                            continue;
+                        }
                     }
                     kept.pipelines.push(ready.clone());
                     work.push(Work::Launch { dispatch, kernel: kept.pipelines.len() - 1, addresses });
@@ -412,10 +432,10 @@ impl Cuda {
         let (mut kept, mut work) = self.resolve(commands)?;
         kept.params = Some(self.upload_params(stream, &mut work)?);
         if !lock(&self.replays).seen(commands) {
-            hand_over(stream, &kept, &mut work)?;
+            hand_over(stream, self.blas.as_ref(), &kept, &mut work)?;
             return Ok(kept);
         }
-        let replay = stream.record(|| hand_over(stream, &kept, &mut work))?;
+        let replay = stream.record(|| hand_over(stream, self.blas.as_ref(), &kept, &mut work))?;
         let recorded = Arc::new(Recorded { replay, kept });
         stream.replay(&recorded.replay)?;
         lock(&self.replays).keep(commands, recorded.clone());

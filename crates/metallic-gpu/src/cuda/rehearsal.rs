@@ -33,7 +33,9 @@ impl Rehearsal {
         let translator = Translator::into_folder(folder);
         translator.compiler().map_err(GpuError::Missing)?;
         let matrix_units = super::matrix_units(capability, units, super::MOST_SHARED);
-        let null = Null::with(super::limits(units, 1024, MEMORY, matrix_units));
+        // There may be a library, or not: programs rehearse both.
+        let limits = Limits { library: true, ..super::limits(units, 1024, MEMORY, matrix_units) };
+        let null = Null::with(limits);
         Ok(Rehearsal { null, translator, sources: Mutex::default(), capability })
     }
 }

@@ -1,10 +1,11 @@
 //! Commands with what they name, on their way to a stream.
 
-use super::api::{Address, Grid, Stream};
+use super::api::{Address, Blas, Grid, Stream};
 use super::{Kept, Ready};
 use crate::command::Dispatch;
 use crate::driver::check;
 use crate::error::GpuError;
+use crate::kernels::Gemm;
 
 /// A command with what it names.
 pub(super) enum Work<'c> {
@@ -12,6 +13,12 @@ pub(super) enum Work<'c> {
         dispatch: &'c Dispatch,
         kernel: usize,
         addresses: Vec<Address>,
+    },
+    /// A product by a library: where `x`, `w` and the result lie.
+    Product {
+        label: &'static str,
+        product: Gemm,
+        at: [Address; 3],
     },
     /// From the buffer `first` of those kept to the next.
     Copy {
@@ -29,7 +36,12 @@ pub(super) enum Work<'c> {
 }
 
 /// Hands all commands to the stream. A kernel that follows another one may begin early.
-pub(super) fn hand_over(stream: &Stream, kept: &Kept, work: &mut [Work<'_>]) -> Result<(), GpuError> {
+pub(super) fn hand_over(
+    stream: &Stream,
+    blas: Option<&Blas>,
+    kept: &Kept,
+    work: &mut [Work<'_>],
+) -> Result<(), GpuError> {
     let mut follows = false;
     for work in work {
         let after_kernel = std::mem::replace(&mut follows, matches!(work, Work::Launch { .. }));
@@ -42,6 +54,11 @@ pub(super) fn hand_over(stream: &Stream, kept: &Kept, work: &mut [Work<'_>]) -> 
                 stream
                     .launch(kernel, grid, addresses, *early && after_kernel)
                     .map_err(|error| named(error, &dispatch.name()))?;
+            }
+            Work::Product { label, product, at } => {
+                let missing = || GpuError::Missing("the library of products is not there".to_owned());
+                let made = blas.ok_or_else(missing).and_then(|blas| blas.product(stream, product, *at));
+                made.map_err(|error| named(error, label))?;
             }
             Work::Copy { first, from, to, len } => {
                 let (source, target) = (&kept.buffers[*first], &kept.buffers[*first + 1]);

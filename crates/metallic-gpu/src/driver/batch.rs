@@ -25,7 +25,7 @@ pub(crate) const QUEUE: usize = 4 * MOST_RUNS;
 /// The part of a bound that a command takes; 1 is all of it.
 fn share(command: &Command, bound: &Bound) -> f64 {
     let (read, written) = command.traffic();
-    let work = if let Command::Dispatch(dispatch) = command { dispatch.launch.work } else { 0 };
+    let work = command.dispatch().map_or(0, |dispatch| dispatch.launch.work);
     ((read + written) as f64 / bound.bytes).max(work as f64 / bound.work)
 }
 

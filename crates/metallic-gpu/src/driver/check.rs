@@ -3,7 +3,7 @@
 use crate::command::{Access, Binding, Dispatch};
 use crate::error::GpuError;
 use crate::gpu::{BufferId, Limits};
-use crate::kernels::Launch;
+use crate::kernels::{Gemm, Launch};
 
 /// What counts about a buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -82,6 +82,22 @@ pub(crate) fn binding(
         return Err(problem(
             "it is written, and its buffer is a file's pages, which are read only".to_owned(),
         ));
+    }
+    Ok(())
+}
+
+/// A product against the matrices it is bound to.
+pub(crate) fn product(dispatch: &Dispatch, product: &Gemm) -> Result<(), GpuError> {
+    for ((index, binding), needed) in dispatch.bindings().zip(product.bytes()) {
+        let found = binding.region.len();
+        if found < needed {
+            return Err(GpuError::Binding {
+                kernel: dispatch.launch.kernel.function,
+                index: index as usize,
+                argument: dispatch.label,
+                problem: format!("{found} bytes, the product has {needed}"),
+            });
+        }
     }
     Ok(())
 }

@@ -32,7 +32,7 @@ pub(crate) fn runs<'l>(
         for (before, command) in commands.by_ref().take(run.len()) {
             barrier |= before;
             match command {
-                Command::Dispatch(dispatch) => {
+                Command::Dispatch(dispatch) | Command::Gemm { dispatch, .. } => {
                     steps.push(Step { barrier, dispatch: Cow::Borrowed(dispatch) });
                     barrier = false;
                 }

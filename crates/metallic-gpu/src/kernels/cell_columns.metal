@@ -4,9 +4,6 @@
 
 constant uint WITH_NORM [[function_constant(0)]];
 
-// Squares are of x times this power of two.
-constant constexpr float UNIT = 9.313225746154785e-10f;
-
 kernel void cell_columns(
     constant ColumnParams& p [[buffer(0)]], device const float* x [[buffer(1)]], device const float* norm [[buffer(2)]],
     device uint2* columns [[buffer(3)]], device float* sums [[buffer(4)]], device float* scales [[buffer(5)]],
@@ -17,26 +14,8 @@ kernel void cell_columns(
     threadgroup float scratch[32];
     const bool live = token < p.tokens;
     device const float* own = x + ulong(min(token, p.tokens - 1)) * p.cols;
-    float square = 0.0f, top = 0.0f;
-    for (uint i = tid * 4; i < p.cols; i += threads * 4) {
-        float4 v = *(device const float4*)(own + i);
-        if (WITH_NORM != 0) {
-            const float4 small = v * UNIT;
-            square += across(small * small);
-            v *= *(device const float4*)(norm + i);
-        }
-        const float4 size = fabs(v);
-        top = max(max(max(size.x, size.y), max(size.z, size.w)), top);
-    }
-    float scale = 1.0f;
-    if (WITH_NORM != 0) {
-        square = group_sum(square, scratch, lane, simd, simds);
-        scale = UNIT * precise::rsqrt(square / float(p.cols) + p.eps * (UNIT * UNIT));
-    }
-    top = group_max(top, scratch, lane, simd, simds);
-    const uint exponent = clamp(as_type<uint>(top) >> 23, 9u, 253u);
-    const float factor = as_type<float>((262 - exponent) << 23);
-    if (tid == 0) scales[token] = live ? as_type<float>((exponent - 8) << 23) * scale : 0.0f;
+    const float2 found = row_scales(own, norm, WITH_NORM != 0, p.cols, p.eps, scratch, tid, threads, lane, simd, simds);
+    if (tid == 0) scales[token] = live ? found.y : 0.0f;
     const uint blocks = (p.cols + 63) / 64 * 2;
     // Whole simdgroups come along, also past the end: eight lanes share a block.
     for (uint i = tid * 4; i < (blocks + 3) / 4 * 128; i += threads * 4) {
@@ -45,7 +24,7 @@ kernel void cell_columns(
             v = *(device const float4*)(own + i);
             if (WITH_NORM != 0) v *= *(device const float4*)(norm + i);
         }
-        const half4 h = half4(v * factor);
+        const half4 h = half4(v * found.x);
         const uint block = i / 32, quad = i % 32 / 4;
         const ulong at = (ulong(token / 8) * blocks + block) * 64 + (token % 8 * 4 + quad % 4) * 2 + quad / 4;
         if (block < blocks) columns[at] = as_type<uint2>(h);

@@ -237,9 +237,12 @@ struct CellsBF16 {
             add_products<N>(uint4(g.z, h.z, g.w, h.w), c, 2 * b + 1, lane, to);
         }
     }
-    // Halfs do not hold them: plans take no tiles.
-    METAL_FUNC uint4 levels(uint) const { return uint4(0); }
-    METAL_FUNC float2 scale(uint) const { return float2(0.0f); }
+    // As bfloats: halfs do not hold them, and plans take no tiles.
+    METAL_FUNC uint4 levels(uint i) const {
+        const uint4 g = q[i / 2 * 2], h = q[i / 2 * 2 + 1];
+        return i % 2 == 0 ? uint4(g.x, h.x, g.y, h.y) : uint4(g.z, h.z, g.w, h.w);
+    }
+    METAL_FUNC float2 scale(uint) const { return float2(1.0f); }
     METAL_FUNC float2 offset(uint) const { return float2(0.0f); }
 };
 
@@ -267,10 +270,7 @@ struct CellsF16 {
             add_products<N>(rest, c, i, lane, to);
         }
     }
-    METAL_FUNC uint4 levels(uint i) const {
-        const uint4 g = cells.q[i / 2 * 2], h = cells.q[i / 2 * 2 + 1];
-        return i % 2 == 0 ? uint4(g.x, h.x, g.y, h.y) : uint4(g.z, h.z, g.w, h.w);
-    }
+    METAL_FUNC uint4 levels(uint i) const { return cells.levels(i); }
     METAL_FUNC float2 scale(uint) const { return float2(1.0f); }
     METAL_FUNC float2 offset(uint) const { return float2(0.0f); }
 };

@@ -30,6 +30,28 @@ pub(crate) enum Data {
     Unused,
 }
 
+impl Data {
+    /// What there is from this byte on.
+    fn from(&self, start: usize) -> Data {
+        match self {
+            Data::Bytes(bytes) => Data::Bytes(bytes[start..].to_vec()),
+            Data::Room(len) => Data::Room(len - start),
+            Data::Unused => Data::Unused,
+        }
+    }
+
+    /// Has these bytes from this one on.
+    fn put(&mut self, start: usize, found: &[u8]) {
+        let mut all = match self {
+            Data::Bytes(bytes) => std::mem::take(bytes),
+            Data::Room(len) => vec![FILL; *len],
+            Data::Unused => return,
+        };
+        all[start..].copy_from_slice(found);
+        *self = Data::Bytes(all);
+    }
+}
+
 /// Numbers as bytes.
 pub(crate) fn f32s(values: &[f32]) -> Data {
     Data::Bytes(values.iter().flat_map(|v| v.to_ne_bytes()).collect())
@@ -98,11 +120,14 @@ pub(crate) fn run_stages(stages: &Stages, memory: &mut Memory) -> Option<()> {
         for (SlotUse { slot, .. }, place) in stage.slots().iter().zip(&places) {
             assert!(place.is_some() || *slot == Slot::Unused, "nothing behind {slot:?}");
         }
-        let data = |place: &Option<usize>| place.map_or(Data::Unused, |index| memory[index].1.clone());
-        let found = run(&stage.launch, &places.iter().map(data).collect::<Vec<_>>())?;
-        for (place, bytes) in places.into_iter().zip(found) {
+        let starts = stage.slots().iter().map(|used| used.start);
+        let data: Vec<Data> = (places.iter().zip(starts.clone()))
+            .map(|(place, start)| place.map_or(Data::Unused, |index| memory[index].1.from(start)))
+            .collect();
+        let found = run(&stage.launch, &data)?;
+        for ((place, start), bytes) in places.into_iter().zip(starts).zip(found) {
             if let Some(index) = place {
-                memory[index].1 = Data::Bytes(bytes);
+                memory[index].1.put(start, &bytes);
             }
         }
     }

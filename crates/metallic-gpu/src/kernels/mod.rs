@@ -16,8 +16,10 @@ pub(crate) mod copy;
 pub(crate) mod elementwise;
 pub(crate) mod experts;
 pub(crate) mod gather;
+pub(crate) mod gemm;
 #[cfg(test)]
 pub(crate) mod harness;
+pub(crate) mod library;
 pub(crate) mod matmul;
 pub(crate) mod matvec;
 pub(crate) mod norm;
@@ -49,6 +51,7 @@ use crate::error::GpuError;
 use crate::gpu::Limits;
 pub use crate::params::Params;
 use crate::threadgroup;
+pub use gemm::Gemm;
 
 /// Buffer arguments of a kernel at most, its params apart.
 pub const MAX_ARGS: usize = 16;
@@ -321,6 +324,8 @@ pub const FAMILIES: &[&Family] = &[
     &elementwise::FAMILY,
     &experts::FAMILY,
     &gather::FAMILY,
+    &gemm::FAMILY,
+    &library::FAMILY,
     &matmul::FAMILY,
     &matvec::FAMILY,
     &norm::FAMILY,

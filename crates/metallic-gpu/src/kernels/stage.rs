@@ -1,5 +1,6 @@
 //! The launches of an operation, and what stands behind their arguments.
 
+use super::gemm::Gemm;
 use super::{Launch, MAX_ARGS};
 use crate::step::StepCounts;
 
@@ -117,6 +118,8 @@ impl Moved {
 pub(crate) struct Stage {
     pub(crate) launch: Launch,
     slots: [SlotUse; MAX_ARGS],
+    /// The same as a product that a library may make.
+    product: Option<Gemm>,
 }
 
 /// What stands behind an argument.
@@ -137,7 +140,22 @@ impl Stage {
         for (used, slot) in slots.iter_mut().zip(given) {
             used.slot = slot;
         }
-        Stage { launch, slots }
+        Stage { launch, slots, product: None }
+    }
+
+    /// A library may make this product in place of the launch.
+    #[must_use]
+    pub(crate) fn by_library(self, product: Gemm) -> Stage {
+        Stage { product: Some(product), ..self }
+    }
+
+    pub(crate) fn product(&self) -> Option<Gemm> {
+        self.product
+    }
+
+    /// Another slot behind every argument that has this one.
+    pub(crate) fn replace(&mut self, slot: Slot, by: Slot) {
+        self.slots.iter_mut().filter(|used| used.slot == slot).for_each(|used| used.slot = by);
     }
 
     /// Says how many bytes of the argument at `index` are moved.
@@ -194,7 +212,7 @@ impl Stages {
 
     /// Another slot behind every argument that has this one.
     pub(crate) fn replace(&mut self, slot: Slot, by: Slot) {
-        self.slot_uses().filter(|used| used.slot == slot).for_each(|used| used.slot = by);
+        self.stages.iter_mut().for_each(|stage| stage.replace(slot, by));
     }
 
     /// What stands behind the arguments of all stages.

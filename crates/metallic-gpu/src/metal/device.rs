@@ -93,5 +93,6 @@ pub(super) fn limits(device: &RawDevice) -> Limits {
         budget: memory::budget(device.recommendedMaxWorkingSetSize()),
         depth: 2,
         matrix_units: None,
+        library: false,
     }
 }

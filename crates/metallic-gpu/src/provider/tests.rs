@@ -106,7 +106,7 @@ fn the_environment_asks_and_a_caller_goes_before_it() {
     ];
     let providers = from_variables(vars).unwrap();
     assert_eq!(providers.choose(OpKind::Sdpa, Ok), Ok(Provider::SdpaPlain));
-    assert_eq!(providers.choose(OpKind::Matmul, Ok), Ok(Provider::MatmulTiles));
+    assert_eq!(providers.choose(OpKind::Matmul, Ok), Ok(Provider::MatmulLibrary));
     providers.set_by_flag("sdpa=flash").unwrap();
     assert_eq!(providers.choose(OpKind::Sdpa, Ok), Ok(Provider::SdpaFlash));
     assert_eq!(providers.asked(), [(OpKind::Sdpa, Provider::SdpaFlash)]);
@@ -118,16 +118,31 @@ fn the_environment_asks_and_a_caller_goes_before_it() {
 }
 
 #[test]
+fn a_provider_that_would_not_do_well_serves_only_where_it_is_asked_for() {
+    let providers = Providers::new();
+    let choice = Choice { op: OpKind::Matmul, without: vec![Provider::MatmulLibrary] };
+    assert_eq!(providers.choose(choice.clone(), Ok), Ok(Provider::MatmulTiles));
+    assert_eq!(made(&providers), [(Provider::MatmulTiles, Why::Default, 1)], "no fallback");
+    assert!(!providers.is_forced(OpKind::Matmul));
+    providers.set_by_flag("matmul=library").unwrap();
+    assert!(providers.is_forced(OpKind::Matmul) && !providers.is_forced(OpKind::Sdpa));
+    assert_eq!(providers.choose(choice, Ok), Ok(Provider::MatmulLibrary));
+}
+
+#[test]
 fn a_name_nobody_has_is_an_error_that_lists_what_there_is() {
     let providers = Providers::new();
     let cases = [
         ("sdpa=fast", "no provider `sdpa=fast`; there are sdpa=flash, sdpa=plain"),
         (
             "spda=plain",
-            "no provider `spda=plain`; there are sdpa=flash, sdpa=plain, matmul=tiles, matmul=rows",
+            "no provider `spda=plain`; there are sdpa=flash, sdpa=plain, matmul=library, matmul=tiles, matmul=rows",
         ),
-        ("sdpa", "no provider `sdpa`; there are sdpa=flash, sdpa=plain, matmul=tiles, matmul=rows"),
-        ("", "no provider ``; there are sdpa=flash, sdpa=plain, matmul=tiles, matmul=rows"),
+        (
+            "sdpa",
+            "no provider `sdpa`; there are sdpa=flash, sdpa=plain, matmul=library, matmul=tiles, matmul=rows",
+        ),
+        ("", "no provider ``; there are sdpa=flash, sdpa=plain, matmul=library, matmul=tiles, matmul=rows"),
     ];
     for (flag, message) in cases {
         assert_eq!(providers.set_by_flag(flag).unwrap_err().to_string(), message);

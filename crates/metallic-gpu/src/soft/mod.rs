@@ -33,6 +33,8 @@ pub struct SoftOptions {
     pub time_limit: Option<Duration>,
     /// Plans as for a GPU with such matrix units: to run the kernels that are made for them.
     pub matrix_units: Option<MatrixUnits>,
+    /// Plans as for a device with a library that makes products, which kernels stand for here.
+    pub library: bool,
 }
 
 metallic_core::setters!(SoftOptions {
@@ -41,6 +43,7 @@ metallic_core::setters!(SoftOptions {
     seed: u64,
     time_limit: impl Into<Option<Duration>>,
     matrix_units: impl Into<Option<MatrixUnits>>,
+    library: bool,
 });
 
 /// Threads of threadgroups of which two have the memory of a core.
@@ -88,6 +91,7 @@ impl Soft {
                 budget: None,
                 depth: 2,
                 matrix_units: options.matrix_units,
+                library: options.library,
             },
             compiler,
             options,
@@ -110,7 +114,7 @@ impl Soft {
     /// What runs a command, with everything it uses, which stays until it is done.
     fn resolved(&self, command: &Command) -> Result<Work, GpuError> {
         Ok(match *command {
-            Command::Dispatch(dispatch) => {
+            Command::Dispatch(dispatch) | Command::Gemm { dispatch, .. } => {
                 let pipeline = lock(&self.objects).pipelines.get(&dispatch.pipeline).cloned();
                 let gone = || GpuError::execution(dispatch.name(), "its pipeline was given back");
                 let bound = dispatch.bindings().map(|(_, b)| self.buffer(b.region.buffer()));

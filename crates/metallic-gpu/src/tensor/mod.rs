@@ -24,7 +24,7 @@ use crate::pipelines::HeldKernels;
 use crate::plan::{Site, choice, plan};
 use crate::pool::Allocation;
 use crate::prepare::{ALIGN, made};
-use crate::provider::{OpKind, Provider};
+use crate::provider::{Choice, Provider};
 use crate::step::StepShape;
 use memory::{GpuMemory, Held, Queue};
 
@@ -75,13 +75,13 @@ impl GpuTensors {
     fn work(
         &self,
         op: &'static str,
-        choice: Option<OpKind>,
+        choice: Option<&Choice>,
         plan: impl Fn(Option<Provider>, &Limits) -> Result<Stages, GpuError>,
         (inputs, output): (&[Region], Region),
     ) -> Result<Work, GpuError> {
         let shared = self.shared();
         let mut kernels = HeldKernels::default();
-        let ready = made(shared, &mut kernels, choice, plan)?;
+        let ready = made(shared, &mut kernels, choice, *shared.gpu.limits(), plan)?;
         // A stand-in for arguments that are not used, then the scratch.
         let bytes = ALIGN + ready.scratch_bytes();
         let scratch = shared.pool.transient("scratch of a tensor operation", bytes, Storage::Private)?;
@@ -94,9 +94,7 @@ impl GpuTensors {
             slot => Err(GpuError::unsupported(op, format!("{slot:?} outside a program"))),
         };
         let mut commands = Vec::new();
-        ready.encode(op, shared.gpu.limits(), own, region, |dispatch, _| {
-            commands.push(Command::Dispatch(dispatch));
-        })?;
+        ready.encode(op, shared.gpu.limits(), own, region, |command, _| commands.push(command))?;
         Ok(Work { commands, scratch, kernels })
     }
 
@@ -180,8 +178,9 @@ impl TensorDevice for GpuTensors {
         let site = Site { op, inputs: &types, out: ty, shape: &shape, states: None, cells: false };
         let output = memory.held.region().slice(0, bytes).map_err(|e| self.fails(e))?;
         let plan = |provider, limits: &Limits| plan(&site, provider, limits);
-        let work =
-            self.work(op.name(), choice(&site), plan, (&regions, output)).map_err(|e| self.fails(e))?;
+        let work = self
+            .work(op.name(), choice(&site, self.shared().gpu.limits()).as_ref(), plan, (&regions, output))
+            .map_err(|e| self.fails(e))?;
         let mut stats = self.push(work, held, memory.held.clone(), start);
         stats.allocations = self.shared().pool.allocations() - allocated;
         Ok(Evaluated { memory: Arc::new(memory), ty, stats })

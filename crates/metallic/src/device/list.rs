@@ -21,6 +21,8 @@ pub struct Listed {
     pub limits: Option<Limits>,
     /// What compiles its kernels.
     pub compiler: Option<String>,
+    /// The library of its maker's that makes products of many tokens, where it may have one; or why it is not there.
+    pub library: Option<Result<String, String>>,
     /// Why it cannot be used, and what would help.
     pub unavailable: Option<String>,
     /// Whether [`Device::Auto`] means it.
@@ -51,6 +53,7 @@ fn missing(device: Device, kind: &'static str, name: &str, reason: String) -> Li
         memory_bytes: None,
         limits: None,
         compiler: None,
+        library: None,
         unavailable: Some(reason),
         auto: false,
     }
@@ -70,6 +73,7 @@ fn processor(device: &Device) -> Listed {
                 memory_bytes: info.memory_bytes.or_else(available_memory),
                 limits: None,
                 compiler: None,
+                library: None,
                 unavailable: None,
                 auto: false,
             }
@@ -95,6 +99,7 @@ fn soft() -> Listed {
             memory_bytes: available_memory(),
             limits: Some(*soft.limits()),
             compiler: Some(soft.compiler()),
+            library: None,
             unavailable: None,
             auto: false,
         },
@@ -130,6 +135,7 @@ fn cuda() -> Vec<Listed> {
         memory_bytes: gpu.info.memory_bytes,
         limits: Some(gpu.limits),
         compiler: cuda::compiler().ok(),
+        library: Some(cuda::library()),
         unavailable: gpu.unusable,
     });
     listed.collect()
@@ -155,6 +161,7 @@ fn metal() -> Vec<Listed> {
         memory_bytes: gpu.info.memory_bytes,
         limits: Some(gpu.limits),
         compiler: None,
+        library: None,
         unavailable: (!gpu.usable)
             .then(|| "its kernels need a GPU of Apple Silicon (M1 or later)".to_owned()),
         auto: gpu.default && gpu.usable,

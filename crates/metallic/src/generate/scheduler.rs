@@ -6,7 +6,7 @@ use metallic_core::sample::NO_CANDIDATE;
 use metallic_core::{BLOCK_TOKENS, Fed, Program, RunStats, SequenceSpan, Step, Wanted};
 
 use super::cache::{KvCache, Table};
-use super::engine::{EngineConfig, EngineStats};
+use super::engine::{EngineConfig, EngineStats, STEP_TOKENS};
 use super::flight::{Flight, Inputs, Member, share_tokens};
 use super::sample::Scratch;
 use super::sequence::{Outcome, Sequence, Submission};
@@ -117,7 +117,10 @@ impl<'t> Scheduler<'t> {
     fn begin(&mut self) -> Option<Flight> {
         self.admit();
         let pending = self.running.iter().map(Sequence::due);
-        share_tokens(pending, self.config.step_tokens, &mut self.shares);
+        // Who waits for the next token of an answer does not wait for a long piece of somebody's prompt.
+        let answers = pending.clone().any(|due| due == 1);
+        let most = if answers { self.config.step_tokens.min(STEP_TOKENS) } else { self.config.step_tokens };
+        share_tokens(pending, most, &mut self.shares);
         self.make_room();
         let shares = self.running.iter().zip(&self.shares).filter(|(_, share)| **share > 0);
         let mut members: Vec<Member> = shares.map(|(s, share)| s.member(*share)).collect();

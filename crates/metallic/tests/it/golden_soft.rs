@@ -83,6 +83,24 @@ fn weights_laid_out_for_matrix_units_give_the_same() {
     assert!(providers.quarantined().is_empty(), "{:?}", providers.quarantined());
 }
 
+/// Where the device's maker has a library of products, it is given matrices in cells and others, and the rest is as before.
+#[test]
+fn products_by_a_library_give_the_same() {
+    let units = MatrixUnits { cores: 132, threadgroup_memory: 64 << 10 };
+    for (name, units) in [("llama256.Q4_K_M", Some(units)), ("llama256.Q2_K", None)] {
+        let options = SoftOptions::default().threads(2).matrix_units(units).library(true);
+        let Some(soft) = needed(Soft::new(options)) else { return };
+        let providers = Providers::new();
+        providers.set("matmul", "library").unwrap();
+        let backend = GpuBackend::new(Arc::new(soft), GpuOptions::default().providers(providers.clone()));
+        let (path, expected) = golden::gguf(name);
+        golden::check_close(compile(&backend, &path, DType::F16).as_mut(), &expected, golden::HALF, &[512])
+            .unwrap_or_else(|e| panic!("{name}: {e}"));
+        let chosen = providers.selections();
+        assert!(chosen.iter().any(|choice| choice.provider == Provider::MatmulLibrary), "{chosen:?}");
+    }
+}
+
 /// A model of each family that comes with the repository.
 fn families() -> [Model; 2] {
     let llama = golden::ggufs().into_iter().find(|name| name.starts_with("llama256.Q4_K")).unwrap();

@@ -7,6 +7,7 @@
 //! done. That kernels keep to what they are given is what softmetal checks them for.
 #![allow(unsafe_code)]
 
+mod blas;
 mod work;
 
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
@@ -16,6 +17,7 @@ use std::sync::Arc;
 
 use libloading::Library;
 
+pub(super) use self::blas::{Blas, version as products_version};
 pub(super) use self::work::{Event, Grid, Kernel, Replay, Stream};
 use crate::error::GpuError;
 

@@ -49,6 +49,10 @@ impl Stream {
         Ok(Stream { context: context.clone(), handle })
     }
 
+    pub(super) fn handle(&self) -> Handle {
+        self.handle
+    }
+
     /// Copies bytes of the host, which are read before this returns: the driver takes pages that are not locked into its own.
     pub(in super::super) fn upload(&self, to: &Memory, offset: usize, bytes: &[u8]) -> Result<(), GpuError> {
         let to = to.inside(offset, bytes.len())?;
