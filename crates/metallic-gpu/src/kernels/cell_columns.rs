@@ -35,6 +35,15 @@ pub(crate) fn check(projection: &Projection) -> Result<(), GpuError> {
     Ok(())
 }
 
+/// Tokens whose rows are enough for all cores with a few threads each.
+const MANY_ROWS: u32 = 64;
+
+/// Threads of a threadgroup that has a row of so many tokens': few of them leave cores idle, and each is done sooner by more.
+pub(crate) fn row_threads(cols: u32, tokens: u32, limits: &Limits) -> u32 {
+    let most = if tokens < MANY_ROWS { 1024 } else { 256 };
+    threadgroup::row_threads(cols, &Limits { max_threads: limits.max_threads.min(most), ..*limits })
+}
+
 /// The vectors as halfs, as matrix units take them: a stage, and where numbers, sums and scales lie.
 pub(crate) fn columns(projection: &Projection, limits: &Limits) -> Result<(Stages, [Slot; 3]), GpuError> {
     let (tokens, cols) = (projection.tokens, projection.cols);
@@ -48,8 +57,7 @@ pub(crate) fn columns(projection: &Projection, limits: &Limits) -> Result<(Stage
     let kernel = FAMILY.kernel("cell_columns", with_norm);
     let eps = projection.norm.map_or(0.0, |(eps, _)| eps);
     let params = ColumnParams { cols, tokens, eps }.params();
-    let most = Limits { max_threads: limits.max_threads.min(256), ..*limits };
-    let threads = threadgroup::row_threads(cols, &most);
+    let threads = row_threads(cols, tokens, limits);
     let launch = kernel.launch(params, [tiles * TILE_TOKENS, 1, 1], [threads, 1, 1]);
     launch.check(limits)?;
     let slots = [projection.x, projection.norm_slot(), columns, sums, scales];

@@ -3,7 +3,7 @@
 
 use metallic_core::DType;
 
-use super::cell_columns::{ColumnParams, ROW_SCALES};
+use super::cell_columns::{ColumnParams, ROW_SCALES, row_threads};
 use super::cells::{CELL_COLS, CELL_KINDS, CELL_ROWS, CELLS, UNITS, bytes};
 use super::gather::{self, Gathered};
 use super::gemm::Gemm;
@@ -13,7 +13,6 @@ use super::{COMMON, Constants, Slot, Stage, Stages, count, family, row_bytes, we
 use crate::error::GpuError;
 use crate::gpu::Limits;
 use crate::params::kernel_params;
-use crate::threadgroup;
 
 kernel_params! {
     /// A matrix `[rows, cols]` in cells.
@@ -94,11 +93,10 @@ fn vectors(
     let (tokens, cols) = (projection.tokens, projection.cols);
     let constants = Constants::of([u32::from(bfloats), 0, u32::from(projection.norm.is_some())]);
     let eps = projection.norm.map_or(0.0, |(eps, _)| eps);
-    let most = Limits { max_threads: limits.max_threads.min(256), ..*limits };
     let launch = FAMILY.kernel("library_rows", constants).launch(
         ColumnParams { cols, tokens, eps }.params(),
         [tokens, 1, 1],
-        [threadgroup::row_threads(cols, &most), 1, 1],
+        [row_threads(cols, tokens, limits), 1, 1],
     );
     launch.check(limits)?;
     Ok(Stage::new(launch, [projection.x, projection.norm_slot(), rows, scales]))

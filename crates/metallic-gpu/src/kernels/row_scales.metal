@@ -9,16 +9,21 @@ inline float2 row_scales(
     device const float* own, device const float* norm, bool normed, uint cols, float eps, threadgroup float* scratch, uint tid,
     uint threads, uint lane, uint simd, uint simds
 ) {
+    // Few threadgroups have long rows: several loads are under way at a time.
+    constexpr uint AT_ONCE = 4;
     float square = 0.0f, top = 0.0f;
-    for (uint i = tid * 4; i < cols; i += threads * 4) {
-        float4 v = *(device const float4*)(own + i);
-        if (normed) {
-            const float4 small = v * SMALL;
-            square += across(small * small);
-            v *= *(device const float4*)(norm + i);
+    for (uint first = tid * 4; first < cols; first += AT_ONCE * threads * 4) {
+        float4 v[AT_ONCE], w[AT_ONCE];
+        UNROLL for (uint u = 0; u < AT_ONCE; u++) {
+            const uint i = first + u * threads * 4;
+            v[u] = i < cols ? *(device const float4*)(own + i) : float4(0.0f);
+            w[u] = normed && i < cols ? *(device const float4*)(norm + i) : float4(1.0f);
         }
-        const float4 size = fabs(v);
-        top = max(max(max(size.x, size.y), max(size.z, size.w)), top);
+        UNROLL for (uint u = 0; u < AT_ONCE; u++) {
+            const float4 small = v[u] * SMALL, size = fabs(v[u] * w[u]);
+            if (normed) square += across(small * small);
+            top = max(max(max(size.x, size.y), max(size.z, size.w)), top);
+        }
     }
     float scale = 1.0f;
     if (normed) {

@@ -197,12 +197,21 @@ uint2 cut_row(S row, uint n, W weights, Enough enough, uint2 border, Bins bins, 
 // The largest number of a row with the lowest index that has it.
 template <typename T>
 uint2 first_of_row(device const T* x, uint n, Bests bests, Lanes at) {
+    // One threadgroup has a row, so several loads are under way at a time.
+    constexpr uint AT_ONCE = 4;
     uint2 best = uint2(0u, 0xffffffffu);
-    for (uint i = at.tid * 4; i < n; i += at.threads * 4) {
-        const float4 v = load_ragged(x, i, n);
-        for (uint j = 0; j < 4; j++) {
-            const uint key = key_of(v[j]);
-            if (i + j < n && key > best.x) best = uint2(key, i + j);
+    for (uint first = at.tid * 4; first < n; first += AT_ONCE * at.threads * 4) {
+        float4 v[AT_ONCE];
+        UNROLL for (uint u = 0; u < AT_ONCE; u++) {
+            const uint i = first + u * at.threads * 4;
+            v[u] = i < n ? load_ragged(x, i, n) : float4(0.0f);
+        }
+        UNROLL for (uint u = 0; u < AT_ONCE; u++) {
+            const uint i = first + u * at.threads * 4;
+            UNROLL for (uint j = 0; j < 4; j++) {
+                const uint key = key_of(v[u][j]);
+                if (i + j < n && key > best.x) best = uint2(key, i + j);
+            }
         }
     }
     return best_of_row(best, bests, at);
