@@ -24,6 +24,9 @@ inline void simd_sum_each(thread float* x) {
     }
 }
 
+// Loads of keys and values that are under way at a time: a simdgroup has few of them.
+constant constexpr uint AT_ONCE = 4;
+
 // Scores of one key with the queries of `H` heads, which lie one after another in `q`.
 template <uint H, bool WIDE>
 inline void key_scores(device const uchar* key, threadgroup const float* q, thread float* scores) {
@@ -31,12 +34,16 @@ inline void key_scores(device const uchar* key, threadgroup const float* q, thre
         threadgroup const float4* q4 = (threadgroup const float4*)q;
         float4 sums[H];
         UNROLL for (uint h = 0; h < H; h++) sums[h] = float4(0.0f);
-        for (uint i = 0; i < HEAD_DIM; i += 8) {
-            float4 a, b;
-            kv_load8(key, i, a, b);
-            UNROLL for (uint h = 0; h < H; h++) {
-                const uint at = (h * HEAD_DIM + i) / 4;
-                sums[h] = fma(b, q4[at + 1], fma(a, q4[at], sums[h]));
+        ROLLED for (uint first = 0; first < HEAD_DIM; first += 8 * AT_ONCE) {
+            float4 a[AT_ONCE], b[AT_ONCE];
+            UNROLL for (uint u = 0; u < AT_ONCE; u++)
+                if (first + 8 * u < HEAD_DIM) kv_load8(key, first + 8 * u, a[u], b[u]);
+            UNROLL for (uint u = 0; u < AT_ONCE; u++) {
+                if (first + 8 * u >= HEAD_DIM) continue;
+                UNROLL for (uint h = 0; h < H; h++) {
+                    const uint at = (h * HEAD_DIM + first) / 4 + 2 * u;
+                    sums[h] = fma(b[u], q4[at + 1], fma(a[u], q4[at], sums[h]));
+                }
             }
         }
         UNROLL for (uint h = 0; h < H; h++) scores[h] = (sums[h].x + sums[h].y) + (sums[h].z + sums[h].w);
@@ -69,19 +76,26 @@ inline void add_values(
 ) {
     if (lanes.group >= lanes.groups) return;
     const uint bytes = kv_row_bytes();
-    for (uint k = range.x + lanes.group; k < range.y; k += lanes.groups) {
-        device const uchar* value = values + k * bytes;
-        if (WIDE) {
-            if (lanes.first < HEAD_DIM) {
-                const float4 v = kv_load4(value, lanes.first);
-                UNROLL for (uint h = 0; h < H; h++) sums[2 * h] = fma(float4(weights[h * SIMD + k]), v, sums[2 * h]);
+    if (WIDE) {
+        ROLLED for (uint first = range.x + lanes.group; first < range.y; first += AT_ONCE * lanes.groups) {
+            UNROLL for (uint part = 0; part < 2; part++) {
+                const uint dim = lanes.first + 128 * part;
+                if (dim >= HEAD_DIM) continue;
+                float4 v[AT_ONCE];
+                UNROLL for (uint u = 0; u < AT_ONCE; u++) {
+                    const uint k = first + u * lanes.groups;
+                    v[u] = k < range.y ? kv_load4(values + k * bytes, dim) : float4(0.0f);
+                }
+                UNROLL for (uint u = 0; u < AT_ONCE; u++) {
+                    const uint k = min(first + u * lanes.groups, SIMD - 1);
+                    UNROLL for (uint h = 0; h < H; h++)
+                        sums[2 * h + part] = fma(float4(weights[h * SIMD + k]), v[u], sums[2 * h + part]);
+                }
             }
-            if (lanes.first + 128 < HEAD_DIM) {
-                const float4 v = kv_load4(value, lanes.first + 128);
-                UNROLL for (uint h = 0; h < H; h++)
-                    sums[2 * h + 1] = fma(float4(weights[h * SIMD + k]), v, sums[2 * h + 1]);
-            }
-        } else {
+        }
+    } else {
+        for (uint k = range.x + lanes.group; k < range.y; k += lanes.groups) {
+            device const uchar* value = values + k * bytes;
             UNROLL for (uint j = 0; j < 8; j++) {
                 if (32 * j + lanes.first >= HEAD_DIM) continue;
                 const float v = kv_load1(value, 32 * j + lanes.first);
