@@ -244,7 +244,7 @@ kernel void attention_merge(
     uint2 at [[threadgroup_position_in_grid]], uint2 place [[thread_position_in_threadgroup]],
     uint2 size [[threads_per_threadgroup]], uint lane [[thread_index_in_simdgroup]]
 ) {
-    constexpr uint TOGETHER = 8;
+    constexpr uint TOGETHER = 16;
     const ulong row = ulong(at.y) * p.heads + at.x;
     sums += row * p.splits * HEAD_DIM;
     stats += row * p.splits;

@@ -4,7 +4,8 @@ use metallic_core::{Attention, BLOCK_TOKENS, DType};
 
 use super::rope::{KV, KV_ALIGN, kv_type};
 use super::{
-    COMMON, Constants, Launch, Moved, Slot, Stage, Stages, attention_tiles, attention_units, family, work,
+    COMMON, Constants, Launch, Moved, Slot, Stage, Stages, attention_heads, attention_tiles, attention_units,
+    family, work,
 };
 use crate::error::GpuError;
 use crate::gpu::Limits;
@@ -93,6 +94,13 @@ impl AttentionSpec {
         (window, self.attention.scale, self.attention.softcap.unwrap_or(1.0))
     }
 
+    fn params(&self, part: u32, split: Split, round: u32) -> AttentionParams {
+        let (window, scale, softcap) = self.numbers();
+        let (heads, kv_heads) = (self.attention.heads as u32, self.attention.kv_heads as u32);
+        let Split { span, splits, .. } = split;
+        AttentionParams { heads, kv_heads, window, scale, softcap, part, span, splits, round }
+    }
+
     /// Most tokens a token of the step looks at.
     pub(crate) fn reach(&self) -> usize {
         self.shape.visible.min(self.attention.window.unwrap_or(usize::MAX))
@@ -145,12 +153,12 @@ fn parts(per_kv: u32, apart: bool, rooms: &[u32]) -> (u32, u32, u32) {
 
 /// How the cache blocks of a row are shared out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Split {
-    simdgroups: u32,
+pub(crate) struct Split {
+    pub(crate) simdgroups: u32,
     /// Cache blocks of a split at most.
-    span: u32,
+    pub(crate) span: u32,
     /// Splits of every row.
-    splits: u32,
+    pub(crate) splits: u32,
 }
 
 /// Shares `blocks` cache blocks out where `groups` threadgroups stand side by side anyway. A row within a threadgroup's
@@ -205,6 +213,16 @@ fn rows(spec: &AttentionSpec, limits: &Limits) -> Result<Stages, GpuError> {
     // Where a row is short, many cores read its keys once more rather than stand still.
     let apart =
         blocks <= REACH_OF_MANY.0 && many_cores(limits).is_some_and(|cores| heads * tokens <= 2 * cores);
+    if !apart && attention_heads::fits(spec, limits) {
+        let (parts, part, _) = parts(heads / kv_heads, false, &[attention_heads::ROOM]);
+        let groups = kv_heads * parts;
+        let split = attention_heads::split(blocks, groups.saturating_mul(tokens), limits);
+        let params = spec.params(part, split, 0);
+        let groups = [groups, tokens, split.splits];
+        let launch = attention_heads::launch(spec, params, groups, split, limits)?;
+        launch.check(limits)?;
+        return with_merge(spec, launch, parts, split.splits, limits);
+    }
     let (parts, part, room) = parts(heads / kv_heads, apart, rooms);
     let kernel = FAMILY.kernel(&format!("{name}_{room}"), constants);
     let groups = kv_heads * parts;
@@ -222,20 +240,31 @@ fn rows(spec: &AttentionSpec, limits: &Limits) -> Result<Stages, GpuError> {
             }
         }
     };
-    let Split { simdgroups, span, splits } = split;
-    let (window, scale, softcap) = spec.numbers();
-    let params = AttentionParams { heads, kv_heads, window, scale, softcap, part, span, splits, round };
-    let (groups, threads) = ([groups, tokens, splits], [simdgroups * 32, 1, 1]);
+    let (groups, threads) = ([groups, tokens, split.splits], [split.simdgroups * 32, 1, 1]);
     let launch = Launch {
         threadgroup_bytes: floats * 4,
         work: spec.half_work(a.head_dim).saturating_mul(2),
-        ..kernel.launch(params.params(), groups, threads)
+        ..kernel.launch(spec.params(part, split, round).params(), groups, threads)
     };
+    with_merge(spec, launch, parts, split.splits, limits)
+}
+
+/// Attention by a launch that reads each key so many times, and what brings the splits of rows together where there are some.
+#[allow(clippy::large_types_passed_by_value)] // It is moved through.
+fn with_merge(
+    spec: &AttentionSpec,
+    launch: Launch,
+    readers: u32,
+    splits: u32,
+    limits: &Limits,
+) -> Result<Stages, GpuError> {
+    let a = &spec.attention;
+    let (heads, tokens, head_dim) = (a.heads as u32, spec.shape.tokens as u32, a.head_dim as u32);
     let whole = splits == 1;
     let (sinks, out, stats) =
         if whole { (spec.sinks(), Slot::Output, Slot::Unused) } else { (Slot::Unused, SUMS, STATS) };
     let slots = [Slot::Input(0), Slot::Keys, Slot::Values, Slot::ROWS, Slot::BLOCKS, sinks, out, stats];
-    let seen = spec.seen(a.head_dim, parts as usize, false);
+    let seen = spec.seen(a.head_dim, readers as usize, false);
     let stage = Stage::new(launch, slots).moving(1, seen).moving(2, seen);
     if whole {
         return Ok(stage.into());
@@ -243,7 +272,8 @@ fn rows(spec: &AttentionSpec, limits: &Limits) -> Result<Stages, GpuError> {
     let partial = tokens as usize * a.heads * splits as usize;
     let params = MergeParams { heads, splits }.params();
     let threads = [head_dim.next_multiple_of(32).min(limits.max_threads), 1, 1];
-    let merge = FAMILY.kernel("attention_merge", constants).launch(params, [heads, tokens, 1], threads);
+    let kernel = FAMILY.kernel("attention_merge", spec.fused_constants()?);
+    let merge = kernel.launch(params, [heads, tokens, 1], threads);
     let merged = [SUMS, STATS, spec.sinks(), Slot::Output];
     Ok(Stages {
         stages: vec![stage, Stage::new(merge, merged)],

@@ -342,6 +342,31 @@ fn many_cores_share_short_rows_by_heads_and_long_ones_by_blocks() {
     assert_eq!(split(256, 400, &limits).splits, 1);
 }
 
+#[test]
+fn few_tokens_on_matrix_units_are_as_exact_as_without() {
+    let limits = Limits { matrix_units: Some(UNITS), busy_simdgroups: 132 * 32, ..LIMITS };
+    let check = |scene: Scene, stages: usize| {
+        let made = plan(&scene.spec(), &limits).unwrap();
+        assert_eq!(made.stages[0].launch.kernel.function, "attention_heads", "{scene:?}");
+        assert_eq!(made.stages.len(), stages, "{scene:?}");
+        scene.check(&made, 2e-6);
+    };
+    for (heads, kv_heads, head_dim) in [(7, 1, 128), (4, 2, 64), (12, 1, 32), (2, 1, 96)] {
+        let attention = Attention { heads, kv_heads, head_dim, value_dim: head_dim, scale: 0.2, ..GROUPED };
+        check(Scene::new(attention, DType::F16, &[(300, 1)]), 2);
+        check(Scene::new(Attention { window: Some(280), ..attention }, DType::F16, &[(610, 1), (33, 2)]), 2);
+    }
+    // So many tokens that all of a row is one threadgroup's.
+    let attention = Attention { heads: 7, kv_heads: 1, head_dim: 32, value_dim: 32, scale: 0.2, ..GROUPED };
+    let crowd = [(40, 1); 70];
+    for (softcap, sinks) in [(Some(0.7), None), (None, Some((0..7).map(|h| h as f32 - 2.0).collect()))] {
+        let scene = Scene::new(Attention { softcap, ..attention }, DType::F16, &crowd);
+        check(Scene { sinks, ..scene }, 1);
+    }
+    assert_eq!(attention_heads::split(256, 4, &limits), Split { simdgroups: 8, span: 8, splits: 32 });
+    assert_eq!(attention_heads::split(3, 1, &limits), Split { simdgroups: 3, span: 3, splits: 1 });
+}
+
 /// Queries and weights are halfs there.
 const OF_HALFS: f32 = 2e-3;
 

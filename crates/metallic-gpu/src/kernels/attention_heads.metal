@@ -1,0 +1,168 @@
+// Attention of few query tokens on matrix units, over a cache of halfs. A threadgroup serves one token and up to eight query heads
+// of one key/value head, which are rows of a product; its simdgroups take cache blocks in turn. A number is two halfs, which
+// are two rows: nothing is rounded that the cache has not rounded, and keys and values are read once, by whom they are for.
+//
+// Keys and values go from the cache straight to the lanes. Which key a column of scores belongs to, and which dimension one of the
+// sums, is for us to say: a lane takes 16 bytes of a key or of a value at a time.
+
+constant constexpr uint MOST_DIMS = 128;
+constant constexpr uint ROOM = 8;
+
+METAL_FUNC uint two_halfs(float2 x) {
+    return as_type<uint>(half2(x));
+}
+
+// Two numbers as halfs, and what is left of them.
+METAL_FUNC uint2 most_and_rest(float2 x) {
+    const half2 most = half2(x);
+    return uint2(as_type<uint>(most), two_halfs(x - float2(most)));
+}
+
+[[kernel, max_total_threads_per_threadgroup(256)]] void attention_heads(
+    constant AttentionParams& p [[buffer(0)]], device const float* q [[buffer(1)]],
+    device const uchar* keys [[buffer(2)]], device const uchar* values [[buffer(3)]],
+    device const uint2* rows [[buffer(4)]], device const uint* blocks [[buffer(5)]],
+    device const float* sinks [[buffer(6)]], device float* out [[buffer(7)]], device float2* stats [[buffer(8)]],
+    threadgroup float* shared [[threadgroup(0)]], uint3 at [[threadgroup_position_in_grid]],
+    uint tid [[thread_index_in_threadgroup]], uint simd [[simdgroup_index_in_threadgroup]],
+    uint simds [[simdgroups_per_threadgroup]], uint lane [[thread_index_in_simdgroup]]
+) {
+    // at.x: a key/value head and a part of its query heads; at.y: token; at.z: split.
+    const uint per_kv = p.heads / p.kv_heads, parts = (per_kv + p.part - 1) / p.part;
+    const uint kv_head = at.x / parts, part = at.x % parts;
+    const uint head = kv_head * per_kv + part * p.part, count = min(p.part, per_kv - part * p.part);
+    const uint g = lane / 4, t = lane % 4;
+    const uint2 row = rows[at.y];
+    const uint end = row.y, begin = window_begin(end, p.window);
+    const uint first = begin / BLOCK_TOKENS + at.z * p.span;
+    const uint last = min((end + BLOCK_TOKENS - 1) / BLOCK_TOKENS, first + p.span);
+
+    // The queries of head g, scaled by a power of two so that the greatest is below 512; of one that is not there, the last one's.
+    uint4 queries[MOST_DIMS / 16];
+    float scale;
+    {
+        device const float* own = q + (ulong(at.y) * p.heads + head + min(g, count - 1)) * HEAD_DIM + t * 8;
+        float4 v[MOST_DIMS / 16];
+        float top = 0.0f;
+        UNROLL for (uint i = 0; i < MOST_DIMS / 16; i++) {
+            v[i] = i * 16 < HEAD_DIM ? *(device const float4*)(own + i / 2 * 32 + i % 2 * 4) : float4(0.0f);
+            const float4 size = fabs(v[i]);
+            top = max(top, max(max(size.x, size.y), max(size.z, size.w)));
+        }
+        top = max(top, simd_shuffle_xor(top, 1));
+        top = max(top, simd_shuffle_xor(top, 2));
+        const uint exponent = clamp(as_type<uint>(top) >> 23, 9u, 253u);
+        const float factor = as_type<float>((262 - exponent) << 23);
+        scale = as_type<float>((exponent - 8) << 23) * p.scale;
+        UNROLL for (uint i = 0; i < MOST_DIMS / 16; i++)
+            queries[i] = uint4(most_and_rest(v[i].xy * factor), most_and_rest(v[i].zw * factor));
+    }
+
+    float4 sums[MOST_DIMS / 8];
+    UNROLL for (uint n = 0; n < MOST_DIMS / 8; n++) sums[n] = float4(0.0f);
+    float top = LOWEST, total = 0.0f;
+    ROLLED for (uint b = first + simd; b < last; b += simds) {
+        const uint base = b * BLOCK_TOKENS;
+        const ulong start = kv_block_start(blocks[row.x + b], kv_head, p.kv_heads);
+        // What nobody wrote is no number.
+        const uint seen = min(BLOCK_TOKENS, end - base);
+        // Product j has in column n the key 16 (j / 2) + 4 (n / 2) + 2 (j % 2) + n % 2.
+        uint4 near[4][MOST_DIMS / 32];
+        UNROLL for (uint j = 0; j < 4; j++) {
+            const uint key = 16 * (j / 2) + 4 * (g / 2) + 2 * (j % 2) + g % 2;
+            device const uchar* from = keys + start + key * kv_row_bytes() + t * 16;
+            UNROLL for (uint c = 0; c < MOST_DIMS / 32; c++)
+                near[j][c] = c * 32 < HEAD_DIM && key < seen ? *(device const uint4*)(from + c * 64) : uint4(0);
+        }
+        float2 scores[4];
+        float high = top;
+        UNROLL for (uint j = 0; j < 4; j++) {
+            float4 both = float4(0.0f);
+            UNROLL for (uint c = 0; c < MOST_DIMS / 32; c++) {
+                if (c * 32 >= HEAD_DIM) continue;
+                both = unit_product<half>(queries[2 * c], near[j][c].xy, both, lane);
+                both = unit_product<half>(queries[2 * c + 1], near[j][c].zw, both, lane);
+            }
+            UNROLL for (uint i = 0; i < 2; i++) {
+                const uint index = base + 16 * (j / 2) + 4 * t + 2 * (j % 2) + i;
+                const bool live = index >= begin && index < end;
+                scores[j][i] = live ? capped((both[i] + both[2 + i]) * scale, p.softcap) : LOWEST;
+                high = max(high, scores[j][i]);
+            }
+        }
+        high = max(high, simd_shuffle_xor(high, 1));
+        high = max(high, simd_shuffle_xor(high, 2));
+        const float fade = precise::exp(top - high);
+        top = high;
+        total *= fade;
+        UNROLL for (uint n = 0; n < MOST_DIMS / 8; n++) sums[n] *= fade;
+        uint2 weights[4];
+        UNROLL for (uint j = 0; j < 4; j++) {
+            float2 w;
+            // Where a row has seen nothing yet, nothing it does not see counts either.
+            UNROLL for (uint i = 0; i < 2; i++) w[i] = scores[j][i] > LOWEST ? precise::exp(scores[j][i] - high) : 0.0f;
+            total += w.x + w.y;
+            weights[j] = most_and_rest(w);
+        }
+        // Sums n = 8 c + d have in column i the dimension 64 c + 8 i + d.
+        UNROLL for (uint c = 0; c < MOST_DIMS / 64; c++) {
+            if (c * 64 >= HEAD_DIM) continue;
+            uint4 own[2][4];
+            UNROLL for (uint i = 0; i < 2; i++) {
+                UNROLL for (uint k = 0; k < 4; k++) {
+                    const uint key = 16 * i + 4 * t + k, dim = c * 64 + g * 8;
+                    device const uchar* from = values + start + key * kv_row_bytes() + dim * 2;
+                    own[i][k] = dim < HEAD_DIM && key < seen ? *(device const uint4*)from : uint4(0);
+                }
+            }
+            UNROLL for (uint i = 0; i < 2; i++) {
+                const uint4 a = uint4(weights[2 * i], weights[2 * i + 1]);
+                UNROLL for (uint d = 0; d < 8; d++) {
+                    uint2 pairs;
+                    UNROLL for (uint k = 0; k < 2; k++) {
+                        const uint x = own[i][2 * k][d / 2], y = own[i][2 * k + 1][d / 2];
+                        pairs[k] = d % 2 == 0 ? (x & 0xffffu) | y << 16 : x >> 16 | (y & 0xffff0000u);
+                    }
+                    sums[8 * c + d] = unit_product<half>(a, pairs, sums[8 * c + d], lane);
+                }
+            }
+        }
+    }
+    total += simd_shuffle_xor(total, 1);
+    total += simd_shuffle_xor(total, 2);
+
+    // The simdgroups' greatest scores and sums, then what each has of the values.
+    threadgroup float* tops = shared;
+    threadgroup float* totals = tops + simds * ROOM;
+    threadgroup float* parts_of_sums = totals + simds * ROOM;
+    if (t == 0) {
+        tops[simd * ROOM + g] = top;
+        totals[simd * ROOM + g] = total;
+    }
+    threadgroup_barrier(mem_flags::mem_threadgroup);
+    const bool whole = p.splits == 1;
+    float high = LOWEST, sum = 0.0f;
+    for (uint s = 0; s < simds; s++) high = max(high, tops[s * ROOM + g]);
+    if (whole && SINKS) {
+        high = max(high, sinks[head + min(g, count - 1)]);
+        sum = precise::exp(sinks[head + min(g, count - 1)] - high);
+    }
+    for (uint s = 0; s < simds; s++) sum += totals[s * ROOM + g] * precise::exp(tops[s * ROOM + g] - high);
+    const float share = precise::exp(top - high) * (whole ? inverse_or_zero(sum) : 1.0f);
+    threadgroup float* mine = parts_of_sums + (simd * ROOM + g) * HEAD_DIM;
+    UNROLL for (uint n = 0; n < MOST_DIMS / 8; n++) {
+        const uint dim = n / 8 * 64 + t * 16 + n % 8;
+        if (dim < HEAD_DIM) mine[dim] = (sums[n].x + sums[n].z) * share;
+        if (dim + 8 < HEAD_DIM) mine[dim + 8] = (sums[n].y + sums[n].w) * share;
+    }
+    if (!whole && simd == 0 && t == 0 && g < count)
+        stats[(ulong(at.y) * p.heads + head + g) * p.splits + at.z] = float2(high, sum);
+    threadgroup_barrier(mem_flags::mem_threadgroup);
+    for (uint i = tid; i < count * HEAD_DIM; i += simds * SIMD) {
+        const uint h = i / HEAD_DIM;
+        float y = 0.0f;
+        for (uint s = 0; s < simds; s++) y += parts_of_sums[s * ROOM * HEAD_DIM + i];
+        const ulong to = ulong(at.y) * p.heads + head + h;
+        out[(whole ? to : to * p.splits + at.z) * HEAD_DIM + i % HEAD_DIM] = y;
+    }
+}
