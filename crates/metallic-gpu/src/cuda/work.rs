@@ -1,6 +1,6 @@
 //! Commands with what they name, on their way to a stream.
 
-use super::api::{Address, Grid, Stream};
+use super::api::{Address, Event, Grid, Stream};
 use super::{Kept, Ready};
 use crate::command::Dispatch;
 use crate::driver::check;
@@ -29,9 +29,18 @@ pub(super) enum Work<'c> {
 }
 
 /// Hands all commands to the stream. A kernel that follows another one may begin early.
-pub(super) fn hand_over(stream: &Stream, kept: &Kept, work: &mut [Work<'_>]) -> Result<(), GpuError> {
+///
+/// In a recording, `marks` are the moments before each command and after the last; nothing begins early there.
+pub(super) fn hand_over(
+    stream: &Stream,
+    kept: &Kept,
+    work: &mut [Work<'_>],
+    marks: &[Event],
+) -> Result<(), GpuError> {
     let mut follows = false;
+    let mut marks = marks.iter();
     for work in work {
+        let marked = marks.next().map(|mark| mark.mark(stream)).transpose()?.is_some();
         let after_kernel = std::mem::replace(&mut follows, matches!(work, Work::Launch { .. }));
         match work {
             Work::Launch { dispatch, kernel, addresses } => {
@@ -40,7 +49,7 @@ pub(super) fn hand_over(stream: &Stream, kept: &Kept, work: &mut [Work<'_>]) -> 
                 let grid = Grid { groups: launch.groups, threads: launch.threads, shared };
                 let Ready { kernel, early, .. } = &*kept.pipelines[*kernel];
                 stream
-                    .launch(kernel, grid, addresses, *early && after_kernel)
+                    .launch(kernel, grid, addresses, *early && after_kernel && !marked)
                     .map_err(|error| named(error, &dispatch.name()))?;
             }
             Work::Copy { first, from, to, len } => {
@@ -52,7 +61,7 @@ pub(super) fn hand_over(stream: &Stream, kept: &Kept, work: &mut [Work<'_>]) -> 
             }
         }
     }
-    Ok(())
+    marks.next().map_or(Ok(()), |last| last.mark(stream))
 }
 
 /// The same failure, of this operation.
