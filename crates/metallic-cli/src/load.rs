@@ -7,7 +7,7 @@ use std::{
 
 use metallic::{
     Llm, LoadOptions, Model, Tokenizer,
-    core::{BLOCK_TOKENS, CompileOptions, DType, DeviceInfo, Program},
+    core::{BLOCK_TOKENS, Backend, CompileOptions, DType, DeviceInfo, Program},
     device::{Providers, Quarantined},
     model::{FAMILIES, Source},
 };
@@ -105,6 +105,7 @@ pub(crate) struct Loaded {
     pub(crate) path: String,
     pub(crate) model: Model,
     pub(crate) program: Box<dyn Program>,
+    pub(crate) backend: Box<dyn Backend>,
     pub(crate) device: DeviceInfo,
     /// Seconds from the file to the program.
     pub(crate) load_s: f64,
@@ -136,7 +137,7 @@ pub(crate) fn program(model: &ModelOptions, profile: bool, ui: Ui) -> anyhow::Re
     let load_s = start.elapsed().as_secs_f64();
     tell(&options.providers, ui);
     let (path, device) = (path.display().to_string(), backend.info().clone());
-    Ok(Loaded { path, model, program, device, load_s, kv_type })
+    Ok(Loaded { path, model, program, backend, device, load_s, kv_type })
 }
 
 /// Checks that a vocabulary of `vocab` tokens has these ids.

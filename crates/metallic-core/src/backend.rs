@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::tensor::{TensorDevice, TensorError};
-use crate::{Blocks, BytesLost, DType, Graph, RunStats, Step, StepError, TypeError};
+use crate::{Blocks, BytesLost, DType, Graph, Peaks, RunStats, Step, StepError, TypeError};
 
 /// What a device is.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -104,6 +104,11 @@ pub trait Backend: Send + Sync {
 
     /// Carries out single operations on tensors, on the same device.
     fn tensors(&self) -> Arc<dyn TensorDevice>;
+
+    /// Measures what the device reaches at best, in about half a second; `None` where a share of it would mean nothing.
+    fn peaks(&self) -> Result<Option<Peaks>, BackendError> {
+        Ok(None)
+    }
 }
 
 /// A graph made ready for a device, with what it keeps between steps.

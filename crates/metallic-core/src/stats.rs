@@ -25,8 +25,10 @@ pub struct RunStats {
     pub plan_hits: u64,
     /// Steps that had to be planned.
     pub plan_misses: u64,
-    /// Time by operation name; empty unless profiling is on.
-    pub time_by_op: Vec<(&'static str, Duration)>,
+    /// Multiplications with additions of matrix products and attention.
+    pub multiply_adds: u64,
+    /// What each kind of operation cost; empty unless profiling is on.
+    pub ops: Vec<OpCost>,
     /// Wall time, from when the step was handed over until its results were there.
     pub time: Duration,
     /// Time the caller's thread was busy with the step: handing it over and taking its results, waiting apart.
@@ -43,19 +45,94 @@ impl RunStats {
         macro_rules! sum {
             ($($field:ident)*) => { $(self.$field += other.$field;)* };
         }
-        sum!(dispatches submissions allocations bytes_read bytes_written);
+        sum!(dispatches submissions allocations bytes_read bytes_written multiply_adds);
         sum!(cache_hits cache_misses plan_hits plan_misses time host_time overlap device_time);
         self.arena_bytes = self.arena_bytes.max(other.arena_bytes);
-        for (op, time) in &other.time_by_op {
-            self.add_time(op, *time);
+        for cost in &other.ops {
+            self.add_op(cost);
         }
     }
 
-    /// Adds time of an operation.
-    pub fn add_time(&mut self, op: &'static str, time: Duration) {
-        match self.time_by_op.iter_mut().find(|(name, _)| *name == op) {
-            Some((_, sum)) => *sum += time,
-            None => self.time_by_op.push((op, time)),
+    /// Adds what an operation cost to what those of its kind did.
+    pub fn add_op(&mut self, cost: &OpCost) {
+        let kind =
+            |known: &OpCost| (known.op, known.kernel) == (cost.op, cost.kernel) && known.part == cost.part;
+        match self.ops.iter_mut().find(|known| kind(known)) {
+            Some(sum) => {
+                sum.times += cost.times;
+                sum.time += cost.time;
+                sum.bytes += cost.bytes;
+                sum.multiply_adds += cost.multiply_adds;
+            }
+            None => self.ops.push(cost.clone()),
         }
+    }
+
+    /// Time by operation name, of all its kernels and weights.
+    pub fn time_by_op(&self) -> Vec<(&'static str, Duration)> {
+        let mut times: Vec<(&'static str, Duration)> = Vec::new();
+        for cost in &self.ops {
+            match times.iter_mut().find(|(op, _)| *op == cost.op) {
+                Some((_, sum)) => *sum += cost.time,
+                None => times.push((cost.op, cost.time)),
+            }
+        }
+        times
+    }
+}
+
+/// What operations of one kind cost together: those of all layers that one kernel carries out.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct OpCost {
+    /// The operation's name.
+    pub op: &'static str,
+    /// Which weights it takes, by [`Graph::part`](crate::Graph::part); empty where it takes none.
+    pub part: String,
+    /// The kernel; empty where the device has no names for them.
+    pub kernel: &'static str,
+    /// How often it was carried out.
+    pub times: u64,
+    /// Time all of them took.
+    pub time: Duration,
+    /// Bytes read and written.
+    pub bytes: u64,
+    /// Multiplications with additions.
+    pub multiply_adds: u64,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn cost(op: &'static str, part: &str, kernel: &'static str, ms: u64) -> OpCost {
+        let (part, time) = (part.to_owned(), Duration::from_millis(ms));
+        OpCost { op, part, kernel, times: 1, time, bytes: 10, multiply_adds: 100 }
+    }
+
+    #[test]
+    fn costs_are_added_to_those_of_their_kind_alone() {
+        let mut first = RunStats::default();
+        for cost in [cost("project", "ffn_down", "f", 1), cost("project", "ffn_down", "f", 2)] {
+            first.add_op(&cost);
+        }
+        let mut sum = RunStats::default();
+        for others in [
+            cost("project", "output", "f", 4),
+            cost("project", "ffn_down", "g", 8),
+            cost("embed", "", "e", 16),
+        ] {
+            sum.add_op(&others);
+        }
+        sum.add(&first);
+        sum.add(&first);
+        let found: Vec<_> =
+            sum.ops.iter().map(|cost| (&*cost.part, cost.kernel, cost.times, cost.bytes)).collect();
+        assert_eq!(
+            found,
+            [("output", "f", 1, 10), ("ffn_down", "g", 1, 10), ("", "e", 1, 10), ("ffn_down", "f", 4, 40)]
+        );
+        assert_eq!((sum.ops[3].multiply_adds, sum.ops[3].time), (400, Duration::from_millis(6)));
+        let ms = Duration::from_millis;
+        assert_eq!(sum.time_by_op(), [("project", ms(18)), ("embed", ms(16))]);
     }
 }

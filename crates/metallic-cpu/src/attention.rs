@@ -5,7 +5,7 @@
 
 use std::ops::Range;
 
-use metallic_core::{Attention, BLOCK_TOKENS, Step};
+use metallic_core::{Attention, BLOCK_TOKENS, SequenceSpan, Step};
 
 use crate::Processor;
 use crate::kept::Kept;
@@ -105,6 +105,15 @@ pub(crate) fn attend(a: &Attention, inputs: &Inputs<'_>, scratch: &mut Scratch, 
     let seen = |past: usize| past.min(a.window.unwrap_or(usize::MAX));
     let tokens: usize = inputs.step.sequences.iter().map(|span| seen(span.kv_len())).sum();
     inputs.kept.token_bytes(a.state) * tokens as u64
+}
+
+/// Tokens that the step's tokens look at, each its own.
+pub(crate) fn looks(a: &Attention, step: &Step<'_>) -> u64 {
+    let window = a.window.unwrap_or(usize::MAX);
+    let of_span = |span: &SequenceSpan<'_>| -> usize {
+        (1..=span.tokens.len()).map(|token| (span.past + token).min(window)).sum()
+    };
+    step.sequences.iter().map(of_span).sum::<usize>() as u64
 }
 
 /// Elements of the results at the end of a task's memory: by query top, total and sums.
@@ -267,6 +276,16 @@ mod tests {
             out.extend_from_slice(&results[out_row..]);
         }
         out
+    }
+
+    #[test]
+    fn tokens_look_back_as_far_as_their_window() {
+        let span =
+            |tokens: Range<usize>, past| SequenceSpan { tokens, past, blocks: &[], near: &[], slot: 0 };
+        let sequences = [span(0..3, 4), span(3..4, 0)];
+        let step = Step { sequences: &sequences, ..Step::default() };
+        assert_eq!(looks(&ATTENTION, &step), 5 + 6 + 7 + 1);
+        assert_eq!(looks(&Attention { window: Some(6), ..ATTENTION }, &step), 5 + 6 + 6 + 1);
     }
 
     #[test]

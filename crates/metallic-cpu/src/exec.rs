@@ -248,6 +248,8 @@ pub(crate) struct Work {
     pub(crate) read: u64,
     /// and of what is kept that were written.
     pub(crate) written: u64,
+    /// Multiplications with additions so far.
+    pub(crate) multiplied: u64,
     /// Halves as numbers: of each input, and of the result before it is rounded.
     decoded: [Vec<f32>; MAX_INPUTS],
     rounded: Vec<f32>,
@@ -269,6 +271,7 @@ impl Work {
             isa,
             read: 0,
             written: 0,
+            multiplied: 0,
             decoded: Default::default(),
             rounded: Vec::new(),
             activated: Activated::default(),
@@ -290,9 +293,14 @@ impl Work {
             .sum()
     }
 
+    /// Bytes read and written since the step began.
+    pub(crate) fn bytes_moved(&self) -> u64 {
+        self.read + self.written
+    }
+
     /// Begins a step: counts from nothing, and angles are those of other positions.
     pub(crate) fn begin(&mut self) {
-        (self.read, self.written, self.angles_of) = (0, 0, None);
+        (self.read, self.written, self.multiplied, self.angles_of) = (0, 0, 0, None);
     }
 
     /// Carries out one operation.
@@ -391,6 +399,8 @@ impl Work {
             Op::Attention(a) => {
                 let Now { step, kept } = now()?;
                 let inputs = Inputs { p, kept, step, q: x(0), sinks: x(2) };
+                let looks = attention::looks(&a, step);
+                self.multiplied += looks * (a.heads * (a.head_dim + a.value_dim)) as u64;
                 self.read += attention::attend(&a, &inputs, &mut self.attention, out.floats());
             }
             Op::Sdpa(spec) => sdpa::attend(p, &spec, args, out.floats()),

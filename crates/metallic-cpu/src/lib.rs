@@ -8,6 +8,7 @@ mod exec;
 mod kept;
 mod linear;
 mod ops;
+mod peaks;
 mod program;
 mod sdpa;
 #[cfg(not(feature = "bench"))]
@@ -28,7 +29,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 use metallic_core::tensor::TensorDevice;
-use metallic_core::{Backend, BackendError, CompileOptions, DeviceInfo, Graph, Program, rewrite};
+use metallic_core::{Backend, BackendError, CompileOptions, DeviceInfo, Graph, Peaks, Program, rewrite};
 
 use simd::{Isa, Team};
 
@@ -113,5 +114,9 @@ impl Backend for Cpu {
 
     fn tensors(&self) -> Arc<dyn TensorDevice> {
         Arc::new(tensor::CpuTensors { team: Arc::clone(&self.team), isa: self.isa })
+    }
+
+    fn peaks(&self) -> Result<Option<Peaks>, BackendError> {
+        peaks::measure(Processor { isa: self.isa, team: &self.team }).map(Some)
     }
 }

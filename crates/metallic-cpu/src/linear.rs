@@ -94,6 +94,7 @@ impl Work {
             let side = self.activated.rows(p, x, None, &[w])?;
             matmul(p.isa, p.team, &mut [plain(w, side.matching(w), SharedOut::new(out, w.rows()))]);
             self.read += w.bytes() as u64;
+            self.multiplied += (x.len() * w.rows()) as u64;
         }
         Ok(())
     }
@@ -117,6 +118,7 @@ impl Work {
             matrices[i] = args.matrix(at.weights + i)?;
             widths[i] = matrices[i].rows();
             self.read += matrices[i].bytes() as u64;
+            self.multiplied += (args.floats(0).len() * widths[i]) as u64;
         }
         let norm = spec.norm.map(|eps| Norm { w: args.floats(1), eps, part: args.cols(0) });
         let side = self.activated.rows(p, args.floats(0), norm, &matrices[..parts])?;
@@ -196,6 +198,7 @@ impl Work {
         let norm = norm.map(|eps| Norm { w: args.floats(1), eps, part: args.cols(0) });
         let side = self.activated.rows(p, args.floats(0), norm, &[gate, up])?;
         self.read += (gate.bytes() + up.bytes()) as u64;
+        self.multiplied += (args.floats(0).len() * (gate.rows() + up.rows())) as u64;
         let cols = gate.rows();
         if let (Some(act), true) = (ops::gate_of(act), gate.is_quantized() == up.is_quantized()) {
             let weights = simd::Factors::Gated { gate, up, act };
@@ -237,6 +240,7 @@ impl Work {
         for (row, to) in order.iter().zip(gathered.chunks_exact_mut(k)) {
             to.copy_from_slice(&args.floats(0)[*row as usize / shared * k..][..k]);
         }
+        self.multiplied += (order.len() * n * k) as u64;
         let results = &mut self.qkv;
         grow(results, order.len() * n)?;
         let side = self.activated.rows(p, &gathered[..order.len() * k], None, &[any])?;

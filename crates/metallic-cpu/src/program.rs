@@ -4,8 +4,8 @@ use std::ops::Range;
 use std::time::Instant;
 
 use metallic_core::{
-    BackendError, Blocks, DType, Graph, Needed, NodeId, Op, Program, ProgramMemory, RunStats, Schedule,
-    Sizes, StateLayout, Step, StepLimits, Wanted,
+    BackendError, Blocks, DType, Graph, Needed, NodeId, Op, OpCost, Program, ProgramMemory, RunStats,
+    Schedule, Sizes, StateLayout, Step, StepLimits, Wanted,
 };
 
 use crate::exec::{Args, Input, Now, Out, Value, Work, decode, grow};
@@ -65,6 +65,7 @@ impl Program for CpuProgram {
         self.weights.check()?;
         stats.bytes_read += self.work.read;
         stats.bytes_written += self.work.written;
+        stats.multiply_adds += self.work.multiplied;
         stats.time = start.elapsed();
         stats.host_time = stats.time;
         self.submitted = Some(stats);
@@ -150,11 +151,19 @@ impl CpuProgram {
             if !step.computes(&op, self.needed[index]) {
                 continue;
             }
-            let start = self.profile.then(Instant::now);
+            let start = self.profile.then(|| (Instant::now(), self.work.bytes_moved(), self.work.multiplied));
             self.run_node(NodeId(index), step)?;
             stats.dispatches += 1;
-            if let Some(start) = start {
-                stats.add_time(op.name(), start.elapsed());
+            if let Some((start, bytes, multiplied)) = start {
+                stats.add_op(&OpCost {
+                    op: op.name(),
+                    part: self.graph.part(NodeId(index)),
+                    kernel: "",
+                    times: 1,
+                    time: start.elapsed(),
+                    bytes: self.work.bytes_moved() - bytes,
+                    multiply_adds: self.work.multiplied - multiplied,
+                });
             }
         }
         (self.wanted, self.chosen) = (step.wanted, !step.choices.is_empty());

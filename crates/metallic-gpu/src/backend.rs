@@ -4,9 +4,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use metallic_core::tensor::TensorDevice;
-use metallic_core::{Backend, BackendError, CompileOptions, DeviceInfo, Graph, Program, rewrite};
+use metallic_core::{Backend, BackendError, CompileOptions, DeviceInfo, Graph, Peaks, Program, rewrite};
 
 use crate::gpu::Gpu;
+use crate::peaks;
 use crate::pipelines::{LIBRARIES, PIPELINES, PipelineMetrics, Pipelines};
 use crate::pool::{Pool, PoolStats};
 use crate::program::GpuProgram;
@@ -27,7 +28,7 @@ pub struct GpuOptions {
     pub budget: Option<u64>,
     /// Kernels kept ready at most, unless more are in use.
     pub kernels: usize,
-    /// Measure the time of every kind of operation: each becomes a submission of its own, which costs speed.
+    /// Measure the time of every kind of operation: the device notes the time after each, which costs some speed.
     pub profile: bool,
     /// Which providers serve which operations.
     pub providers: Providers,
@@ -70,10 +71,10 @@ impl Shared {
         self.gpu.info().kind
     }
 
-    /// Steps that may be under way at once. Where times of operations are wanted they go one by one.
+    /// Steps that may be under way at once.
     pub(crate) fn depth(&self) -> usize {
         let wanted = if self.options.depth == 0 { self.gpu.limits().depth } else { self.options.depth };
-        if self.options.profile { 1 } else { wanted.clamp(1, MAX_DEPTH) }
+        wanted.clamp(1, MAX_DEPTH)
     }
 }
 
@@ -122,5 +123,14 @@ impl Backend for GpuBackend {
         let fused = if self.shared.options.fuse { rewrite::fuse(&graph)? } else { graph };
         let program = GpuProgram::new(self.shared.clone(), fused, options.kv).map_err(|e| e.on(device))?;
         Ok(Box::new(program))
+    }
+
+    fn peaks(&self) -> Result<Option<Peaks>, BackendError> {
+        let kind = self.shared.kind();
+        // One does on a processor what others do, the other does nothing.
+        if matches!(kind, "soft" | "null") {
+            return Ok(None);
+        }
+        peaks::measure(&self.shared, peaks::FULL).map(Some).map_err(|error| error.on(kind))
     }
 }

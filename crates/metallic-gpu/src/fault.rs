@@ -248,6 +248,21 @@ impl Gpu for Faulty {
     }
 
     fn submit(&self, commands: &CommandList) -> Result<Box<dyn Submission>, GpuError> {
+        self.watched(commands, |inner| inner.submit(commands))
+    }
+
+    fn submit_timed(&self, commands: &CommandList) -> Result<Box<dyn Submission>, GpuError> {
+        self.watched(commands, |inner| inner.submit_timed(commands))
+    }
+}
+
+impl Faulty {
+    /// Hands commands over as `submit` does, unless they are to fail.
+    fn watched(
+        &self,
+        commands: &CommandList,
+        submit: impl FnOnce(&dyn Gpu) -> Result<Box<dyn Submission>, GpuError>,
+    ) -> Result<Box<dyn Submission>, GpuError> {
         let labels = commands.commands().iter().filter_map(|command| Some(command.dispatch()?.label));
         lock(&self.state).labels = labels.collect();
         if self.fails(Fault::Submit) {
@@ -256,7 +271,7 @@ impl Gpu for Faulty {
         // Each is counted, whatever the others say.
         let faults = [Fault::Execute, Fault::Hang, Fault::Wait].map(|fault| self.fails(fault));
         let inner = match faults {
-            [false, false, _] => Some(self.inner.submit(commands)?),
+            [false, false, _] => Some(submit(&*self.inner)?),
             _ => None,
         };
         self.submissions.fetch_add(1, Ordering::Relaxed);
@@ -294,6 +309,10 @@ impl Submission for Watched {
             None if self.breaks => Err(GpuError::execution("submission", INJECTED)),
             None => Err(GpuError::Timeout { after: bound }),
         }
+    }
+
+    fn times(&mut self) -> Result<Vec<Duration>, GpuError> {
+        self.inner.as_mut().map_or_else(|| Ok(Vec::new()), |inner| inner.times())
     }
 }
 

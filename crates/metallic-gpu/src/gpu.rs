@@ -132,6 +132,10 @@ pub trait Gpu: Send + Sync + fmt::Debug {
 
     /// Hands commands to the device. Commands run in order where the list says they must.
     fn submit(&self, commands: &CommandList) -> Result<Box<dyn Submission>, GpuError>;
+
+    /// The same, with the time of each command: [`Submission::times`]. They run one after another, which costs some speed. An error
+    /// where the device cannot tell.
+    fn submit_timed(&self, commands: &CommandList) -> Result<Box<dyn Submission>, GpuError>;
 }
 
 /// Work on its way.
@@ -144,4 +148,9 @@ pub trait Submission: Send {
 
     /// Waits at most this long, and says how it went. The time is what the GPU took, where it is known.
     fn wait(&mut self, bound: Duration) -> Result<Option<Duration>, GpuError>;
+
+    /// The time of each command of a list that was [submitted for it](Gpu::submit_timed) and waited for; none of any other.
+    fn times(&mut self) -> Result<Vec<Duration>, GpuError> {
+        Ok(Vec::new())
+    }
 }

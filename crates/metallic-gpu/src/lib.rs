@@ -9,6 +9,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 mod backend;
 mod cache;
 mod command;
+mod counts;
 #[cfg(feature = "cuda")]
 pub mod cuda;
 #[cfg_attr(not(any(test, target_os = "macos")), allow(dead_code))]
@@ -23,6 +24,7 @@ mod null;
 #[cfg_attr(not(any(test, target_os = "macos")), allow(dead_code))]
 mod objects;
 mod params;
+mod peaks;
 mod pipelines;
 mod plan;
 mod pool;

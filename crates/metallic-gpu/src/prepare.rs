@@ -3,18 +3,19 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use metallic_core::{Dim, Graph, Needed, Node, NodeId, Op, Schedule, TensorType, WeightUse};
+use metallic_core::{Dim, Graph, Needed, Node, NodeId, Op, OpCost, Schedule, TensorType, WeightUse};
 
 use crate::backend::Shared;
 use crate::command::{Access, Binding, Command, CommandList, Dispatch, Region};
+use crate::counts::{Counts, LaunchCounts};
 use crate::error::GpuError;
 use crate::gpu::Limits;
-use crate::kernels::{MAX_ARGS, Moved, Slot, SlotUse, Stage, Stages, StepTable};
+use crate::kernels::{MAX_ARGS, Moved, Slot, Stage, Stages, StepTable};
 use crate::pipelines::{HeldKernels, ReadyPipeline};
 use crate::plan::{Site, choice, plan};
 use crate::provider::{Choice, Provider};
 use crate::states::States;
-use crate::step::{StepCounts, StepShape};
+use crate::step::StepShape;
 use crate::weights::DeviceWeights;
 
 /// Places in the arena and in the inputs begin at this many bytes.
@@ -112,45 +113,12 @@ impl Ready {
     }
 }
 
-/// What the steps of one shape cost, apart from what each of them looks at.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct Counts {
-    pub(crate) dispatches: u64,
-    read: u64,
-    pub(crate) written: u64,
-    /// Reads that the step alone knows, each kind once with its sum.
-    seen: Vec<Moved>,
-}
-
-impl Counts {
-    fn add(&mut self, command: &Command, stage: &Stage) {
-        self.dispatches += 1;
-        let bindings = command.dispatch().into_iter().flat_map(Dispatch::bindings);
-        for ((_, binding), SlotUse { moved, .. }) in bindings.zip(stage.slots()) {
-            if let Moved::Seen { per_token, window, tiles } = *moved {
-                let same = |known: &&mut Moved| matches!(known, Moved::Seen { window: w, tiles: t, .. } if *w == window && *t == tiles);
-                match self.seen.iter_mut().find(same) {
-                    Some(Moved::Seen { per_token: sum, .. }) => *sum = sum.saturating_add(per_token),
-                    Some(Moved::Once | Moved::Bytes(_)) | None => self.seen.push(*moved),
-                }
-                continue;
-            }
-            let (read, written) = binding.traffic();
-            self.read += read;
-            self.written += written;
-        }
-    }
-
-    pub(crate) fn read(&self, step: &StepCounts) -> u64 {
-        self.seen.iter().filter_map(|seen| seen.bytes(step)).fold(self.read, |sum, bytes| sum + bytes as u64)
-    }
-}
-
 pub(crate) struct Prepared {
     pub(crate) shape: StepShape,
-    /// One list; one for each operation where their times are wanted.
-    pub(crate) lists: Vec<(&'static str, CommandList)>,
+    pub(crate) list: CommandList,
     pub(crate) counts: Counts,
+    /// Of each command, where their times are wanted.
+    pub(crate) launches: Vec<LaunchCounts>,
     /// Where each wanted output lies; `None` where it is not wanted.
     pub(crate) outputs: Vec<Option<Region>>,
     /// As long as they stand here the cache lets none of them go.
@@ -269,17 +237,20 @@ impl Lowered {
         let Planned { nodes, kernels, arena_bytes } = planned;
         let start = self.value_bytes(shape);
         let scratch = memory.arena.slice(start, arena_bytes - start)?;
-        let mut lists: Vec<(&'static str, CommandList)> = Vec::new();
+        let (mut list, mut launches) = (CommandList::new(), Vec::new());
         let mut counts = Counts::default();
         for (id, ready) in &nodes {
             let label = self.graph.node(*id).op.name();
-            if lists.is_empty() || self.shared.options.profile {
-                lists.push((label, CommandList::new()));
-            }
-            let Some((_, list)) = lists.last_mut() else { continue };
             let region = |slot| self.region(*id, slot, shape, memory);
             ready.encode(label, self.shared.gpu.limits(), scratch, region, |command, stage| {
                 counts.add(&command, stage);
+                if self.shared.options.profile {
+                    let (part, kernel) = (self.graph.part(*id), stage.launch.kernel.function);
+                    let kind = OpCost { op: label, part, kernel, ..OpCost::default() };
+                    let mut counts = Counts::default();
+                    counts.add(&command, stage);
+                    launches.push(LaunchCounts { kind, counts });
+                }
                 list.push(command);
             })?;
         }
@@ -288,7 +259,7 @@ impl Lowered {
             (shape.wanted.has(index) && !unchosen).then(|| self.value(*id, shape, memory)).transpose()
         };
         let outputs = self.graph.outputs().iter().enumerate().map(output).collect::<Result<_, _>>()?;
-        Ok(Prepared { shape: *shape, lists, counts, outputs, _kernels: kernels.pipelines })
+        Ok(Prepared { shape: *shape, list, counts, launches, outputs, _kernels: kernels.pipelines })
     }
 
     fn region(

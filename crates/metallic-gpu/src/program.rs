@@ -71,6 +71,7 @@ pub(crate) struct GpuProgram {
 
 struct UnderWay {
     plan: Arc<Prepared>,
+    counts: StepCounts,
     submission: Option<Box<dyn Submission>>,
     stats: RunStats,
     /// When it was handed over, and when handing over was done.
@@ -216,7 +217,7 @@ impl GpuProgram {
         self.next_lane = (self.next_lane + 1) % self.lanes.len();
         let handed = Instant::now();
         stats.host_time = handed - begun;
-        self.under_way.push_back(UnderWay { plan, submission, stats, begun, handed });
+        self.under_way.push_back(UnderWay { plan, counts, submission, stats, begun, handed });
         Ok(())
     }
 
@@ -228,7 +229,7 @@ impl GpuProgram {
             .all(|(_, id)| self.lowered.graph.node(*id).op == metallic_core::Op::Sample)
     }
 
-    /// Gives the device a plan's commands. Where times of operations are wanted, each is waited for.
+    /// Gives the device a plan's commands.
     fn hand_over(
         &self,
         plan: &Prepared,
@@ -238,20 +239,14 @@ impl GpuProgram {
         stats.dispatches = plan.counts.dispatches;
         stats.bytes_read = plan.counts.read(counts);
         stats.bytes_written = plan.counts.written;
-        let mut last = None;
-        for (label, list) in &plan.lists {
-            let start = Instant::now();
-            let mut submission = self.lowered.shared.gpu.submit(list)?;
-            stats.submissions += submission.command_buffers();
-            if self.lowered.shared.options.profile {
-                let told = submission.wait(self.lowered.shared.options.timeout)?;
-                stats.device_time += told.unwrap_or_default();
-                stats.add_time(label, told.unwrap_or_else(|| start.elapsed()));
-            } else {
-                last = Some(submission);
-            }
+        stats.multiply_adds = plan.counts.multiply_adds(counts, plan.shape.visible);
+        if plan.list.is_empty() {
+            return Ok(None);
         }
-        Ok(last)
+        let Shared { gpu, options, .. } = &*self.lowered.shared;
+        let submission = if options.profile { gpu.submit_timed(&plan.list) } else { gpu.submit(&plan.list) }?;
+        stats.submissions = submission.command_buffers();
+        Ok(Some(submission))
     }
 
     fn finish_step(&mut self) -> Result<RunStats, GpuError> {
@@ -276,6 +271,10 @@ impl GpuProgram {
         stats.overlap = step.handed.elapsed();
         if let Some(submission) = &mut step.submission {
             stats.device_time += submission.wait(self.lowered.shared.options.timeout)?.unwrap_or_default();
+            let times = if step.plan.launches.is_empty() { Vec::new() } else { submission.times()? };
+            for (launch, time) in step.plan.launches.iter().zip(times) {
+                stats.add_op(&launch.cost(&step.counts, step.plan.shape.visible, time));
+            }
         }
         let waited = Instant::now();
         self.lowered.weights.check()?;

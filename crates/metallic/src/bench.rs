@@ -50,8 +50,12 @@ impl Test {
 pub struct Measurement {
     /// Tokens per second, one for each repetition.
     pub samples: Vec<f64>,
-    /// What the repetitions cost the device; `time_by_op` is filled where the backend profiles.
+    /// What the repetitions cost the device; `ops` is filled where the backend profiles.
     pub stats: RunStats,
+    /// Seconds of all repetitions.
+    pub seconds: f64,
+    /// Steps of all repetitions.
+    pub steps: u64,
 }
 
 impl Measurement {
@@ -69,6 +73,16 @@ impl Measurement {
             n if n % 2 == 1 => sorted[n / 2],
             n => f64::midpoint(sorted[n / 2 - 1], sorted[n / 2]),
         }
+    }
+
+    /// Bytes moved a second, as often as they are read or written, by what the device counts; 0 where it counts nothing.
+    pub fn bytes_per_second(&self) -> f64 {
+        (self.stats.bytes_read + self.stats.bytes_written) as f64 / self.seconds.max(1e-9)
+    }
+
+    /// Multiplications with additions a second, by what the device counts; 0 where it counts nothing.
+    pub fn multiply_adds_per_second(&self) -> f64 {
+        self.stats.multiply_adds as f64 / self.seconds.max(1e-9)
     }
 
     /// The standard deviation as estimated from the samples; 0 for fewer than two.
@@ -98,7 +112,7 @@ pub fn measure(
     }
     let mut measured = Measurement::default();
     for repetition in 0..=repetitions {
-        batch.past = test.depth;
+        (batch.past, batch.steps) = (test.depth, 0);
         let mut stats = RunStats::default();
         let start = Instant::now();
         match test.kind {
@@ -117,7 +131,10 @@ pub fn measure(
         }
         if repetition > 0 {
             let computed = (test.tokens * test.sequences) as f64;
-            measured.samples.push(computed / start.elapsed().as_secs_f64().max(1e-9));
+            let seconds = start.elapsed().as_secs_f64();
+            measured.samples.push(computed / seconds.max(1e-9));
+            measured.seconds += seconds;
+            measured.steps += batch.steps;
             measured.stats.add(&stats);
         }
     }
@@ -139,6 +156,8 @@ struct Batch<'p> {
     choices: Choices,
     /// Tokens in the cache that count; those behind are written over.
     past: usize,
+    /// Steps since a repetition began.
+    steps: u64,
 }
 
 impl<'p> Batch<'p> {
@@ -152,7 +171,7 @@ impl<'p> Batch<'p> {
             let greedy = choices.push(&Choice::greedy(), &[]);
             greedy.map_err(|e| BackendError::Failed { device: "bench", reason: e.to_string() })?;
         }
-        Ok(Self { blocks: blocks.collect(), choices, program, past: 0 })
+        Ok(Self { blocks: blocks.collect(), choices, program, past: 0, steps: 0 })
     }
 
     /// Computes the next tokens of each sequence; the last of each gives a result where one is wanted.
@@ -202,6 +221,7 @@ impl<'p> Batch<'p> {
             ..Step::default()
         })?;
         self.past += n;
+        self.steps += 1;
         Ok(())
     }
 }
@@ -213,12 +233,20 @@ mod tests {
 
     #[test]
     fn figures_of_known_samples_are_known() {
-        let of = |samples: &[f64]| Measurement { samples: samples.to_vec(), stats: RunStats::default() };
+        let of = |samples: &[f64]| Measurement { samples: samples.to_vec(), ..Measurement::default() };
         let m = of(&[4.0, 1.0, 1.0]);
         assert_eq!((m.mean(), m.median()), (2.0, 1.0));
         assert!((m.sd() - 3f64.sqrt()).abs() < 1e-12);
         assert_eq!(of(&[4.0, 1.0]).median(), 2.5);
         assert_eq!((of(&[]).mean(), of(&[]).median(), of(&[7.0]).sd()), (0.0, 0.0, 0.0));
+    }
+
+    #[test]
+    fn rates_are_what_was_counted_in_the_time_of_all_repetitions() {
+        let stats = RunStats { bytes_read: 7, bytes_written: 3, multiply_adds: 40, ..RunStats::default() };
+        let m = Measurement { stats, seconds: 2.0, ..Measurement::default() };
+        assert_eq!((m.bytes_per_second(), m.multiply_adds_per_second()), (5.0, 20.0));
+        assert_eq!(Measurement::default().bytes_per_second(), 0.0);
     }
 
     /// Keeps the past, the number of tokens and of outputs of every step.
@@ -291,6 +319,7 @@ mod tests {
         let once = [(40, 512, 0), (552, 88, 1)];
         assert_eq!(program.steps, [&[(0, 40, 0)], &once[..], &once].concat());
         assert_eq!((measured.samples.len(), measured.stats.dispatches), (1, 2), "the warm-up does not count");
+        assert!(measured.steps == 2 && measured.seconds > 0.0);
         assert_eq!(test.name(), "pp600@d40");
     }
 
@@ -311,6 +340,6 @@ mod tests {
         let measured = measure(&mut program, 7, test, 1).unwrap();
         assert_eq!(program.steps, [(0, 4, 4), (1, 4, 4), (2, 4, 4)].repeat(2));
         assert_eq!(program.fed, [0, 4, 4, 0, 4, 4]);
-        assert_eq!((measured.stats.dispatches, test.name().as_str()), (3, "tg3x4"));
+        assert_eq!((measured.stats.dispatches, measured.steps, test.name().as_str()), (3, 3, "tg3x4"));
     }
 }

@@ -90,7 +90,7 @@ impl fmt::Display for Device {
 pub struct OpenOptions {
     /// Threads of devices that compute on the processor, up to [`most_threads`]; 0: one for each core.
     pub threads: usize,
-    /// Measure the time of every kind of operation, which costs speed: on a GPU each is a submission of its own.
+    /// Measure the time of every kind of operation, which costs some speed: a GPU notes the time after each.
     pub profile: bool,
     /// Compute in 32 bits throughout on the CPU, for comparisons.
     pub exact: bool,

@@ -133,11 +133,16 @@ fn a_profile_tells_the_time_of_each_operation_on_every_device() {
     for device in devices {
         let model = stories();
         let args = ["bench", "-m", &model, "--device", device, "-n", "3", "-r", "1", "--json"];
-        let profiled = rows(&run(&machine, &[&args[..], &["--profile"]].concat()).ok());
+        let ran = run(&machine, &[&args[..], &["--ops"]].concat()).ok();
+        let profiled = rows(&ran);
+        // What runs on a processor in place of something else has no limits of its own.
+        let shares = *device == "cpu";
+        assert_eq!(profiled[0]["share_of_bandwidth"].is_f64(), shares, "{device}");
+        assert_eq!(ran.err.contains("means nothing"), !shares, "{device}: {}", ran.err);
         let times = profiled[0]["seconds_by_op"].as_object().unwrap();
         assert!(times.contains_key("embed") && times.contains_key("attention"), "{device}: {times:?}");
         assert!(times.values().all(|seconds| seconds.as_f64() > Some(0.0)), "{device}: {times:?}");
-        let plain = rows(&run(&machine, &args).ok());
+        let plain = rows(&run(&machine, &[&args[..], &["--no-limits"]].concat()).ok());
         assert!(plain[0].get("seconds_by_op").is_none());
     }
 }

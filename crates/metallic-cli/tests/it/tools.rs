@@ -178,7 +178,7 @@ fn a_benchmark_measures_each_length_as_often_as_asked() {
     let machine = Machine::without_hub();
     let model = stories();
     let args = ["bench", "-m", &model, "-t", "2", "-p", "16,64", "-n", "8", "-d", "32", "-r", "3"];
-    let rows = machine.run(&[&args[..], &["--json", "--profile"]].concat()).ok().json();
+    let rows = machine.run(&[&args[..], &["--json", "--ops"]].concat()).ok().json();
     let rows = rows.as_array().unwrap();
     let names: Vec<&str> = rows.iter().map(|row| row["test"].as_str().unwrap()).collect();
     assert_eq!(names, ["pp16@d32", "pp64@d32", "tg8@d32"]);
@@ -191,10 +191,28 @@ fn a_benchmark_measures_each_length_as_often_as_asked() {
         assert!(row["mean"].as_f64().unwrap() > 0.0 && row["median"].as_f64().unwrap() > 0.0, "{row}");
         assert!(row["sd"].as_f64().unwrap() >= 0.0 && row["seconds_by_op"]["attention"].as_f64().is_some());
         assert_eq!((&row["threads"], &row["device"], &row["depth"]), (&json!(2), &json!("cpu"), &json!(32)));
+        let number = |value: &Value| value.as_f64().unwrap_or_else(|| panic!("{row}"));
+        for (rate, share, best) in [
+            ("gb_per_s", "share_of_bandwidth", "read_gb_per_s"),
+            ("tflop_per_s", "share_of_matrix_rate", "tflop_per_s"),
+        ] {
+            let part = number(&row[rate]) / number(&row["peaks"][best]);
+            assert!((part / number(&row[share]) - 1.0).abs() < 1e-9 && part > 0.0, "{row}");
+        }
+        let ops = row["ops"].as_array().unwrap();
+        let down = ops.iter().find(|op| op["part"] == "ffn_down").unwrap();
+        assert_eq!(
+            (&down["op"], &down["times_per_step"]),
+            (&json!("project"), &json!(5.0)),
+            "one in each layer"
+        );
+        assert!(number(&down["us_per_step"]) > 0.0 && number(&down["gb_per_s"]) > 0.0, "{down}");
     }
     assert_eq!((&rows[1]["kind"], &rows[1]["n"], &rows[2]["kind"]), (&json!("pp"), &json!(64), &json!("tg")));
-    let table = machine.run(&args).ok().out;
+    let table = machine.run(&[&args[..], &["--no-limits", "--ops"]].concat()).ok().out;
     assert!(table.contains("pp64@d32") && table.contains("MEDIAN"), "{table}");
+    assert!(table.contains("project ffn_down") && table.contains("µs A STEP"), "{table}");
+    assert!(!table.contains("at best"), "{table}");
 }
 
 #[test]

@@ -12,8 +12,8 @@ use std::time::Instant;
 use crate::op::{matrix_ops, plain_ops, source_ops};
 use crate::tensor::TensorDevice;
 use crate::{
-    Backend, BackendError, Blocks, CompileOptions, DeviceInfo, Graph, Needed, Node, NodeId, Op, Program,
-    ProgramMemory, RunStats, StateLayout, Step, StepLimits, Wanted, rewrite,
+    Backend, BackendError, Blocks, CompileOptions, DeviceInfo, Graph, Needed, Node, NodeId, Op, OpCost,
+    Program, ProgramMemory, RunStats, StateLayout, Step, StepLimits, Wanted, rewrite,
 };
 use eval::{Args, evaluate, project};
 use state::Kept;
@@ -37,7 +37,7 @@ impl Reference {
         Reference { info, profile: false }
     }
 
-    /// The reference with a clock: programs fill [`RunStats::time_by_op`].
+    /// The reference with a clock: programs fill [`RunStats::ops`].
     pub fn profiling() -> Reference {
         Reference { profile: true, ..Reference::new() }
     }
@@ -140,7 +140,9 @@ impl Program for Interpreter {
             self.values[index] = self.evaluate(&node, step)?.rounded(node.ty.dtype)?;
             stats.dispatches += 1;
             if self.profile {
-                stats.add_time(node.op.name(), begun.elapsed());
+                let (op, time) = (node.op.name(), begun.elapsed());
+                let part = self.graph.part(NodeId(index));
+                stats.add_op(&OpCost { op, part, times: 1, time, ..OpCost::default() });
             }
         }
         stats.time = start.elapsed();

@@ -10,6 +10,7 @@ mod api;
 mod ptx;
 mod rehearsal;
 mod replay;
+mod timed;
 mod work;
 
 use std::collections::VecDeque;
@@ -188,6 +189,8 @@ pub struct Cuda {
     translator: Translator,
     objects: Mutex<Objects<Buffer, Source, Ready>>,
     replays: Mutex<Replays>,
+    /// Recordings that time their commands.
+    timed: Mutex<Replays>,
     /// Work, in order; the lock keeps what one thread hands over together.
     work: Mutex<(Stream, UnderWay)>,
     /// What the host reads.
@@ -232,6 +235,7 @@ pub fn open(asked: Option<&str>) -> Result<Cuda, GpuError> {
         translator: Translator::of_user(),
         objects: Mutex::default(),
         replays: Mutex::default(),
+        timed: Mutex::default(),
         work: Mutex::new((Stream::new(&context)?, UnderWay::default())),
         reads: Mutex::new(Stream::new(&context)?),
         device,
@@ -328,7 +332,7 @@ impl Gpu for Cuda {
 
     fn allocate(&self, bytes: usize, storage: Storage) -> Result<BufferId, GpuError> {
         let facts = BufferFacts { len: bytes, writable: true, host: storage == Storage::Shared };
-        lock(&self.replays).forget_gone();
+        self.forget_gone();
         let memory = Memory::new(&self.context, bytes)?;
         lock(&self.work).0.fill(&memory, 0, bytes, 0)?;
         Ok(lock(&self.objects).add_buffer(Buffer { memory, facts, _pages: None }, None))
@@ -350,7 +354,7 @@ impl Gpu for Cuda {
 
     fn free(&self, buffer: BufferId) {
         // Recordings of lists that are gone hold what they used; what is under way holds it until it is done.
-        lock(&self.replays).forget_gone();
+        self.forget_gone();
         drop(lock(&self.objects).buffers.release(buffer));
     }
 
@@ -424,19 +428,29 @@ impl Gpu for Cuda {
         under_way.0.push_back((end.clone(), kept));
         Ok(Box::new(Running { label, start, end }))
     }
+
+    fn submit_timed(&self, commands: &CommandList) -> Result<Box<dyn Submission>, GpuError> {
+        timed::submit(self, commands)
+    }
 }
 
 impl Cuda {
+    /// Lets go of what was recorded of lists that are gone.
+    fn forget_gone(&self) {
+        lock(&self.replays).forget_gone();
+        lock(&self.timed).forget_gone();
+    }
+
     /// Runs a list by its launches, and records it where it was seen before.
     fn run_once(&self, stream: &Stream, commands: &CommandList) -> Result<Kept, GpuError> {
         let (mut kept, mut work) = self.resolve(commands)?;
         kept.params = Some(self.upload_params(stream, &mut work)?);
         if !lock(&self.replays).seen(commands) {
-            hand_over(stream, self.blas.as_ref(), &kept, &mut work)?;
+            hand_over(stream, self.blas.as_ref(), &kept, &mut work, &[])?;
             return Ok(kept);
         }
-        let replay = stream.record(|| hand_over(stream, self.blas.as_ref(), &kept, &mut work))?;
-        let recorded = Arc::new(Recorded { replay, kept });
+        let replay = stream.record(|| hand_over(stream, self.blas.as_ref(), &kept, &mut work, &[]))?;
+        let recorded = Arc::new(Recorded { replay, marks: Vec::new(), kept });
         stream.replay(&recorded.replay)?;
         lock(&self.replays).keep(commands, recorded.clone());
         Ok(Kept { recorded: Some(recorded), ..Kept::default() })

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Weak};
 
 use super::Kept;
-use super::api::Replay;
+use super::api::{Event, Replay};
 use crate::command::CommandList;
 
 /// Recordings at most; of more the longest unused go.
@@ -14,6 +14,8 @@ const MOST: usize = 512;
 #[derive(Debug)]
 pub(super) struct Recorded {
     pub(super) replay: Replay,
+    /// Where its commands are timed: the moments before each and after the last, as of the replay before.
+    pub(super) marks: Vec<Event>,
     #[expect(dead_code, reason = "what it uses stays as long as it does")]
     pub(super) kept: Kept,
 }

@@ -1,6 +1,6 @@
 //! Commands with what they name, on their way to a stream.
 
-use super::api::{Address, Blas, Grid, Stream};
+use super::api::{Address, Blas, Event, Grid, Stream};
 use super::{Kept, Ready};
 use crate::command::Dispatch;
 use crate::driver::check;
@@ -36,14 +36,19 @@ pub(super) enum Work<'c> {
 }
 
 /// Hands all commands to the stream. A kernel that follows another one may begin early.
+///
+/// In a recording, `marks` are the moments before each command and after the last; nothing begins early there.
 pub(super) fn hand_over(
     stream: &Stream,
     blas: Option<&Blas>,
     kept: &Kept,
     work: &mut [Work<'_>],
+    marks: &[Event],
 ) -> Result<(), GpuError> {
     let mut follows = false;
+    let mut marks = marks.iter();
     for work in work {
+        let marked = marks.next().map(|mark| mark.mark(stream)).transpose()?.is_some();
         let after_kernel = std::mem::replace(&mut follows, matches!(work, Work::Launch { .. }));
         match work {
             Work::Launch { dispatch, kernel, addresses } => {
@@ -52,7 +57,7 @@ pub(super) fn hand_over(
                 let grid = Grid { groups: launch.groups, threads: launch.threads, shared };
                 let Ready { kernel, early, .. } = &*kept.pipelines[*kernel];
                 stream
-                    .launch(kernel, grid, addresses, *early && after_kernel)
+                    .launch(kernel, grid, addresses, *early && after_kernel && !marked)
                     .map_err(|error| named(error, &dispatch.name()))?;
             }
             Work::Product { label, product, at } => {
@@ -69,7 +74,7 @@ pub(super) fn hand_over(
             }
         }
     }
-    Ok(())
+    marks.next().map_or(Ok(()), |last| last.mark(stream))
 }
 
 /// The same failure, of this operation.

@@ -11,3 +11,4 @@ pub(crate) mod memory;
 pub(crate) mod progress;
 pub(crate) mod residency;
 pub(crate) mod steps;
+pub(crate) mod ticks;

@@ -111,6 +111,47 @@ impl Submission for Running {
     }
 }
 
+/// The times of the commands of a list, as they become known.
+pub(crate) struct Times(Mutex<Vec<Duration>>);
+
+impl Times {
+    /// Of so many commands.
+    pub(crate) fn of(commands: usize) -> Arc<Times> {
+        Arc::new(Times(Mutex::new(vec![Duration::ZERO; commands])))
+    }
+
+    /// Adds time to that of the command at `index`: one may take several launches.
+    pub(crate) fn add(&self, index: usize, time: Duration) {
+        if let Some(sum) = lock(&self.0).get_mut(index) {
+            *sum += time;
+        }
+    }
+}
+
+/// A submission of which each command is timed.
+pub(crate) struct Timed {
+    pub(crate) running: Running,
+    pub(crate) times: Arc<Times>,
+}
+
+impl Submission for Timed {
+    fn command_buffers(&self) -> u64 {
+        self.running.command_buffers()
+    }
+
+    fn poll(&mut self) -> bool {
+        self.running.poll()
+    }
+
+    fn wait(&mut self, bound: Duration) -> Result<Option<Duration>, GpuError> {
+        self.running.wait(bound)
+    }
+
+    fn times(&mut self) -> Result<Vec<Duration>, GpuError> {
+        Ok(lock(&self.times.0).clone())
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use std::thread;

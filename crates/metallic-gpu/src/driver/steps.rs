@@ -11,6 +11,8 @@ use crate::kernels::{Kernel, transfer};
 /// One dispatch of a run.
 #[derive(Clone, Debug)]
 pub(crate) struct Step<'l> {
+    /// The place of its command in the list.
+    pub(crate) command: usize,
     /// Whether everything before it in the run must be done first.
     pub(crate) barrier: bool,
     pub(crate) dispatch: Cow<'l, Dispatch>,
@@ -24,16 +26,16 @@ pub(crate) fn runs<'l>(
     bound: &Bound,
     ready: &dyn Fn(&Kernel) -> Result<PipelineId, GpuError>,
 ) -> Result<Vec<Vec<Step<'l>>>, GpuError> {
-    let mut commands = list.iter();
+    let mut commands = list.iter().enumerate();
     let mut runs = Vec::new();
     for run in batch::split(list, bound) {
         let mut steps: Vec<Step<'l>> = Vec::with_capacity(run.len());
         let mut barrier = false;
-        for (before, command) in commands.by_ref().take(run.len()) {
+        for (index, (before, command)) in commands.by_ref().take(run.len()) {
             barrier |= before;
             match command {
                 Command::Dispatch(dispatch) | Command::Gemm { dispatch, .. } => {
-                    steps.push(Step { barrier, dispatch: Cow::Borrowed(dispatch) });
+                    steps.push(Step { command: index, barrier, dispatch: Cow::Borrowed(dispatch) });
                     barrier = false;
                 }
                 Command::Copy { .. } | Command::Fill { .. } => {
@@ -42,7 +44,7 @@ pub(crate) fn runs<'l>(
                         let pipeline = ready(&piece.launch.kernel)?;
                         let label = if piece.bindings.len() > 1 { "copy" } else { "fill" };
                         let dispatch = Dispatch::new(label, pipeline, &piece.launch, &piece.bindings)?;
-                        steps.push(Step { barrier, dispatch: Cow::Owned(dispatch) });
+                        steps.push(Step { command: index, barrier, dispatch: Cow::Owned(dispatch) });
                         barrier = false;
                     }
                 }
@@ -107,6 +109,17 @@ mod tests {
         assert_eq!(list.iter().map(|(barrier, _)| barrier).collect::<Vec<_>>(), [false, true, false]);
         assert_eq!(shape(&list, 1e9), [vec![(false, 3), (true, 0)]]);
         assert!(shape(&self::list(&[empty]), 1e9).is_empty(), "no command buffer for nothing");
+    }
+
+    #[test]
+    fn every_step_knows_its_command() {
+        let fill = |id, len| Command::Fill { to: region(id, 0, len), value: 1 };
+        let list = list(&[fill(0, 16), fill(1, 0), fill(2, 5), fill(3, 16)]);
+        let bound = Bound { bytes: 20.0, work: f64::MAX };
+        let runs = runs(&list, &LIMITS, &bound, &ready).unwrap();
+        let places: Vec<Vec<usize>> =
+            runs.iter().map(|run| run.iter().map(|step| step.command).collect()).collect();
+        assert_eq!(places, [vec![0], vec![2], vec![3]]);
     }
 
     #[test]

@@ -24,6 +24,7 @@ pub(crate) mod library;
 pub(crate) mod matmul;
 pub(crate) mod matvec;
 pub(crate) mod norm;
+pub(crate) mod peaks;
 pub(crate) mod project;
 #[cfg(test)]
 mod project_tests;
@@ -331,6 +332,7 @@ pub const FAMILIES: &[&Family] = &[
     &matmul::FAMILY,
     &matvec::FAMILY,
     &norm::FAMILY,
+    &peaks::FAMILY,
     &qkv::FAMILY,
     &recurrent::FAMILY,
     &rope::FAMILY,

@@ -12,6 +12,7 @@
 
 mod archive;
 mod buffer;
+mod clock;
 mod device;
 mod library;
 mod residency;
@@ -33,6 +34,7 @@ use objc2_metal::{MTLCommandQueue, MTLDevice as _};
 
 use self::archive::Archivist;
 use self::buffer::{Buffer, Memory};
+use self::clock::Clock;
 pub use self::device::{MetalDevice, devices};
 use self::library::{Library, Ready};
 use self::residency::Residency;
@@ -40,7 +42,8 @@ use self::submit::{Encoder, Kept};
 use crate::command::CommandList;
 use crate::driver::fault::About;
 use crate::driver::import::{self, Mapping};
-use crate::driver::{archive as places, batch, check, fault, steps};
+use crate::driver::progress::{Running, Timed};
+use crate::driver::{archive as places, batch, check, fault, steps, ticks};
 use crate::error::GpuError;
 use crate::gpu::{BufferId, Gpu, Imported, LibraryId, Limits, Pipeline, PipelineId, Storage, Submission};
 use crate::kernels::{Constants, Kernel};
@@ -242,9 +245,25 @@ impl Gpu for Metal {
     }
 
     fn submit(&self, commands: &CommandList) -> Result<Box<dyn Submission>, GpuError> {
+        Ok(Box::new(self.start(commands, None)?))
+    }
+
+    fn submit_timed(&self, commands: &CommandList) -> Result<Box<dyn Submission>, GpuError> {
+        let clock = autoreleasepool(|_| Clock::new(&self.memory.device, commands.len()))?;
+        let times = clock.times.clone();
+        Ok(Box::new(Timed { running: self.start(commands, Some(clock))?, times }))
+    }
+}
+
+impl Metal {
+    /// Hands commands to the GPU; where there is a clock it notes the time of each.
+    fn start(&self, commands: &CommandList, clock: Option<Clock>) -> Result<Running, GpuError> {
         autoreleasepool(|_| {
             let ready = |kernel: &Kernel| self.transfer(kernel);
-            let runs = steps::runs(commands, self.limits(), &batch::BOUND, &ready)?;
+            let mut runs = steps::runs(commands, self.limits(), &batch::BOUND, &ready)?;
+            if clock.is_some() {
+                runs = ticks::cut(runs);
+            }
             let kept = self.keep(&runs)?;
             if let Some(residency) = &self.memory.residency {
                 residency.settle();
@@ -254,9 +273,8 @@ impl Gpu for Metal {
                 bytes: usize::try_from(self.memory.held()).unwrap_or(usize::MAX),
                 budget: self.limits().budget,
             };
-            let encoder = Encoder { queue: &self.queue, named: self.named };
-            let running = encoder.submit(&runs, kept, about)?;
-            Ok(Box::new(running) as Box<dyn Submission>)
+            let encoder = Encoder { queue: &self.queue, named: self.named, clock };
+            encoder.submit(&runs, kept, about)
         })
     }
 }

@@ -14,6 +14,7 @@ use objc2_metal::{
 };
 
 use super::buffer::Buffer;
+use super::clock::{Clock, Samples};
 use super::library::Ready;
 use crate::command::Dispatch;
 use crate::driver::check;
@@ -42,6 +43,8 @@ pub(super) struct Encoder<'q> {
     pub(super) queue: &'q ProtocolObject<dyn MTLCommandQueue>,
     /// Whether each dispatch is named, for captures.
     pub(super) named: bool,
+    /// What notes the time of each dispatch, where that is wanted.
+    pub(super) clock: Option<Clock>,
 }
 
 impl Encoder<'_> {
@@ -56,8 +59,11 @@ impl Encoder<'_> {
         let work = Arc::new(Work { kept, about, begun: Instant::now() });
         let (mut pipelines, mut buffers) = (work.kept.pipelines.iter(), work.kept.buffers.iter());
         Running::start(runs.len(), |index, progress| {
-            let command_buffer = self.encode(&runs[index], &label, &mut pipelines, &mut buffers)?;
-            let block = handler(progress.clone(), work.clone(), index);
+            let run = &runs[index];
+            let steps = || run.iter().map(|step| step.command).collect();
+            let samples = self.clock.as_ref().map(|clock| clock.samples(&label, steps())).transpose()?;
+            let command_buffer = self.encode(run, &label, samples.as_ref(), &mut pipelines, &mut buffers)?;
+            let block = handler(progress.clone(), work.clone(), samples, index);
             // SAFETY: the pointer is to a living block, which Metal copies; its closure may run on any thread, see
             // `handler`.
             unsafe { command_buffer.addCompletedHandler(RcBlock::as_ptr(&block)) };
@@ -70,6 +76,7 @@ impl Encoder<'_> {
         &self,
         run: &[Step<'_>],
         label: &NSString,
+        samples: Option<&Samples>,
         pipelines: &mut impl Iterator<Item = &'k Arc<Ready>>,
         buffers: &mut impl Iterator<Item = &'k Arc<Buffer>>,
     ) -> Result<Retained<ProtocolObject<dyn MTLCommandBuffer>>, GpuError> {
@@ -79,6 +86,16 @@ impl Encoder<'_> {
         let made = self.queue.commandBufferWithUnretainedReferences();
         let command_buffer = made.ok_or_else(|| none("command buffer"))?;
         command_buffer.setLabel(Some(label));
+        if let Some(samples) = samples {
+            // Buffers are tracked, so encoders that share one run in order.
+            for (index, (step, pipeline)) in run.iter().zip(pipelines).enumerate() {
+                let made = samples.encoder(&command_buffer, index);
+                let encoder = made.ok_or_else(|| none("compute encoder"))?;
+                dispatch(&encoder, &step.dispatch, pipeline, buffers);
+                encoder.endEncoding();
+            }
+            return Ok(command_buffer);
+        }
         let made = command_buffer.computeCommandEncoderWithDispatchType(MTLDispatchType::Concurrent);
         let encoder = made.ok_or_else(|| none("compute encoder"))?;
         // Nothing may return between here and `endEncoding`: an encoder that goes without it ends the process.
@@ -135,11 +152,21 @@ fn size([width, height, depth]: [u32; 3]) -> MTLSize {
 type Handler = RcBlock<dyn Fn(NonNull<ProtocolObject<dyn MTLCommandBuffer>>)>;
 
 /// Called by Metal on a thread of its own when a command buffer is done.
-fn handler(progress: Arc<Progress>, work: Arc<Work>, index: usize) -> Handler {
+fn handler(progress: Arc<Progress>, work: Arc<Work>, samples: Option<Samples>, index: usize) -> Handler {
     let done = move |command_buffer: NonNull<ProtocolObject<dyn MTLCommandBuffer>>| {
         // SAFETY: Metal hands over a command buffer that lives for the call.
         let command_buffer = unsafe { command_buffer.as_ref() };
-        autoreleasepool(|_| progress.finish(index, outcome(command_buffer, &work)));
+        autoreleasepool(|_| {
+            let told =
+                |span: &(f64, f64)| samples.as_ref().is_none_or(|samples| samples.tell(span.1 - span.0));
+            let outcome = match outcome(command_buffer, &work) {
+                Ok(span) if !told(&span) => {
+                    Err(GpuError::execution(work.about.label.clone(), "the GPU told no times of it"))
+                }
+                other => other,
+            };
+            progress.finish(index, outcome);
+        });
     };
     RcBlock::new(sendable(done))
 }

@@ -260,3 +260,20 @@ fn machine_code_is_found_again_by_the_next_run() {
     }
     std::fs::remove_dir_all(&folder).expect("it was written");
 }
+
+#[test]
+fn the_time_of_each_command_is_a_part_of_the_whole() {
+    let gpu = gpu();
+    let buffers: Vec<BufferId> =
+        (0..3).map(|_| gpu.allocate(64 << 20, Storage::Private).expect("memory")).collect();
+    let mut list = CommandList::new();
+    for buffer in &buffers {
+        list.push(Command::Fill { to: Region::whole(*buffer, 64 << 20), value: 7 });
+    }
+    let mut submission = gpu.submit_timed(&list).expect("a GPU that notes times");
+    let all = submission.wait(WAIT).expect("done").expect("told");
+    let times = submission.times().expect("told");
+    assert_eq!(times.len(), 3);
+    assert!(times.iter().all(|time| *time > Duration::ZERO && *time <= all), "{times:?} of {all:?}");
+    assert!(fetch(&gpu, Region::whole(buffers[2], 16)).iter().all(|byte| *byte == 7));
+}

@@ -9,7 +9,7 @@ use metallic_core::{Bytes, DeviceInfo};
 use softmetal::{Compiler, Device, Flavour, Kind, Library, Source};
 
 use crate::command::{Command, CommandList, Dispatch};
-use crate::driver::progress::{Progress, Running};
+use crate::driver::progress::{Progress, Running, Timed, Times};
 use crate::error::GpuError;
 use crate::gpu::{
     BufferId, Gpu, Imported, LibraryId, Limits, MatrixUnits, Pipeline, PipelineId, Storage, Submission,
@@ -147,10 +147,12 @@ impl Drop for Soft {
 
 type Work = Box<dyn FnOnce(&Runner) -> Result<(), GpuError> + Send>;
 
-/// The commands of a submission, in the order they run; the first that could not be resolved is the last.
+/// The commands of a submission with their places in the list, in the order they run; the first that could not be resolved is the last.
 struct Job {
-    commands: Vec<Result<Work, GpuError>>,
+    commands: Vec<(usize, Result<Work, GpuError>)>,
     progress: Arc<Progress>,
+    /// How long each takes, by its place in the list, where that is wanted.
+    times: Option<Arc<Times>>,
     /// When it began and ended, in seconds, once it has run.
     result: Option<Result<(f64, f64), GpuError>>,
 }
@@ -171,7 +173,15 @@ impl Runner {
     fn serve(&self, inbox: &Receiver<Job>) {
         for mut job in inbox {
             let start = Instant::now();
-            let result = job.commands.drain(..).try_for_each(|command| command?(self));
+            let times = job.times.clone();
+            let result = job.commands.drain(..).try_for_each(|(index, command)| {
+                let begun = Instant::now();
+                command?(self)?;
+                if let Some(times) = &times {
+                    times.add(index, begun.elapsed());
+                }
+                Ok(())
+            });
             // From any moment on that is not 0, which would mean that none is known.
             job.result = Some(result.map(|()| (1.0, 1.0 + start.elapsed().as_secs_f64())));
         }
@@ -298,19 +308,33 @@ impl Gpu for Soft {
     }
 
     fn submit(&self, commands: &CommandList) -> Result<Box<dyn Submission>, GpuError> {
-        let running = Running::start(1, |_, progress| {
+        Ok(Box::new(self.start(commands, None)?))
+    }
+
+    fn submit_timed(&self, commands: &CommandList) -> Result<Box<dyn Submission>, GpuError> {
+        let times = Times::of(commands.len());
+        Ok(Box::new(Timed { running: self.start(commands, Some(&times))?, times }))
+    }
+}
+
+impl Soft {
+    fn start(&self, commands: &CommandList, times: Option<&Arc<Times>>) -> Result<Running, GpuError> {
+        Running::start(1, |_, progress| {
+            let mut first = 0;
             let ordered = commands.groups().zip(1..).flat_map(|(group, number)| {
-                order(group.len(), self.options.seed, number).into_iter().map(|index| &group[index])
+                let start = first;
+                first += group.len();
+                let order = order(group.len(), self.options.seed, number).into_iter();
+                order.map(move |index| (start + index, &group[index]))
             });
-            let commands = ordered.map(|command| self.resolved(command)).collect();
-            let job = Job { commands, progress: progress.clone(), result: None };
+            let commands = ordered.map(|(index, command)| (index, self.resolved(command))).collect();
+            let job = Job { commands, progress: progress.clone(), times: times.cloned(), result: None };
             if let Some(jobs) = &self.jobs {
                 // A job that nobody takes says so when it is dropped.
                 let _ = lock(jobs).send(job);
             }
             Ok(())
-        })?;
-        Ok(Box::new(running))
+        })
     }
 }
 

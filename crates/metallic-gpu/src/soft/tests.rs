@@ -138,3 +138,23 @@ fn a_kernel_that_does_not_end_is_a_timeout() {
     }
     run(1).unwrap();
 }
+
+#[test]
+fn each_command_has_its_own_time_whatever_the_order() {
+    for seed in [0, 3, 7] {
+        let Some(soft) = seeded(seed) else { return };
+        // The second takes a thousand times as long as the others; any order of the three will do.
+        let sizes = [1 << 10, 64 << 20, 1 << 10];
+        let regions = sizes.map(|len| Region::whole(soft.allocate(len, Storage::Shared).unwrap(), len));
+        let commands = list(&regions.map(|to| Command::Fill { to, value: 1 }));
+        let mut submission = soft.submit_timed(&commands).unwrap();
+        let all = submission.wait(Duration::from_secs(60)).unwrap().unwrap();
+        let times = submission.times().unwrap();
+        assert_eq!(times.len(), 3);
+        assert!(times[1] > times[0] && times[1] > times[2], "seed {seed}: {times:?}");
+        assert!(times.iter().sum::<Duration>() <= all + Duration::from_micros(1), "{times:?} of {all:?}");
+        let mut plain = soft.submit(&commands).unwrap();
+        plain.wait(Duration::from_secs(60)).unwrap();
+        assert_eq!(plain.times(), Ok(Vec::new()));
+    }
+}

@@ -8,7 +8,7 @@ use std::time::Duration;
 use metallic::model::{CHOSEN, LOGITS, Model};
 use metallic_core::sample::{Choice, Choices};
 use metallic_core::{
-    BLOCK_TOKENS, DType, Fed, NodeId, Op, Program, RunStats, SequenceSpan, Step, Wanted, rewrite,
+    BLOCK_TOKENS, DType, Fed, NodeId, Op, OpCost, Program, RunStats, SequenceSpan, Step, Wanted, rewrite,
 };
 use metallic_gpu::fault::Faulty;
 use metallic_gpu::{GpuBackend, GpuOptions, MatrixUnits, Provider, Providers, Soft, SoftOptions};
@@ -258,30 +258,43 @@ fn a_profile_has_the_time_of_each_operation_and_the_numbers_of_a_run_without_one
     let expected = operations(&model);
     let [mut plain, mut profiled] =
         [&plain, &profiled].map(|backend| model.compile(backend, DType::F16).unwrap());
-    for program in [&mut plain, &mut profiled] {
+    let cpu = metallic::device::Device::Cpu.open(1).unwrap();
+    let mut cpu = model.compile(cpu.as_ref(), DType::F16).unwrap();
+    for program in [&mut plain, &mut profiled, &mut cpu] {
         program.reserve_blocks(4).unwrap();
     }
     for tokens in [100, 2] {
         let without = prefill(plain.as_mut(), tokens, &[2, 0, 3, 1]);
         let with = prefill(profiled.as_mut(), tokens, &[2, 0, 3, 1]);
+        let on_cpu = prefill(cpu.as_mut(), tokens, &[2, 0, 3, 1]);
+        assert_eq!(without.multiply_adds, on_cpu.multiply_adds, "a model takes as many wherever it runs");
         let bits = |program: &dyn Program| program.output(0).iter().map(|x| x.to_bits()).collect::<Vec<_>>();
         assert_eq!(bits(profiled.as_ref()), bits(plain.as_ref()));
-        assert_eq!(without.time_by_op, []);
-        let names: Vec<_> = with.time_by_op.iter().map(|(op, _)| *op).collect();
+        assert_eq!(without.ops, []);
+        let names: Vec<_> = with.ops.iter().map(|cost| cost.op).collect();
         assert!(expected.iter().all(|op| names.contains(op)), "{names:?}");
         assert!(names.iter().all(|op| expected.contains(op)), "{names:?}");
-        assert_eq!((without.submissions, with.submissions), (1, expected.len() as u64));
+        assert_eq!((without.submissions, with.submissions), (1, 1), "the list stays whole");
+        let sum = |count: fn(&OpCost) -> u64| with.ops.iter().map(count).sum::<u64>();
+        assert_eq!(sum(|cost| cost.times), with.dispatches);
+        assert_eq!(sum(|cost| cost.bytes), with.bytes_read + with.bytes_written);
+        assert_eq!(
+            (sum(|cost| cost.multiply_adds), without.multiply_adds),
+            (with.multiply_adds, with.multiply_adds)
+        );
+        assert!(with.ops.iter().all(|cost| !cost.kernel.is_empty()), "{:?}", with.ops);
+        let weighted = |cost: &&OpCost| ["embed", "qkv", "project", "gated_project"].contains(&cost.op);
+        assert!(with.ops.iter().filter(weighted).all(|cost| !cost.part.is_empty()), "{:?}", with.ops);
         assert_eq!(
             (with.dispatches, with.bytes_read, with.bytes_written),
             (without.dispatches, without.bytes_read, without.bytes_written)
         );
-        let sum: Duration = with.time_by_op.iter().map(|(_, time)| *time).sum();
-        assert_eq!(sum, with.device_time);
-        // Apart from the kernels a step plans and copies, which takes a part of a long one.
-        assert!(sum <= with.time && (tokens == 2 || 2 * sum >= with.time), "{sum:?} of {:?}", with.time);
+        let sum: Duration = with.ops.iter().map(|cost| cost.time).sum();
+        // Between two commands there is next to nothing.
+        assert!(sum <= with.device_time && 2 * sum >= with.device_time, "{sum:?} of {:?}", with.device_time);
+        assert!(with.device_time <= with.time, "{:?} of {:?}", with.device_time, with.time);
     }
-    // Steps are not chained, so that each operation stays alone.
-    assert_eq!((plain.depth(), profiled.depth()), (2, 1));
+    assert_eq!((plain.depth(), profiled.depth()), (2, 2));
 }
 
 /// Steps of every kind: prompts, several sequences at once, results of some tokens or of all, a long context.

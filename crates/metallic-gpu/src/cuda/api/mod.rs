@@ -75,6 +75,7 @@ functions! {
     event = "cuEventCreate"(*mut Handle, c_uint);
     destroy_event = "cuEventDestroy_v2"(Handle);
     record = "cuEventRecord"(Handle, Handle);
+    record_with = "cuEventRecordWithFlags"(Handle, Handle, c_uint);
     query = "cuEventQuery"(Handle);
     elapsed = "cuEventElapsedTime"(*mut f32, Handle, Handle);
     begin_capture = "cuStreamBeginCapture_v2"(Handle, c_int);
@@ -109,6 +110,8 @@ const BEGINS_EARLY: LaunchAttribute =
     LaunchAttribute { id: 6, padding: 0, value: [1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0] };
 
 const NOT_READY: Status = 600;
+/// An event of a recording that others may ask for.
+const EXTERNAL: c_uint = 1;
 const OUT_OF_MEMORY: Status = 2;
 /// A stream that does not wait for the one everybody shares.
 const NON_BLOCKING: c_uint = 1;

@@ -5,7 +5,8 @@ use std::ptr;
 use std::sync::Arc;
 
 use super::{
-    Address, BEGINS_EARLY, Context, Handle, LaunchConfig, Memory, NON_BLOCKING, NOT_READY, THREAD_LOCAL,
+    Address, BEGINS_EARLY, Context, EXTERNAL, Handle, LaunchConfig, Memory, NON_BLOCKING, NOT_READY,
+    THREAD_LOCAL,
 };
 use crate::error::GpuError;
 
@@ -238,17 +239,29 @@ impl Drop for Event {
 }
 
 impl Event {
-    /// The moment when all that the stream has is done.
-    pub(in super::super) fn after(stream: &Stream) -> Result<Event, GpuError> {
-        let (context, mut handle) = (&stream.context, ptr::null_mut());
+    /// A moment that is yet to be told.
+    pub(in super::super) fn new(context: &Arc<Context>) -> Result<Event, GpuError> {
+        let mut handle = ptr::null_mut();
         // SAFETY: `handle` receives the event.
         let status = unsafe { (context.functions().event)(&raw mut handle, 0) };
         context.check(status, "an event")?;
-        let event = Event { context: context.clone(), handle };
+        Ok(Event { context: context.clone(), handle })
+    }
+
+    /// The moment when all that the stream has is done.
+    pub(in super::super) fn after(stream: &Stream) -> Result<Event, GpuError> {
+        let event = Event::new(&stream.context)?;
         // SAFETY: both are there.
-        let status = unsafe { (context.functions().record)(event.handle, stream.handle) };
-        context.check(status, "an event")?;
+        let status = unsafe { (event.context.functions().record)(event.handle, stream.handle) };
+        event.context.check(status, "an event")?;
         Ok(event)
+    }
+
+    /// In a recording: the moment, of each replay, when what was recorded so far is done. Whoever replays it keeps the event.
+    pub(in super::super) fn mark(&self, stream: &Stream) -> Result<(), GpuError> {
+        // SAFETY: both are there, and a capture is under way, which alone takes the flag.
+        let status = unsafe { (self.context.functions().record_with)(self.handle, stream.handle, EXTERNAL) };
+        self.context.check(status, "an event")
     }
 
     /// Whether it has come.
