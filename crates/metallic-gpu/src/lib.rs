@@ -35,6 +35,7 @@ mod states;
 mod step;
 mod tensor;
 mod threadgroup;
+pub mod tuning;
 mod weights;
 
 pub use backend::{GpuBackend, GpuOptions};
@@ -52,6 +53,7 @@ pub use pool::{Allocation, ClassStats, Pool, PoolStats};
 pub use provider::{OpKind, Provider, Providers, Quarantined, Selection, Why};
 #[cfg(any(test, feature = "soft"))]
 pub use soft::{Soft, SoftOptions};
+pub use tuning::{Tuned, Tuning};
 
 /// What is behind a lock, also where a thread has panicked with it: no change is made in steps that could fail between.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {

@@ -10,11 +10,12 @@ use crate::kernels::project::{Part, Projection};
 use crate::kernels::rope::{HeadNorm, KvRows, RopeKv};
 use crate::kernels::{
     Moved, SOFTCAP, Slot, Stage, Stages, attention, attention_plain, binary_code, cell_matmul, cell_matvec,
-    cell_qkv, cell_rows, copy, count, elementwise, experts, gather, matvec, norm, project, qkv, recurrent,
-    rope, sample, scalar_code, sdpa, softmax, unary_code,
+    cell_qkv, cell_rows, copy, count, elementwise, experts, gather, norm, project, qkv, recurrent, rope,
+    sample, scalar_code, sdpa, softmax, unary_code,
 };
 use crate::provider::{OpKind, Provider};
 use crate::step::StepShape;
+use crate::tuning::Tuning;
 
 /// An operation as it is to run: its operands' types as they lie in memory, and what comes with a step.
 #[derive(Clone, Copy)]
@@ -78,11 +79,11 @@ fn kernels_of(op: &Op) -> Kernels {
 }
 
 /// The operations for which there is a choice in a step like this.
-pub(crate) fn choice(site: &Site<'_>) -> Option<OpKind> {
+pub(crate) fn choice(site: &Site<'_>, tuning: &Tuning) -> Option<OpKind> {
     match kernels_of(site.op) {
         Kernels::Attention => Some(OpKind::Sdpa),
         Kernels::Products if site.cells && !site.takes_halfs() => None,
-        Kernels::Products => (site.rows(site.out) > matvec::MAX_TOKENS as usize).then_some(OpKind::Matmul),
+        Kernels::Products => (site.rows(site.out) > tuning.vector_tokens as usize).then_some(OpKind::Matmul),
         Kernels::EveryFloat | Kernels::Mixed | Kernels::Sdpa | Kernels::Wide => None,
     }
 }
@@ -274,7 +275,7 @@ fn batched(site: &Site<'_>, provider: Option<Provider>, limits: &Limits) -> Resu
     let each = [site.bytes(inner[0]), site.bytes(inner[1]), site.bytes(single.out)];
     let batches = site.bytes(site.out).checked_div(each[2]).unwrap_or(0);
     // Whether there is a choice is for each product to say.
-    let provider = choice(&single).and(provider);
+    let provider = choice(&single, &limits.tuning).and(provider);
     let mut all = Stages::default();
     for batch in 0..batches {
         let mut stages = plan(&single, provider, limits)?;
@@ -363,9 +364,9 @@ impl Site<'_> {
         limits: &Limits,
     ) -> Result<Stages, GpuError> {
         let projection = Projection { gate, ..self.projection(spec)? };
-        match (self.cells, self.by_tiles(projection.tokens, provider)) {
+        match (self.cells, self.by_tiles(projection.tokens, provider, limits)) {
             (true, true) => cell_matmul::plan(&projection, limits),
-            (true, false) if self.by_eight(&projection) => cell_rows::plan(&projection, limits),
+            (true, false) if self.by_eight(&projection, limits) => cell_rows::plan(&projection, limits),
             (true, false) => cell_matvec::plan_vectors(&projection, limits),
             (false, true) => project::plan_tiles(&projection, limits),
             (false, false) => project::plan_vectors(&projection, limits),
@@ -387,9 +388,9 @@ impl Site<'_> {
                 k: Slot::Input(first + 1),
             }),
         };
-        match (self.cells, self.by_tiles(projection.tokens, provider)) {
+        match (self.cells, self.by_tiles(projection.tokens, provider, limits)) {
             (true, true) => qkv::after(cell_matmul::plan(&projection, limits)?, &projection, &way, limits),
-            (true, false) if self.by_eight(&projection) => {
+            (true, false) if self.by_eight(&projection, limits) => {
                 qkv::after(cell_rows::plan(&projection, limits)?, &projection, &way, limits)
             }
             (true, false) => cell_qkv::plan(&projection, &way, limits),
@@ -411,18 +412,19 @@ impl Site<'_> {
 
     /// Few tokens go through the matrix–vector kernels, which fuse everything; for many there is a choice, but tiles of weights in
     /// cells take halfs.
-    fn by_tiles(&self, tokens: u32, provider: Option<Provider>) -> bool {
+    fn by_tiles(&self, tokens: u32, provider: Option<Provider>, limits: &Limits) -> bool {
         match provider {
             _ if self.cells && !self.takes_halfs() => false,
             Some(Provider::MatmulRows) => false,
             Some(Provider::MatmulTiles) => true,
-            Some(Provider::SdpaFlash | Provider::SdpaPlain) | None => tokens > matvec::MAX_TOKENS,
+            Some(Provider::SdpaFlash | Provider::SdpaPlain) | None => tokens > limits.tuning.vector_tokens,
         }
     }
 
     /// Whether a few tokens of a step go together as halfs: more than exact vectors take at once.
-    fn by_eight(&self, projection: &Projection) -> bool {
-        (5..=cell_matvec::MAX_TOKENS).contains(&projection.tokens) && self.takes_halfs()
+    fn by_eight(&self, projection: &Projection, limits: &Limits) -> bool {
+        let tokens = projection.tokens;
+        tokens > limits.tuning.exact_tokens && tokens <= cell_matvec::MAX_TOKENS && self.takes_halfs()
     }
 
     fn kv_rows(&self, state: metallic_core::StateId) -> Result<KvRows, GpuError> {

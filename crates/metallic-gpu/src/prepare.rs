@@ -1,6 +1,7 @@
 //! From plans to commands: kernels are made ready, every argument becomes a checked binding. Done once for a shape of step.
 
 use std::collections::VecDeque;
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 
 use metallic_core::{Dim, Graph, Needed, Node, NodeId, Op, Schedule, TensorType, WeightUse};
@@ -36,7 +37,7 @@ pub(crate) fn made(
     choice: Option<OpKind>,
     plan: impl Fn(Option<Provider>, &Limits) -> Result<Stages, GpuError>,
 ) -> Result<Ready, GpuError> {
-    let mut limits = *shared.gpu.limits();
+    let mut limits = shared.limits();
     loop {
         let mut attempt = |provider: Option<Provider>| -> Result<Ready, GpuError> {
             let stages = plan(provider, &limits)?;
@@ -61,6 +62,14 @@ impl Ready {
         let threads = self.stages.stages.iter().map(|stage| stage.launch.threads.iter().product::<u32>());
         let allowed = self.kernels.iter().map(|kernel| kernel.pipeline.max_threads);
         threads.zip(allowed).filter(|(threads, allowed)| threads > allowed).map(|(_, allowed)| allowed).min()
+    }
+
+    /// Everything that says how its kernels are launched.
+    fn hash_launches(&self, hasher: &mut impl Hasher) {
+        for Stage { launch, .. } in &self.stages.stages {
+            (launch.kernel.function, launch.kernel.constants, launch.groups, launch.threads).hash(hasher);
+            (launch.threadgroup_bytes, launch.params.as_bytes()).hash(hasher);
+        }
     }
 
     /// Bytes of scratch, each part at an aligned place.
@@ -209,6 +218,16 @@ pub(crate) struct Planned {
     pub(crate) arena_bytes: usize,
 }
 
+impl Planned {
+    /// A number for how steps of this shape are launched, whichever buffers they take.
+    pub(crate) fn fingerprint(&self, shape: &StepShape) -> u64 {
+        let mut hasher = DefaultHasher::new();
+        StepShape { lane: 0, ..*shape }.hash(&mut hasher);
+        self.nodes.iter().for_each(|(_, ready)| ready.hash_launches(&mut hasher));
+        hasher.finish()
+    }
+}
+
 impl Lowered {
     /// Picks the kernels of steps of a shape and makes them ready.
     pub(crate) fn plan(&self, shape: &StepShape) -> Result<Planned, GpuError> {
@@ -229,7 +248,8 @@ impl Lowered {
             let cells = self.weights.in_cells(id);
             let site = Site { op: &node.op, inputs: &inputs, out: node.ty, shape, states, cells };
             let plan = |provider, limits: &Limits| plan(&site, provider, limits);
-            let ready = made(&self.shared, &mut kernels, choice(&site), plan)?;
+            let choice = choice(&site, &self.shared.limits().tuning);
+            let ready = made(&self.shared, &mut kernels, choice, plan)?;
             scratch = scratch.max(ready.scratch_bytes());
             nodes.push((id, ready));
         }

@@ -33,7 +33,7 @@ impl Rehearsal {
         let translator = Translator::into_folder(folder);
         translator.compiler().map_err(GpuError::Missing)?;
         let matrix_units = super::matrix_units(capability, units, super::MOST_SHARED);
-        let null = Null::with(super::limits(units, 1024, MEMORY, matrix_units));
+        let null = Null::with(super::limits("", units, 1024, MEMORY, matrix_units));
         Ok(Rehearsal { null, translator, sources: Mutex::default(), capability })
     }
 }

@@ -11,7 +11,7 @@ fn fixed(dtype: DType, dims: &[usize]) -> TensorType {
 fn planned(op: &Op, inputs: &[TensorType], out: TensorType) -> Stages {
     let shape = StepShape::default();
     let site = Site { op, inputs, out, shape: &shape, states: None, cells: false };
-    plan(&site, choice(&site).map(|_| Provider::MatmulTiles), &LIMITS).unwrap()
+    plan(&site, choice(&site, &LIMITS.tuning).map(|_| Provider::MatmulTiles), &LIMITS).unwrap()
 }
 
 #[test]

@@ -180,8 +180,9 @@ impl TensorDevice for GpuTensors {
         let site = Site { op, inputs: &types, out: ty, shape: &shape, states: None, cells: false };
         let output = memory.held.region().slice(0, bytes).map_err(|e| self.fails(e))?;
         let plan = |provider, limits: &Limits| plan(&site, provider, limits);
-        let work =
-            self.work(op.name(), choice(&site), plan, (&regions, output)).map_err(|e| self.fails(e))?;
+        let work = self
+            .work(op.name(), choice(&site, &self.shared().limits().tuning), plan, (&regions, output))
+            .map_err(|e| self.fails(e))?;
         let mut stats = self.push(work, held, memory.held.clone(), start);
         stats.allocations = self.shared().pool.allocations() - allocated;
         Ok(Evaluated { memory: Arc::new(memory), ty, stats })
