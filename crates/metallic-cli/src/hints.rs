@@ -160,6 +160,12 @@ fn of_backend(error: &BackendError) -> Option<&'static str> {
             "`metallic devices` lists what there is; `--device cpu` always works"
         }
         BackendError::Setting { setting, .. } if setting.ends_with(" threads") => "take fewer threads (`-t`)",
+        BackendError::Setting { setting, .. } if setting.starts_with("tuning ") => {
+            "`metallic tune --reset` removes it, METALLIC_TUNING=off goes without; `metallic tune` measures anew"
+        }
+        BackendError::Setting { setting, .. } if setting.starts_with("METALLIC_TUNING") => {
+            "give a file that `metallic tune` has made on this device, or `off`, or unset it"
+        }
         BackendError::Setting { device: "cpu" | "reference", .. } => {
             "leave out `--provider`, or run on a GPU: `--device soft` or `--device metal`"
         }

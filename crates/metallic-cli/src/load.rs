@@ -8,7 +8,7 @@ use std::{
 use metallic::{
     Llm, LoadOptions, Model, Tokenizer,
     core::{BLOCK_TOKENS, Backend, CompileOptions, DType, DeviceInfo, Program},
-    device::{Providers, Quarantined},
+    device::{OpenOptions, Quarantined, tuning::TuningSource},
     model::{FAMILIES, Source},
 };
 
@@ -74,7 +74,7 @@ pub(crate) fn llm(
     let spinner = ui.spinner(&format!("loading {}", path.display()));
     let llm = Llm::load_with(&path, &options).map_err(|error| repairable(&model.model, error.into()))?;
     drop(spinner);
-    tell(&options.open.providers, ui);
+    tell(&options.open, ui);
     doubts(llm.tokenizer(), ui);
     let made_for = llm.model().config().context;
     if let Some(asked) = context.filter(|asked| *asked > made_for) {
@@ -90,8 +90,16 @@ pub(crate) fn doubts(tokenizer: &Tokenizer, ui: Ui) {
     }
 }
 
-/// Says which kernels of the device could not be had, where others serve in their place, and which wishes are idle.
-fn tell(providers: &Providers, ui: Ui) {
+/// Says which kernels of the device could not be had, where others serve in their place, which wishes are idle, and what its
+/// plans go by where that is not what is built in.
+fn tell(open: &OpenOptions, ui: Ui) {
+    let providers = &open.providers;
+    for note in open.tuned.notes() {
+        ui.note(&format!("note: {note}"));
+    }
+    if let TuningSource::File(path) = open.tuned.source() {
+        ui.note(&format!("note: tuned as measured in {}", path.display()));
+    }
     for error in providers.passed_over() {
         ui.note(&format!("note: {error}; `--provider` goes before it"));
     }
@@ -107,6 +115,8 @@ pub(crate) struct Loaded {
     pub(crate) program: Box<dyn Program>,
     pub(crate) backend: Box<dyn Backend>,
     pub(crate) device: DeviceInfo,
+    /// How the device was opened; what was chosen and what is in use can be read there.
+    pub(crate) open: OpenOptions,
     /// Seconds from the file to the program.
     pub(crate) load_s: f64,
     kv_type: DType,
@@ -135,9 +145,9 @@ pub(crate) fn program(model: &ModelOptions, profile: bool, ui: Ui) -> anyhow::Re
     }
     let program = model.compile(backend.as_ref(), CompileOptions::kv(kv_type))?;
     let load_s = start.elapsed().as_secs_f64();
-    tell(&options.providers, ui);
+    tell(&options, ui);
     let (path, device) = (path.display().to_string(), backend.info().clone());
-    Ok(Loaded { path, model, program, backend, device, load_s, kv_type })
+    Ok(Loaded { path, model, program, backend, device, open: options, load_s, kv_type })
 }
 
 /// Checks that a vocabulary of `vocab` tokens has these ids.

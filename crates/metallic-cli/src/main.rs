@@ -33,6 +33,7 @@ fn main() -> ExitCode {
         Command::Run(args) => commands::run::run(&args, ui),
         Command::Chat(args) => commands::chat::run(&args, ui),
         Command::Bench(args) => commands::bench::run(&args, ui),
+        Command::Tune(args) => commands::tune::run(&args, ui),
         Command::Devices(args) => commands::devices::run(&args),
         Command::Inspect(args) => commands::inspect::run(&args),
         Command::Quantize(args) => commands::quantize::run(&args, ui),

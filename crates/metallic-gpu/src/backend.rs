@@ -6,13 +6,14 @@ use std::time::Duration;
 use metallic_core::tensor::TensorDevice;
 use metallic_core::{Backend, BackendError, CompileOptions, DeviceInfo, Graph, Peaks, Program, rewrite};
 
-use crate::gpu::Gpu;
+use crate::gpu::{Gpu, Limits};
 use crate::peaks;
 use crate::pipelines::{LIBRARIES, PIPELINES, PipelineMetrics, Pipelines};
 use crate::pool::{Pool, PoolStats};
 use crate::program::GpuProgram;
 use crate::provider::Providers;
 use crate::tensor::GpuTensors;
+use crate::tuning::{Tuned, TunedDevice};
 
 /// How a GPU is used.
 #[derive(Clone, Debug)]
@@ -32,6 +33,8 @@ pub struct GpuOptions {
     pub profile: bool,
     /// Which providers serve which operations.
     pub providers: Providers,
+    /// What plans may choose, where it is not what the device has of its own.
+    pub tuned: Tuned,
 }
 
 metallic_core::setters!(GpuOptions {
@@ -42,6 +45,7 @@ metallic_core::setters!(GpuOptions {
     kernels: usize,
     profile: bool,
     providers: Providers,
+    tuned: Tuned,
 });
 
 impl Default for GpuOptions {
@@ -54,6 +58,7 @@ impl Default for GpuOptions {
             kernels: PIPELINES,
             profile: false,
             providers: Providers::default(),
+            tuned: Tuned::default(),
         }
     }
 }
@@ -69,6 +74,12 @@ pub(crate) struct Shared {
 impl Shared {
     pub(crate) fn kind(&self) -> &'static str {
         self.gpu.info().kind
+    }
+
+    /// What the device allows, with what plans may choose as it is now.
+    pub(crate) fn limits(&self) -> Limits {
+        let limits = *self.gpu.limits();
+        Limits { tuning: self.options.tuned.get().unwrap_or(limits.tuning), ..limits }
     }
 
     /// Steps that may be under way at once.
@@ -92,6 +103,7 @@ impl GpuBackend {
     pub fn new(gpu: Arc<dyn Gpu>, options: GpuOptions) -> GpuBackend {
         let budget = options.budget.or(gpu.limits().budget);
         let pool = Pool::new(gpu.clone(), budget);
+        options.tuned.attach(TunedDevice::new(gpu.info(), gpu.limits(), gpu.system()));
         let pipelines = Pipelines::bounded(gpu.clone(), LIBRARIES, options.kernels);
         let shared = Arc::new(Shared { gpu, pool, pipelines, options });
         GpuBackend { tensors: Arc::new(GpuTensors::new(shared.clone())), shared }

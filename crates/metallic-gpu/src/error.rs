@@ -119,6 +119,16 @@ pub enum GpuError {
         /// Why not.
         error: Box<GpuError>,
     },
+    /// A number that plans may not go by.
+    #[error("`{field}` is {found}; it may be {}", one_of(values))]
+    Tuning {
+        /// Which one.
+        field: &'static str,
+        /// What it is.
+        found: u32,
+        /// What it may be.
+        values: &'static [u32],
+    },
     /// Something the device needs is missing on this machine.
     #[error("{0}")]
     Missing(String),
@@ -128,6 +138,15 @@ fn known_devices(known: &[String]) -> String {
     match known {
         [] => "is none on this machine".to_owned(),
         names => format!("are {}", names.join(", ")),
+    }
+}
+
+/// `1, 2 or 4`
+fn one_of(values: &[u32]) -> String {
+    let names: Vec<String> = values.iter().map(u32::to_string).collect();
+    match names.split_last() {
+        Some((last, rest @ [_, ..])) => format!("{} or {last}", rest.join(", ")),
+        _ => names.concat(),
     }
 }
 
@@ -164,6 +183,10 @@ impl GpuError {
             GpuError::NoProvider { asked: setting, known }
             | GpuError::Variable { variable: setting, known } => {
                 let reason = format!("there are {}", known.join(", "));
+                BackendError::Setting { device, setting, reason }
+            }
+            GpuError::Tuning { field, found, .. } => {
+                let (setting, reason) = (format!("{field}={found}"), self.to_string());
                 BackendError::Setting { device, setting, reason }
             }
             GpuError::Compile { kernel, message } => {

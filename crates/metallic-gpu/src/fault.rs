@@ -166,6 +166,10 @@ impl Gpu for Faulty {
         self.inner.limits()
     }
 
+    fn system(&self) -> String {
+        self.inner.system()
+    }
+
     fn allocate(&self, bytes: usize, storage: Storage) -> Result<BufferId, GpuError> {
         if self.fails(Fault::Allocate) {
             return Err(GpuError::no_room("a buffer (injected failure)", bytes, None));

@@ -6,8 +6,10 @@ use std::time::Duration;
 use metallic_core::{Bytes, DeviceInfo};
 
 use crate::command::CommandList;
+use crate::driver::choose;
 use crate::error::GpuError;
 use crate::kernels::Constants;
+use crate::tuning::Tuning;
 
 /// A buffer of a [`Gpu`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -51,6 +53,8 @@ pub struct Limits {
     pub matrix_units: Option<MatrixUnits>,
     /// Whether it has a library of its maker's that makes products.
     pub library: bool,
+    /// What plans may choose, as far as it is known of such a device.
+    pub tuning: Tuning,
 }
 
 /// Matrix units that take weights in cells.
@@ -66,6 +70,17 @@ impl Limits {
     /// Bytes of threadgroup memory of any kernel at most.
     pub fn most_threadgroup_memory(&self) -> u32 {
         self.matrix_units.map_or(0, |units| units.threadgroup_memory).max(self.threadgroup_memory)
+    }
+
+    /// Simdgroups that keep the device busy, as plans see it.
+    pub(crate) fn busy(&self) -> u32 {
+        let percent = u64::from(self.busy_simdgroups) * u64::from(self.tuning.busy);
+        u32::try_from(percent / 100).unwrap_or(u32::MAX)
+    }
+
+    /// Cores, as far as they can be told.
+    pub(crate) fn cores(&self) -> u32 {
+        self.matrix_units.map_or(self.busy_simdgroups / choose::SIMDGROUPS_PER_CORE, |units| units.cores)
     }
 }
 
@@ -96,6 +111,12 @@ pub trait Gpu: Send + Sync + fmt::Debug {
 
     /// What it allows.
     fn limits(&self) -> &Limits;
+
+    /// What drives it and compiles its kernels, with versions: what is measured holds for these alone. Empty where there is
+    /// nothing to measure.
+    fn system(&self) -> String {
+        String::new()
+    }
 
     /// A new buffer, zeroed.
     fn allocate(&self, bytes: usize, storage: Storage) -> Result<BufferId, GpuError>;

@@ -37,6 +37,7 @@ mod states;
 mod step;
 mod tensor;
 mod threadgroup;
+pub mod tuning;
 mod weights;
 
 pub use backend::{GpuBackend, GpuOptions};
@@ -54,6 +55,7 @@ pub use pool::{Allocation, ClassStats, Pool, PoolStats};
 pub use provider::{Choice, OpKind, Provider, Providers, Quarantined, Selection, Why};
 #[cfg(any(test, feature = "soft"))]
 pub use soft::{Soft, SoftOptions};
+pub use tuning::{Tuned, Tuning};
 
 /// What is behind a lock, also where a thread has panicked with it: no change is made in steps that could fail between.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {

@@ -15,6 +15,7 @@ use crate::gpu::{BufferId, Gpu, Imported, LibraryId, Limits, Pipeline, PipelineI
 use crate::kernels::Constants;
 use crate::lock;
 use crate::objects::Objects;
+use crate::tuning::Tuning;
 
 /// What a large GPU of a Mac allows.
 const LIMITS: Limits = Limits {
@@ -27,6 +28,7 @@ const LIMITS: Limits = Limits {
     depth: 2,
     matrix_units: None,
     library: false,
+    tuning: Tuning::DEFAULT,
 };
 
 /// A device that computes nothing.

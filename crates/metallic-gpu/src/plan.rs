@@ -10,11 +10,12 @@ use crate::kernels::project::{Part, Projection};
 use crate::kernels::rope::{HeadNorm, KvRows, RopeKv};
 use crate::kernels::{
     Moved, SOFTCAP, Slot, Stage, Stages, attention, attention_plain, binary_code, cell_matmul, cell_matvec,
-    cell_qkv, cell_rows, copy, count, elementwise, experts, gather, library, matvec, norm, project, qkv,
-    recurrent, rope, sample, scalar_code, sdpa, softmax, unary_code,
+    cell_qkv, cell_rows, copy, count, elementwise, experts, gather, library, norm, project, qkv, recurrent,
+    rope, sample, scalar_code, sdpa, softmax, unary_code,
 };
 use crate::provider::{Choice, OpKind, Provider};
 use crate::step::StepShape;
+use crate::tuning::Tuning;
 
 /// An operation as it is to run: its operands' types as they lie in memory, and what comes with a step.
 #[derive(Clone, Copy)]
@@ -28,9 +29,6 @@ pub(crate) struct Site<'a> {
     /// Its matrices are laid out for matrix units.
     pub(crate) cells: bool,
 }
-
-/// Tokens from which on a library's product does better than kernels of ours.
-const LIBRARY_TOKENS: usize = 33;
 
 /// What kernels an operation has.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -85,13 +83,13 @@ pub(crate) fn choice(site: &Site<'_>, limits: &Limits) -> Option<Choice> {
     match kernels_of(site.op) {
         Kernels::Attention => Some(OpKind::Sdpa.into()),
         Kernels::Products => {
-            let library = limits.library && site.suits_library();
+            let library = limits.library && site.suits_library(&limits.tuning);
             // Tiles of weights in cells take halfs.
             let tiles = !site.cells || site.takes_halfs();
             let there = [(Provider::MatmulLibrary, library), (Provider::MatmulTiles, tiles)];
             let without =
                 there.into_iter().filter(|(_, there)| !there).map(|(provider, _)| provider).collect();
-            let many = site.rows(site.out) > matvec::MAX_TOKENS as usize;
+            let many = site.rows(site.out) > limits.tuning.vector_tokens as usize;
             many.then_some(Choice { op: OpKind::Matmul, without })
         }
         Kernels::EveryFloat | Kernels::Mixed | Kernels::Sdpa | Kernels::Wide => None,
@@ -382,9 +380,9 @@ impl Site<'_> {
         if provider == Some(Provider::MatmulLibrary) {
             return library::plan(&projection, self.cells, limits);
         }
-        match (self.cells, self.by_tiles(projection.tokens, provider)) {
+        match (self.cells, self.by_tiles(projection.tokens, provider, limits)) {
             (true, true) => cell_matmul::plan(&projection, limits),
-            (true, false) if self.by_eight(&projection) => cell_rows::plan(&projection, limits),
+            (true, false) if self.by_eight(&projection, limits) => cell_rows::plan(&projection, limits),
             (true, false) => cell_matvec::plan_vectors(&projection, limits),
             (false, true) => project::plan_tiles(&projection, limits),
             (false, false) => project::plan_vectors(&projection, limits),
@@ -411,9 +409,9 @@ impl Site<'_> {
             let products = library::plan(&projection, self.cells, limits)?;
             return qkv::after(products, &projection, &way, limits);
         }
-        match (self.cells, self.by_tiles(projection.tokens, provider)) {
+        match (self.cells, self.by_tiles(projection.tokens, provider, limits)) {
             (true, true) => qkv::after(cell_matmul::plan(&projection, limits)?, &projection, &way, limits),
-            (true, false) if self.by_eight(&projection) => {
+            (true, false) if self.by_eight(&projection, limits) => {
                 qkv::after(cell_rows::plan(&projection, limits)?, &projection, &way, limits)
             }
             (true, false) => cell_qkv::plan(&projection, &way, limits),
@@ -452,26 +450,29 @@ impl Site<'_> {
     }
 
     /// Whether a library's product does well here: it has weights laid out anew each time, which many tokens make good.
-    fn suits_library(&self) -> bool {
-        self.rows(self.out) >= LIBRARY_TOKENS && self.rounds() && library::takes(self.matrices())
+    fn suits_library(&self, tuning: &Tuning) -> bool {
+        self.rows(self.out) >= tuning.library_tokens as usize
+            && self.rounds()
+            && library::takes(self.matrices())
     }
 
     /// Few tokens go through the matrix–vector kernels, which fuse everything; for many there is a choice, but tiles of weights in
     /// cells take halfs.
-    fn by_tiles(&self, tokens: u32, provider: Option<Provider>) -> bool {
+    fn by_tiles(&self, tokens: u32, provider: Option<Provider>, limits: &Limits) -> bool {
         match provider {
             None if self.cells && !self.takes_halfs() => false,
             Some(Provider::MatmulRows) => false,
             Some(Provider::MatmulTiles) => true,
             Some(Provider::MatmulLibrary | Provider::SdpaFlash | Provider::SdpaPlain) | None => {
-                tokens > matvec::MAX_TOKENS
+                tokens > limits.tuning.vector_tokens
             }
         }
     }
 
     /// Whether a few tokens of a step go together as halfs: more than exact vectors take at once.
-    fn by_eight(&self, projection: &Projection) -> bool {
-        (5..=cell_matvec::MAX_TOKENS).contains(&projection.tokens) && self.takes_halfs()
+    fn by_eight(&self, projection: &Projection, limits: &Limits) -> bool {
+        let tokens = projection.tokens;
+        tokens > limits.tuning.exact_tokens && tokens <= cell_matvec::MAX_TOKENS && self.takes_halfs()
     }
 
     fn kv_rows(&self, state: metallic_core::StateId) -> Result<KvRows, GpuError> {

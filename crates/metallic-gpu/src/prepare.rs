@@ -1,6 +1,7 @@
 //! From plans to commands: kernels are made ready, every argument becomes a checked binding. Done once for a shape of step.
 
 use std::collections::VecDeque;
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 
 use metallic_core::{Dim, Graph, Needed, Node, NodeId, Op, OpCost, Schedule, TensorType, WeightUse};
@@ -64,6 +65,14 @@ impl Ready {
         let threads = self.stages.stages.iter().map(|stage| stage.launch.threads.iter().product::<u32>());
         let allowed = self.kernels.iter().map(|kernel| kernel.pipeline.max_threads);
         threads.zip(allowed).filter(|(threads, allowed)| threads > allowed).map(|(_, allowed)| allowed).min()
+    }
+
+    /// Everything that says how its kernels are launched.
+    fn hash_launches(&self, hasher: &mut impl Hasher) {
+        for Stage { launch, .. } in &self.stages.stages {
+            (launch.kernel.function, launch.kernel.constants, launch.groups, launch.threads).hash(hasher);
+            (launch.threadgroup_bytes, launch.params.as_bytes()).hash(hasher);
+        }
     }
 
     /// Bytes of scratch, each part at an aligned place.
@@ -181,10 +190,20 @@ pub(crate) struct Planned {
     pub(crate) arena_bytes: usize,
 }
 
+impl Planned {
+    /// A number for how steps of this shape are launched, whichever buffers they take.
+    pub(crate) fn fingerprint(&self, shape: &StepShape) -> u64 {
+        let mut hasher = DefaultHasher::new();
+        StepShape { lane: 0, ..*shape }.hash(&mut hasher);
+        self.nodes.iter().for_each(|(_, ready)| ready.hash_launches(&mut hasher));
+        hasher.finish()
+    }
+}
+
 impl Lowered {
     /// Picks the kernels of steps of a shape and makes them ready.
     pub(crate) fn plan(&self, shape: &StepShape) -> Result<Planned, GpuError> {
-        self.plan_within(shape, self.shared.gpu.limits())
+        self.plan_within(shape, &self.shared.limits())
     }
 
     /// The same for a device that allows this.

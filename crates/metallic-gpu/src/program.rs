@@ -19,6 +19,7 @@ use crate::prepare::{ALIGN, Lowered, Plans, Prepared, StepMemory, aliases};
 use crate::provider::OpKind;
 use crate::states::States;
 use crate::step::{StepCounts, StepShape, write_tables};
+use crate::tuning::Tuning;
 use crate::weights::DeviceWeights;
 
 /// Steps that are planned when a program is made, as tokens, results and tokens in sight: each takes kernels the others
@@ -51,9 +52,22 @@ const TABLES: usize = 1 << 16;
 /// Rows from which tokens are chosen at most.
 const CHOSEN: usize = 1024;
 
+/// [`REHEARSED`], and where other numbers of tokens are the first to need a kernel, these as well.
+fn rehearsed(tuning: &Tuning) -> Vec<(usize, usize, usize)> {
+    let thresholds = |tuning: &Tuning| [tuning.vector_tokens, tuning.small_tile_tokens];
+    let mut shapes = REHEARSED.to_vec();
+    for (last, usual) in thresholds(tuning).into_iter().zip(thresholds(&Tuning::DEFAULT)) {
+        let counts = [last, last + 1].map(|tokens| tokens as usize).into_iter().filter(|_| last != usual);
+        shapes.extend(counts.flat_map(|tokens| [(tokens, 1, tokens), (tokens, tokens, tokens)]));
+    }
+    shapes
+}
+
 pub(crate) struct GpuProgram {
     lowered: Lowered,
     plans: Plans,
+    /// What the plans may choose, as it was when they were made.
+    tuned: u64,
     /// The tables of each step under way, in turns.
     lanes: Vec<Option<Allocation>>,
     next_lane: usize,
@@ -85,6 +99,7 @@ impl GpuProgram {
             StateLayout::of(&graph, kv).map_err(|error| GpuError::unsupported("state", error.to_string()))?;
         let weights = DeviceWeights::new(&shared, &graph)?;
         let lanes = shared.depth();
+        let tuned = shared.options.tuned.version();
         let outputs = graph.outputs().len();
         let lowered = Lowered {
             schedule: Schedule::of(&graph),
@@ -98,6 +113,7 @@ impl GpuProgram {
         let program = GpuProgram {
             lowered,
             plans: Plans::default(),
+            tuned,
             lanes: (0..lanes).map(|_| None).collect(),
             next_lane: 0,
             arena: None,
@@ -113,7 +129,7 @@ impl GpuProgram {
     }
 
     fn rehearse(&self) -> Result<(), GpuError> {
-        for (tokens, outputs, visible) in REHEARSED {
+        for (tokens, outputs, visible) in rehearsed(&self.lowered.shared.limits().tuning) {
             let shape = StepShape {
                 tokens,
                 outputs,
@@ -130,7 +146,7 @@ impl GpuProgram {
             self.lowered.plan(&shape)?;
             self.lowered.plan(&StepShape { fed: true, ..shape })?;
             // What a library takes over from some number of tokens on, kernels do up to it.
-            let limits = *self.lowered.shared.gpu.limits();
+            let limits = self.lowered.shared.limits();
             if limits.library && !self.lowered.shared.options.providers.is_forced(OpKind::Matmul) {
                 self.lowered.plan_within(&shape, &Limits { library: false, ..limits })?;
             }
@@ -148,12 +164,18 @@ impl GpuProgram {
 
     /// The plan of a step, made where there is none yet.
     fn plan(&mut self, shape: &StepShape, stats: &mut RunStats) -> Result<Arc<Prepared>, GpuError> {
+        let tuned = self.lowered.shared.options.tuned.version();
+        if self.tuned != tuned {
+            self.plans.clear();
+            self.tuned = tuned;
+        }
         if let Some(plan) = self.plans.get(shape) {
             stats.plan_hits = 1;
             return Ok(plan);
         }
         stats.plan_misses = 1;
         let planned = self.lowered.plan(shape)?;
+        self.lowered.shared.options.tuned.planned(planned.fingerprint(shape));
         (stats.cache_hits, stats.cache_misses) = (planned.kernels.hits, planned.kernels.misses);
         let memory = self.memory(shape, planned.arena_bytes)?;
         let plan = Arc::new(self.lowered.prepare(shape, planned, memory)?);

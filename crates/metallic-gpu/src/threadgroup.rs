@@ -2,13 +2,10 @@
 
 use crate::gpu::Limits;
 
-/// Elements one thread should have before a row gets another simdgroup.
-const PER_THREAD: u32 = 4;
-
 /// Threads for one row of `len` elements: whole simdgroups, no more than there is work for.
 pub(crate) fn row_threads(len: u32, limits: &Limits) -> u32 {
     let width = limits.simd_width.max(1);
-    let wanted = len.div_ceil(PER_THREAD).div_ceil(width).max(1) * width;
+    let wanted = len.div_ceil(limits.tuning.row_elements.max(1)).div_ceil(width).max(1) * width;
     let most = (limits.max_threads / width).max(1) * width;
     wanted.min(most)
 }
@@ -32,6 +29,7 @@ pub(crate) fn plane((width, height): (u32, u32), limits: &Limits) -> ([u32; 2], 
 #[cfg(test)]
 pub(crate) mod tests {
     use super::*;
+    use crate::tuning::Tuning;
 
     pub(crate) const LIMITS: Limits = Limits {
         max_threads: 1024,
@@ -43,6 +41,7 @@ pub(crate) mod tests {
         depth: 2,
         matrix_units: None,
         library: false,
+        tuning: Tuning::DEFAULT,
     };
 
     #[test]

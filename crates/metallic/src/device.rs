@@ -1,6 +1,7 @@
 //! The only place that chooses a backend.
 
 mod list;
+pub mod tuning;
 
 use std::fmt;
 use std::str::FromStr;
@@ -9,9 +10,11 @@ use std::sync::Arc;
 use metallic_core::reference::Reference;
 use metallic_core::{Backend, BackendError};
 use metallic_cpu::{Cpu, CpuOptions};
+use metallic_gpu::tuning::TunedDevice;
 use metallic_gpu::{Gpu, GpuBackend, GpuError, GpuOptions, Null};
 
 pub use list::{Listed, list};
+pub use metallic_gpu::Tuned;
 pub use metallic_gpu::{Limits, OpKind, Provider, Providers, Quarantined, Selection, Why};
 
 /// Where a model runs.
@@ -97,9 +100,18 @@ pub struct OpenOptions {
     /// Which provider serves which operation on a GPU; goes before the environment. A clone that is kept tells what was
     /// chosen and what did not compile. Each device wants its own.
     pub providers: Providers,
+    /// What plans of a GPU go by; goes before the environment and the file of measured numbers. A clone that is kept tells what is in
+    /// use, and can change it. Each device wants its own.
+    pub tuned: Tuned,
 }
 
-metallic_core::setters!(OpenOptions { threads: usize, profile: bool, exact: bool, providers: Providers });
+metallic_core::setters!(OpenOptions {
+    threads: usize,
+    profile: bool,
+    exact: bool,
+    providers: Providers,
+    tuned: Tuned
+});
 
 impl Device {
     /// Opens the device. `threads` is for devices that compute on the processor; 0: one for each core.
@@ -111,9 +123,11 @@ impl Device {
     pub fn open_with(&self, options: &OpenOptions) -> Result<Box<dyn Backend>, BackendError> {
         check_threads(options.threads)?;
         match self.resolve() {
-            Device::Soft => gpu(soft(options.threads).map_err(|error| error.on("soft"))?, options),
-            Device::Metal(which) => gpu(metal(which.as_deref()).map_err(|error| error.on("metal"))?, options),
-            Device::Cuda(which) => gpu(cuda(which.as_deref()).map_err(|error| error.on("cuda"))?, options),
+            Device::Soft => tuned(soft(options.threads).map_err(|error| error.on("soft"))?, options),
+            Device::Metal(which) => {
+                tuned(metal(which.as_deref()).map_err(|error| error.on("metal"))?, options)
+            }
+            Device::Cuda(which) => tuned(cuda(which.as_deref()).map_err(|error| error.on("cuda"))?, options),
             Device::Null => gpu(Arc::new(Null::new()), options),
             Device::Reference => {
                 without_providers("reference", options)?;
@@ -139,11 +153,19 @@ impl Device {
     }
 }
 
+/// A GPU whose plans go by what was measured on it.
+fn tuned(device: Arc<dyn Gpu>, options: &OpenOptions) -> Result<Box<dyn Backend>, BackendError> {
+    let described = TunedDevice::new(device.info(), device.limits(), device.system());
+    tuning::follow(&options.tuned, &described)?;
+    gpu(device, options)
+}
+
 fn gpu(gpu: Arc<dyn Gpu>, options: &OpenOptions) -> Result<Box<dyn Backend>, BackendError> {
     let kind = gpu.info().kind;
     let providers = options.providers.clone();
     providers.follow_environment().map_err(|error| error.on(kind))?;
-    let options = GpuOptions::default().providers(providers).profile(options.profile);
+    let tuned = options.tuned.clone();
+    let options = GpuOptions::default().providers(providers).tuned(tuned).profile(options.profile);
     Ok(Box::new(GpuBackend::new(gpu, options)))
 }
 

@@ -17,6 +17,7 @@ pub mod nn;
 pub mod quantize;
 pub mod tensor;
 pub mod text;
+pub mod tune;
 pub mod weights;
 
 pub use adapter::{AdapterOptions, AdapterShare};

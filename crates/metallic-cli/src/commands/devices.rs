@@ -3,7 +3,10 @@
 use std::fmt::Write;
 
 use clap::Args;
-use metallic::device::{self, Listed};
+use metallic::device::{
+    self, Listed,
+    tuning::{Found, TuningSource},
+};
 use serde_json::{Value, json};
 
 use crate::term::{self, size};
@@ -61,6 +64,7 @@ fn details(listed: &Listed) -> Vec<String> {
             size(u64::from(limits.threadgroup_memory)),
         ));
     }
+    lines.extend(tuning(listed));
     lines.extend(listed.compiler.as_ref().map(|compiler| format!("kernels by {compiler}")));
     lines.extend(listed.library.as_ref().map(|library| match library {
         Ok(library) => format!("long prompts by {library}"),
@@ -69,6 +73,19 @@ fn details(listed: &Listed) -> Vec<String> {
         }
     }));
     lines
+}
+
+/// What the plans of a GPU go by.
+fn tuning(listed: &Listed) -> Option<String> {
+    let origin = listed.origin.map(|origin| origin.to_string()).unwrap_or_default();
+    Some(match listed.tuning.as_ref()? {
+        Err(error) => format!("tuning cannot be read: {error}"),
+        Ok(Found { source: TuningSource::File(path), tuning, .. }) => {
+            format!("tuned: {tuning} ({})", path.display())
+        }
+        Ok(Found { note: Some(note), .. }) => format!("tuning: {origin}; {note}"),
+        Ok(_) => format!("tuning: {origin}"),
+    })
 }
 
 fn row(listed: &Listed) -> Value {
@@ -90,6 +107,7 @@ fn row(listed: &Listed) -> Value {
         "limits": limits,
         "compiler": listed.compiler,
         "library": listed.library.as_ref().and_then(|library| library.as_ref().ok()),
+        "tuning": tuning(listed),
         "available": listed.unavailable.is_none(),
         "reason": listed.unavailable,
         "auto": listed.auto,

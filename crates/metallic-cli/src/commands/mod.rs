@@ -14,6 +14,7 @@ pub(crate) mod rm;
 pub(crate) mod run;
 pub(crate) mod templating;
 pub(crate) mod tool;
+pub(crate) mod tune;
 
 use clap::{Parser, Subcommand};
 
@@ -37,6 +38,8 @@ pub(crate) enum Command {
     Chat(chat::ChatArgs),
     /// Measure the speed of a model
     Bench(bench::BenchArgs),
+    /// Measure what makes a model fastest on this GPU, and keep it
+    Tune(tune::TuneArgs),
     /// List what can compute on this machine
     Devices(devices::DevicesArgs),
     /// Show what is in a model file
@@ -75,6 +78,7 @@ Environment
   METALLIC_FORCE_SDPA_BACKEND, METALLIC_FORCE_MATMUL_BACKEND
                              kernels of a GPU, as `--provider`, which goes before them: flash or plain; tiles or rows
   METALLIC_KERNEL_CACHE      the folder of kernels compiled for Metal; `off`: none
+  METALLIC_TUNING            numbers that plans of a GPU go by: `off` for those built in, or a file of `metallic tune`
   METALLIC_CPU_ISA           portable, avx2 or avx512: less than the processor has
   SOFTMETAL_CLANG            the clang that compiles kernels for `--device soft`
   SOFTMETAL_CACHE            the folder of kernels it has compiled";

@@ -57,22 +57,12 @@ pub(crate) struct Entry {
 impl Cache {
     /// `METALLIC_HOME`, else `metallic` in the platform's cache folder.
     pub(crate) fn from_env() -> Result<Self, HubError> {
-        let platform = || {
-            if cfg!(target_os = "macos") {
-                home().map(|home| home.join("Library/Caches"))
-            } else if cfg!(windows) {
-                set("LOCALAPPDATA")
-            } else {
-                set("XDG_CACHE_HOME")
-                    .filter(|path| path.is_absolute())
-                    .or_else(|| home().map(|home| home.join(".cache")))
+        metallic::device::tuning::cache_folder().map(|root| Self { root }).ok_or_else(|| {
+            HubError::BadSetting {
+                setting: "METALLIC_HOME",
+                value: String::new(),
+                problem: "it is not set, and there is no home folder to put the cache in".to_owned(),
             }
-        };
-        let root = set("METALLIC_HOME").or_else(|| platform().map(|cache| cache.join("metallic")));
-        root.map(|root| Self { root }).ok_or_else(|| HubError::BadSetting {
-            setting: "METALLIC_HOME",
-            value: String::new(),
-            problem: "it is not set, and there is no home folder to put the cache in".to_owned(),
         })
     }
 

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use crate::support::{Machine, Ran, stories};
 
 /// Where compiled kernels are kept that other tests have made already; `Machine` gives the command another home.
-fn kernels() -> PathBuf {
+pub(crate) fn kernels() -> PathBuf {
     let cache = env::var_os("XDG_CACHE_HOME").map(PathBuf::from);
     let home = || Some(PathBuf::from(env::var_os("HOME")?).join(".cache"));
     let own = cache.or_else(home).unwrap_or_else(|| env!("CARGO_TARGET_TMPDIR").into()).join("softmetal");

@@ -18,5 +18,6 @@ mod strangers;
 mod support;
 mod template;
 mod tools;
+mod tune;
 mod usage;
 mod wheel;

@@ -35,6 +35,7 @@ use crate::gpu::{
 use crate::kernels::Constants;
 use crate::lock;
 use crate::objects::Objects;
+use crate::tuning::built_in;
 
 /// Bytes of threadgroup memory that kernels are planned for, as on every GPU they are written for.
 const THREADGROUP_MEMORY: u32 = 32 << 10;
@@ -52,6 +53,8 @@ pub struct CudaDevice {
     pub info: DeviceInfo,
     /// What it allows.
     pub limits: Limits,
+    /// Its driver, which compiles its kernels.
+    pub system: String,
     /// Its place among the GPUs of this machine.
     pub index: usize,
     /// Why its kernels cannot be run, where they cannot.
@@ -79,7 +82,8 @@ pub fn has_kernels() -> bool {
 /// The GPUs of this machine that NVIDIA's driver knows; an error where there is no such driver.
 pub fn devices() -> Result<Vec<CudaDevice>, GpuError> {
     let driver = Driver::load()?;
-    (0..driver.count()?).map(|index| describe(&*Context::new(&driver, index)?, index)).collect()
+    let describe = |index| describe(&driver, &*Context::new(&driver, index)?, index);
+    (0..driver.count()?).map(describe).collect()
 }
 
 /// Threadgroup memory that every GPU since the first with these matrix units gives a threadgroup that asks for much.
@@ -93,7 +97,13 @@ fn matrix_units(capability: u32, cores: u32, threadgroup_memory: u32) -> Option<
 }
 
 /// What a GPU of so many multiprocessors and so much memory allows.
-fn limits(units: u32, max_threads: u32, memory: u64, matrix_units: Option<MatrixUnits>) -> Limits {
+fn limits(
+    name: &str,
+    units: u32,
+    max_threads: u32,
+    memory: u64,
+    matrix_units: Option<MatrixUnits>,
+) -> Limits {
     Limits {
         max_threads,
         simd_width: 32,
@@ -104,10 +114,11 @@ fn limits(units: u32, max_threads: u32, memory: u64, matrix_units: Option<Matrix
         depth: 2,
         matrix_units,
         library: false,
+        tuning: built_in("cuda", name, matrix_units.map_or(0, |units| units.cores)).0,
     }
 }
 
-fn describe(context: &Context, index: usize) -> Result<CudaDevice, GpuError> {
+fn describe(driver: &Driver, context: &Context, index: usize) -> Result<CudaDevice, GpuError> {
     let units = context.attribute(Attribute::Multiprocessors)?;
     let memory = context.memory()?;
     let info = DeviceInfo {
@@ -124,7 +135,10 @@ fn describe(context: &Context, index: usize) -> Result<CudaDevice, GpuError> {
         (32, old) => Some(format!("its compute capability is {}.{}, 7.0 is needed", old / 10, old % 10)),
         (width, _) => Some(format!("{width} of its threads run in step, 32 are needed")),
     };
-    Ok(CudaDevice { info, limits: limits(units, max_threads, memory, matrix_units), index, unusable })
+    let limits = limits(&info.name, units, max_threads, memory, matrix_units);
+    let version = driver.version()?;
+    let system = format!("a driver for CUDA {}.{}", version / 1000, version % 1000 / 10);
+    Ok(CudaDevice { info, limits, system, index, unusable })
 }
 
 /// Compute capability times ten.
@@ -221,7 +235,7 @@ pub fn open(asked: Option<&str>) -> Result<Cuda, GpuError> {
     let names: Vec<String> = contexts.iter().map(|context| context.name()).collect();
     let index = choose::device(asked, &names, Some(0))?;
     let context = contexts[index].clone();
-    let mut device = describe(&context, index)?;
+    let mut device = describe(&driver, &context, index)?;
     if let Some(reason) = &device.unusable {
         return Err(GpuError::Missing(format!("`{}` cannot run the kernels: {reason}", device.info.name)));
     }
@@ -328,6 +342,10 @@ impl Gpu for Cuda {
 
     fn limits(&self) -> &Limits {
         &self.device.limits
+    }
+
+    fn system(&self) -> String {
+        self.device.system.clone()
     }
 
     fn allocate(&self, bytes: usize, storage: Storage) -> Result<BufferId, GpuError> {

@@ -34,7 +34,7 @@ impl Rehearsal {
         translator.compiler().map_err(GpuError::Missing)?;
         let matrix_units = super::matrix_units(capability, units, super::MOST_SHARED);
         // There may be a library, or not: programs rehearse both.
-        let limits = Limits { library: true, ..super::limits(units, 1024, MEMORY, matrix_units) };
+        let limits = Limits { library: true, ..super::limits("", units, 1024, MEMORY, matrix_units) };
         let null = Null::with(limits);
         let rehearsal = Rehearsal { null, translator, sources: Mutex::default(), capability };
         // What measures a device belongs to no model.

@@ -31,7 +31,7 @@ pub(crate) fn device(
 }
 
 /// Simdgroups a core needs to hide its memory.
-const SIMDGROUPS_PER_CORE: u32 = 48;
+pub(crate) const SIMDGROUPS_PER_CORE: u32 = 48;
 
 /// Simdgroups that keep a GPU busy, by its name: Metal does not tell how many cores it has, and within a grade they
 /// differ by a third at most. Too many or too few costs a little time.

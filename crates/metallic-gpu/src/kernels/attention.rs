@@ -11,6 +11,7 @@ use crate::error::GpuError;
 use crate::gpu::Limits;
 use crate::params::kernel_params;
 use crate::step::StepShape;
+use crate::tuning::Tuning;
 
 kernel_params! {
     /// One threadgroup per (part of the query heads of a key/value head, token, split). A part has at most `part` heads, a
@@ -36,19 +37,6 @@ family! {
 }
 
 pub(crate) const MAX_HEAD_DIM: usize = 256;
-/// Cache blocks one threadgroup goes through before a row is worth a second one, and cache blocks of a split at least; the same
-/// where there are so many cores that a row is as long as a core takes for its part.
-const REACH: (u32, u32) = (32, 16);
-const REACH_OF_MANY: (u32, u32) = (8, 4);
-/// Cores that are many.
-const MANY: u32 = 64;
-
-/// Cores of a device, where they are many.
-fn many_cores(limits: &Limits) -> Option<u32> {
-    limits.matrix_units.map(|units| units.cores).filter(|cores| *cores >= MANY)
-}
-
-const SIMDGROUPS: u32 = 8;
 /// Query heads a threadgroup can serve, by kernel; heads that are no whole number of vectors have fewer kernels.
 const WIDE: (&str, &[u32]) = ("attention_decode", &[1, 2, 3, 4, 6, 8]);
 const ODD: (&str, &[u32]) = ("attention_decode_odd", &[1, 4]);
@@ -131,7 +119,7 @@ fn unsupported(reason: String) -> GpuError {
 /// Plans attention: `(q [tokens, heads * head_dim], receipt) -> [tokens, heads * head_dim]`.
 pub(crate) fn plan(spec: &AttentionSpec, limits: &Limits) -> Result<Stages, GpuError> {
     // Query tiles pay where their simdgroups, of 8 rows each, do not stand empty.
-    let full = spec.shape.tokens >= 8 * spec.shape.tiles.max(1);
+    let full = spec.shape.tokens >= limits.tuning.query_rows as usize * spec.shape.tiles.max(1);
     if full && attention_units::fits(spec, limits) {
         return attention_units::plan(spec, limits);
     }
@@ -165,14 +153,15 @@ pub(crate) struct Split {
 /// reach stays whole; a longer one is split as long as that brings idle parts of the GPU to work.
 fn split(blocks: u32, groups: u32, limits: &Limits) -> Split {
     let blocks = blocks.max(1);
-    let (reach, least) = if many_cores(limits).is_some() { REACH_OF_MANY } else { REACH };
-    let splits = if blocks <= reach {
+    let Tuning { attention_reach, attention_span, attention_simdgroups, .. } = limits.tuning;
+    let splits = if blocks <= attention_reach {
         1
     } else {
-        (limits.busy_simdgroups / SIMDGROUPS / groups.max(1)).clamp(1, blocks.div_ceil(least))
+        let idle = limits.busy() / attention_simdgroups.max(1) / groups.max(1);
+        idle.clamp(1, blocks.div_ceil(attention_span.max(1)))
     };
     let span = blocks.div_ceil(splits);
-    Split { simdgroups: span.min(SIMDGROUPS), span, splits: blocks.div_ceil(span) }
+    Split { simdgroups: span.min(attention_simdgroups), span, splits: blocks.div_ceil(span) }
 }
 
 /// Most cache blocks that so many neighbouring tokens lie in.
@@ -211,8 +200,8 @@ fn rows(spec: &AttentionSpec, limits: &Limits) -> Result<Stages, GpuError> {
     let (name, rooms) = if a.head_dim.is_multiple_of(8) { WIDE } else { ODD };
     let blocks = blocks_of(spec.reach(), a.window.is_some());
     // Where a row is short, many cores read its keys once more rather than stand still.
-    let apart =
-        blocks <= REACH_OF_MANY.0 && many_cores(limits).is_some_and(|cores| heads * tokens <= 2 * cores);
+    let Tuning { attention_reach, heads_apart, .. } = limits.tuning;
+    let apart = blocks <= attention_reach && heads.saturating_mul(tokens) <= heads_apart * limits.cores();
     if !apart && attention_heads::fits(spec, limits) {
         let (parts, part, _) = parts(heads / kv_heads, false, &[attention_heads::ROOM]);
         let groups = kv_heads * parts;

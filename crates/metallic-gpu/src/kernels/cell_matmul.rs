@@ -7,6 +7,7 @@ use super::typed::{ACTIVATION, FUNCTIONS};
 use super::{COMMON, Constants, Launch, Stages, family, work};
 use crate::error::GpuError;
 use crate::gpu::Limits;
+use crate::tuning::Tuning;
 
 family! {
     "cell_matmul" (ProjectParams) uses COMMON, FUNCTIONS, ACTIVATION, PROJECT, CELL_KINDS, UNITS, CELLS;
@@ -30,9 +31,10 @@ pub(crate) fn plan(projection: &Projection, limits: &Limits) -> Result<Stages, G
     let down = |simds: u32| -> u32 { parts.iter().map(|rows| rows.div_ceil(each * simds)).sum() };
     // Large tiles where there are enough of them for all cores.
     let cores = limits.matrix_units.map_or(0, |units| units.cores);
+    let Tuning { small_tile_tokens, tile_rounds, .. } = limits.tuning;
     let (name, tokens_of_group, simds) = match tokens {
-        ..=32 => ("cell_matmul_32", 32, 4),
-        ..MANY if tokens.div_ceil(128) * down(8) < 2 * cores => ("cell_matmul_64", 64, 8),
+        few if few <= small_tile_tokens => ("cell_matmul_32", 32, 4),
+        ..MANY if tokens.div_ceil(128) * down(8) < tile_rounds * cores => ("cell_matmul_64", 64, 8),
         _ => ("cell_matmul_128", 128, 8),
     };
     let constants = Constants::starting::<3, 8>(Projection { norm: None, ..*projection }.constants()?);

@@ -6,6 +6,7 @@ use super::typed::{ACTIVATION, FUNCTIONS};
 use super::{COMMON, Constants, Family, Launch, Slot, Stage, Stages, family, work};
 use crate::error::GpuError;
 use crate::gpu::{Limits, MatrixUnits};
+use crate::tuning::Tuning;
 
 pub(crate) const CELL_DOTS: (&str, &str) = ("cell_dots.metal", include_str!("cell_dots.metal"));
 pub(crate) const CELL_PRODUCTS: (&str, &str) = ("cell_products.metal", include_str!("cell_products.metal"));
@@ -18,10 +19,6 @@ family! {
     }
 }
 
-/// Simdgroups of a threadgroup at most; their registers are all a core has.
-const SIMDS: u32 = 16;
-/// Simdgroups that share a pair of tiles at least: fewer have too few loads under way.
-const LEAST_SPLIT: u32 = 4;
 /// Tokens that read the weights together.
 pub(crate) const MAX_TOKENS: u32 = 8;
 
@@ -54,20 +51,23 @@ impl CellSpread {
             rows.iter().map(|rows| rows.div_ceil(PAIR_ROWS)).sum()
         };
         let cells = projection.cols.div_ceil(CELL_COLS);
-        let most = power_of_two(SIMDS.min(limits.max_threads / limits.simd_width.max(1)));
+        let Tuning { cell_simdgroups, cell_split, cell_groups, .. } = limits.tuning;
+        let most = power_of_two(cell_simdgroups.min(limits.max_threads / limits.simd_width.max(1)));
         // As many simdgroups on a pair as keep all of them busy, but each with a few cells of it.
-        let split = power_of_two((units.cores * SIMDS / pairs.max(1)).max(LEAST_SPLIT));
+        let split = power_of_two((units.cores * cell_simdgroups / pairs.max(1)).max(cell_split));
         let split = split.min(most).min(power_of_two(cells.div_ceil(2)));
-        // Few tokens leave room for two groups on a core: while one waits the other works.
-        let simds = if slots == MAX_TOKENS { most } else { most.min(SIMDS / 2).max(split) };
+        // Few tokens leave room for several groups on a core: while one waits another works.
+        let each = power_of_two(cell_simdgroups / cell_groups.max(1));
+        let simds = if slots == MAX_TOKENS { most } else { most.min(each).max(split) };
         let ahead = projection.parts.iter().flatten().map(|part| ahead(part.dtype)).fold(1, least_common);
         // Fewer simdgroups, where the sums of many leave no room for the vectors.
         let fewer = (0..=simds.ilog2()).map(|n| (simds >> n, split.min(simds >> n)));
         fewer.into_iter().find_map(|(simds, split)| {
-            let per_core = (SIMDS / simds).max(1);
+            let per_core = (cell_simdgroups / simds).max(1);
             // The norm's scales, the squares of each simdgroup, and two rounds of all their sums.
             let fixed = 4 * slots * (simds + 1) + 2 * simds * PAIR_ROWS * slots * 4;
-            let room = (units.threadgroup_memory / per_core.min(2)).checked_sub(fixed)?;
+            let room =
+                (units.threadgroup_memory / per_core.clamp(1, cell_groups.max(1))).checked_sub(fixed)?;
             let plane =
                 |cells: u32| together * (2 * (2 * cells * CELL_COLS + 64) + cells * CELL_COLS / 16 * 4);
             let fit = room.checked_sub(plane(0))? / (plane(1) - plane(0)).max(1);

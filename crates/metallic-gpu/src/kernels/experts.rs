@@ -2,7 +2,7 @@
 
 use metallic_core::DType;
 
-use super::matvec::{DOTS, PITCH_BYTES, ROWS, SIMDS};
+use super::matvec::{DOTS, PITCH_BYTES, ROWS};
 use super::project::{PROJECT, ProjectParams};
 use super::typed::VECTORS;
 use super::{
@@ -48,7 +48,7 @@ pub(crate) fn expert_linear(spec: &ExpertLinear, limits: &Limits) -> Result<Stag
     let each = PITCH_BYTES * ROWS;
     let most = (limits.threadgroup_memory / each).min(limits.max_threads / limits.simd_width.max(1));
     let tiles = rows.div_ceil(ROWS);
-    let simds = SIMDS.min(most).min(tiles).max(1);
+    let simds = limits.tuning.matvec_simdgroups.min(most).min(tiles).max(1);
     let constants = Constants::starting::<3, 8>([number, number, number, 0, 0, 0, 0, 0]);
     let params = ExpertParams { experts, rows, cols, sharing: sharing.max(1) }.params();
     let groups = [tiles.div_ceil(simds), choices, 1];

@@ -5,6 +5,7 @@ use super::typed::{ACTIVATION, FUNCTIONS};
 use super::{COMMON, Constants, Kernel, Launch, QUANT, QUANT_TYPES, Slot, Stage, family, work};
 use crate::error::GpuError;
 use crate::gpu::Limits;
+use crate::tuning::Tuning;
 
 /// Products, see the file.
 pub(crate) const DOTS: (&str, &str) = ("dots.metal", include_str!("dots.metal"));
@@ -22,9 +23,6 @@ pub(crate) const MAX_TOKENS: u32 = 8;
 pub(crate) const ROWS: u32 = 4;
 /// `PITCH` in the MSL, in bytes: the parts of one result.
 pub(crate) const PITCH_BYTES: u32 = 36 * 4;
-pub(crate) const SIMDS: u32 = 4;
-/// Blocks of rows of a simdgroup at most.
-const MAX_BLOCKS: u32 = 8;
 
 /// How the rows of a projection are spread, for every kernel that makes its products by [`DOTS`].
 pub(crate) struct Spread {
@@ -45,21 +43,19 @@ impl Spread {
         let gates = if gated { 4 } else { 0 };
         let per_simd = |blocks: u32| ((blocks * ROWS + 1) * PITCH_BYTES + blocks * ROWS * gates) * slots;
         // A device that wants many simdgroups wants many at a time, which share a core's memory.
-        let room = limits.threadgroup_memory / (limits.busy_simdgroups / 16).clamp(2, 24);
+        let Tuning { matvec_simdgroups, matvec_blocks, matvec_sharing, .. } = limits.tuning;
+        let room = limits.threadgroup_memory / (limits.busy() / 16).clamp(2, matvec_sharing.max(2));
         let tiles = |blocks: u32| -> u32 {
             let parts = if gated { &rows[..1] } else { &rows[..] };
             parts.iter().map(|rows| rows.div_ceil(blocks * ROWS)).sum()
         };
         let mut blocks = 1;
-        while blocks < MAX_BLOCKS
-            && tiles(2 * blocks) >= limits.busy_simdgroups
-            && per_simd(2 * blocks) <= room
-        {
+        while blocks < matvec_blocks && tiles(2 * blocks) >= limits.busy() && per_simd(2 * blocks) <= room {
             blocks *= 2;
         }
         let most =
             (limits.threadgroup_memory / per_simd(blocks)).min(limits.max_threads / limits.simd_width.max(1));
-        let simds = SIMDS.min(most).min(tiles(blocks)).max(1);
+        let simds = matvec_simdgroups.min(most).min(tiles(blocks)).max(1);
         Spread {
             slots,
             blocks,

@@ -10,6 +10,7 @@ use super::{Launch, Moved, Slot, Stages, matvec};
 use crate::error::GpuError;
 use crate::gpu::Limits;
 use crate::threadgroup::tests::LIMITS;
+use crate::tuning::Tuning;
 
 /// Runs the stages of a projection; returns its result. `None` where there is no clang.
 pub(crate) fn run_stages(stages: &Stages, inputs: &[Data], out_bytes: usize) -> Option<Vec<u8>> {
@@ -399,7 +400,19 @@ fn sized(tokens: u32, cols: u32, rows: [u32; 3], gate: Option<Unary>) -> Project
 #[test]
 fn simdgroups_cover_all_rows_within_the_limits_of_any_device() {
     let small = Limits { max_threads: 64, threadgroup_memory: 16 << 10, busy_simdgroups: 16, ..LIMITS };
-    for limits in [LIMITS, small, Limits { busy_simdgroups: 1, ..LIMITS }] {
+    let tuning = Tuning { matvec_simdgroups: 8, matvec_sharing: 4, busy: 50, ..Tuning::DEFAULT };
+    let other = Limits { tuning, ..LIMITS };
+    let blocks = |limits: &Limits| {
+        words(&plan_vectors(&sized(1, 576, [151_936, 0, 0], None), limits).unwrap().stages[0].launch)[5]
+    };
+    assert_eq!(
+        (blocks(&LIMITS), blocks(&other)),
+        (2, 8),
+        "fewer simdgroups have more of a core's memory each"
+    );
+    let least = Limits { tuning: Tuning { matvec_blocks: 1, ..tuning }, ..LIMITS };
+    assert_eq!(blocks(&least), 1);
+    for limits in [LIMITS, small, Limits { busy_simdgroups: 1, ..LIMITS }, other, least] {
         for tokens in [1, 2, 4, 8, 40] {
             for (rows, gate) in [
                 ([1, 0, 0], None),
@@ -417,7 +430,7 @@ fn simdgroups_cover_all_rows_within_the_limits_of_any_device() {
                 let simds = launch.threads[0] / 32;
                 let there = launch.groups[0] * simds;
                 assert!(there >= needed && there < needed + simds, "{rows:?}: {there}, needed {needed}");
-                let busy = needed >= limits.busy_simdgroups || words[5] == 1;
+                let busy = needed >= limits.busy() || words[5] == 1;
                 assert!(busy, "{rows:?}: {needed} simdgroups of {} blocks", words[5]);
             }
         }

@@ -3,11 +3,13 @@
 use metallic_core::DeviceInfo;
 use objc2::rc::{Retained, autoreleasepool};
 use objc2::runtime::ProtocolObject;
+use objc2_foundation::NSProcessInfo;
 use objc2_metal::{MTLCopyAllDevices, MTLCreateSystemDefaultDevice, MTLDevice, MTLGPUFamily};
 
 use crate::driver::{choose, memory};
 use crate::error::GpuError;
 use crate::gpu::Limits;
+use crate::tuning::built_in;
 
 // Without this framework in the process `MTLCreateSystemDefaultDevice` finds nothing.
 #[link(name = "CoreGraphics", kind = "framework")]
@@ -25,6 +27,8 @@ pub struct MetalDevice {
     pub info: DeviceInfo,
     /// What it allows.
     pub limits: Limits,
+    /// Name and build of the system, which drives it and compiles its kernels.
+    pub system: String,
     /// Whether it is the system's choice.
     pub default: bool,
     /// Whether the kernels run on it: on every GPU of Apple Silicon.
@@ -39,6 +43,7 @@ pub fn devices() -> Vec<MetalDevice> {
             index,
             info: info(device),
             limits: limits(device),
+            system: system(),
             default: default == Some(index),
             usable: usable(device),
         };
@@ -73,6 +78,11 @@ fn usable(device: &RawDevice) -> bool {
     device.supportsFamily(MTLGPUFamily::Apple7) && device.hasUnifiedMemory()
 }
 
+/// Name and build of the system, which machine code depends on.
+pub(super) fn system() -> String {
+    NSProcessInfo::processInfo().operatingSystemVersionString().to_string()
+}
+
 pub(super) fn info(device: &RawDevice) -> DeviceInfo {
     DeviceInfo {
         kind: "metal",
@@ -94,5 +104,6 @@ pub(super) fn limits(device: &RawDevice) -> Limits {
         depth: 2,
         matrix_units: None,
         library: false,
+        tuning: built_in("metal", &device.name().to_string(), 0).0,
     }
 }

@@ -29,7 +29,7 @@ use std::sync::{Arc, Mutex};
 use metallic_core::{Bytes, DeviceInfo};
 use objc2::rc::{Retained, autoreleasepool};
 use objc2::runtime::ProtocolObject;
-use objc2_foundation::{NSProcessInfo, ns_string};
+use objc2_foundation::ns_string;
 use objc2_metal::{MTLCommandQueue, MTLDevice as _};
 
 use self::archive::Archivist;
@@ -130,7 +130,7 @@ pub fn open(which: Option<&str>) -> Result<Metal, GpuError> {
         };
         Ok(Metal {
             info,
-            system: NSProcessInfo::processInfo().operatingSystemVersionString().to_string(),
+            system: device::system(),
             page: page_size(),
             memory,
             queue,
@@ -157,6 +157,10 @@ impl Gpu for Metal {
 
     fn limits(&self) -> &Limits {
         &self.memory.limits
+    }
+
+    fn system(&self) -> String {
+        self.system.clone()
     }
 
     fn allocate(&self, bytes: usize, storage: Storage) -> Result<BufferId, GpuError> {

@@ -17,6 +17,7 @@ use crate::gpu::{
 use crate::kernels::Constants;
 use crate::lock;
 use crate::objects::Objects;
+use crate::tuning::built_in;
 
 /// How the software device runs kernels.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -79,7 +80,6 @@ impl Soft {
             .spawn(move || runner.serve(&inbox))
             .map_err(|e| GpuError::Missing(format!("a thread for the device: {e}")))?;
         Ok(Soft {
-            info: DeviceInfo { kind: "soft", name, units: threads, memory_bytes: None },
             limits: Limits {
                 // Threadgroups of matrix units share a core's memory, which is more than one of them can have here.
                 max_threads: options.matrix_units.map_or(softmetal::device::MAX_THREADS, |_| SHARING_THREADS),
@@ -92,7 +92,9 @@ impl Soft {
                 depth: 2,
                 matrix_units: options.matrix_units,
                 library: options.library,
+                tuning: built_in("soft", &name, options.matrix_units.map_or(0, |units| units.cores)).0,
             },
+            info: DeviceInfo { kind: "soft", name, units: threads, memory_bytes: None },
             compiler,
             options,
             objects: Mutex::default(),
@@ -252,6 +254,10 @@ impl Gpu for Soft {
 
     fn limits(&self) -> &Limits {
         &self.limits
+    }
+
+    fn system(&self) -> String {
+        self.compiler.toolchain().version.clone()
     }
 
     fn allocate(&self, bytes: usize, _: Storage) -> Result<BufferId, GpuError> {

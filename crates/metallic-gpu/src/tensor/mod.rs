@@ -81,7 +81,7 @@ impl GpuTensors {
     ) -> Result<Work, GpuError> {
         let shared = self.shared();
         let mut kernels = HeldKernels::default();
-        let ready = made(shared, &mut kernels, choice, *shared.gpu.limits(), plan)?;
+        let ready = made(shared, &mut kernels, choice, shared.limits(), plan)?;
         // A stand-in for arguments that are not used, then the scratch.
         let bytes = ALIGN + ready.scratch_bytes();
         let scratch = shared.pool.transient("scratch of a tensor operation", bytes, Storage::Private)?;
@@ -179,7 +179,7 @@ impl TensorDevice for GpuTensors {
         let output = memory.held.region().slice(0, bytes).map_err(|e| self.fails(e))?;
         let plan = |provider, limits: &Limits| plan(&site, provider, limits);
         let work = self
-            .work(op.name(), choice(&site, self.shared().gpu.limits()).as_ref(), plan, (&regions, output))
+            .work(op.name(), choice(&site, &self.shared().limits()).as_ref(), plan, (&regions, output))
             .map_err(|e| self.fails(e))?;
         let mut stats = self.push(work, held, memory.held.clone(), start);
         stats.allocations = self.shared().pool.allocations() - allocated;

@@ -2,6 +2,7 @@
 
 use metallic_gpu::Limits;
 
+use super::tuning::{self, Found, Origin, TunedDevice};
 use super::{Device, available_memory};
 
 /// A device of this machine, or one it could have.
@@ -23,10 +24,23 @@ pub struct Listed {
     pub compiler: Option<String>,
     /// The library of its maker's that makes products of many tokens, where it may have one; or why it is not there.
     pub library: Option<Result<String, String>>,
+    /// What its plans go by, or why that cannot be read; only GPUs have such numbers.
+    pub tuning: Option<Result<Found, String>>,
+    /// Where those that are built in come from.
+    pub origin: Option<Origin>,
     /// Why it cannot be used, and what would help.
     pub unavailable: Option<String>,
     /// Whether [`Device::Auto`] means it.
     pub auto: bool,
+}
+
+impl Listed {
+    #[cfg_attr(not(any(feature = "soft", feature = "cuda", target_os = "macos")), allow(dead_code))]
+    fn tuned(mut self, device: &TunedDevice) -> Listed {
+        self.tuning = Some(tuning::find(device).map_err(|error| error.to_string()));
+        self.origin = Some(device.origin);
+        self
+    }
 }
 
 /// Every device this machine has, and those it lacks with the reason.
@@ -54,6 +68,8 @@ fn missing(device: Device, kind: &'static str, name: &str, reason: String) -> Li
         limits: None,
         compiler: None,
         library: None,
+        tuning: None,
+        origin: None,
         unavailable: Some(reason),
         auto: false,
     }
@@ -74,6 +90,8 @@ fn processor(device: &Device) -> Listed {
                 limits: None,
                 compiler: None,
                 library: None,
+                tuning: None,
+                origin: None,
                 unavailable: None,
                 auto: false,
             }
@@ -91,18 +109,23 @@ fn soft() -> Listed {
     use metallic_gpu::{Gpu, Soft, SoftOptions};
     match Soft::new(SoftOptions::default()) {
         Err(error) => missing(Device::Soft, "soft", SOFT_NAME, error.to_string()),
-        Ok(soft) => Listed {
-            device: Device::Soft,
-            kind: "soft",
-            name: soft.info().name.clone(),
-            units: Some(soft.info().units),
-            memory_bytes: available_memory(),
-            limits: Some(*soft.limits()),
-            compiler: Some(soft.compiler()),
-            library: None,
-            unavailable: None,
-            auto: false,
-        },
+        Ok(soft) => {
+            let listed = Listed {
+                device: Device::Soft,
+                kind: "soft",
+                name: soft.info().name.clone(),
+                units: Some(soft.info().units),
+                memory_bytes: available_memory(),
+                limits: Some(*soft.limits()),
+                compiler: Some(soft.compiler()),
+                library: None,
+                tuning: None,
+                origin: None,
+                unavailable: None,
+                auto: false,
+            };
+            listed.tuned(&TunedDevice::new(soft.info(), soft.limits(), soft.system()))
+        }
     }
 }
 
@@ -126,17 +149,23 @@ fn cuda() -> Vec<Listed> {
         Err(error) => return vec![missing(Device::Cuda(None), "cuda", CUDA_NAME, error.to_string())],
     };
     let auto = Device::Auto.resolve() == Device::Cuda(None);
-    let listed = found.into_iter().map(|gpu| Listed {
-        auto: auto && gpu.index == 0,
-        device: Device::Cuda(Some(gpu.index.to_string())),
-        kind: "cuda",
-        name: gpu.info.name,
-        units: Some(gpu.info.units),
-        memory_bytes: gpu.info.memory_bytes,
-        limits: Some(gpu.limits),
-        compiler: cuda::compiler().ok(),
-        library: Some(cuda::library()),
-        unavailable: gpu.unusable,
+    let listed = found.into_iter().map(|gpu| {
+        let tuned = TunedDevice::new(&gpu.info, &gpu.limits, gpu.system);
+        Listed {
+            auto: auto && gpu.index == 0,
+            device: Device::Cuda(Some(gpu.index.to_string())),
+            kind: "cuda",
+            name: gpu.info.name,
+            units: Some(gpu.info.units),
+            memory_bytes: gpu.info.memory_bytes,
+            limits: Some(gpu.limits),
+            compiler: cuda::compiler().ok(),
+            library: Some(cuda::library()),
+            tuning: None,
+            origin: None,
+            unavailable: gpu.unusable,
+        }
+        .tuned(&tuned)
     });
     listed.collect()
 }
@@ -153,18 +182,24 @@ fn metal() -> Vec<Listed> {
         let reason = "this Mac shows no GPU to this process".to_owned();
         return vec![missing(Device::Metal(None), "metal", "a GPU of a Mac", reason)];
     }
-    let listed = found.into_iter().map(|gpu| Listed {
-        device: Device::Metal(Some(gpu.index.to_string())),
-        kind: "metal",
-        name: gpu.info.name,
-        units: (gpu.info.units > 0).then_some(gpu.info.units),
-        memory_bytes: gpu.info.memory_bytes,
-        limits: Some(gpu.limits),
-        compiler: None,
-        library: None,
-        unavailable: (!gpu.usable)
-            .then(|| "its kernels need a GPU of Apple Silicon (M1 or later)".to_owned()),
-        auto: gpu.default && gpu.usable,
+    let listed = found.into_iter().map(|gpu| {
+        let tuned = TunedDevice::new(&gpu.info, &gpu.limits, gpu.system);
+        Listed {
+            device: Device::Metal(Some(gpu.index.to_string())),
+            kind: "metal",
+            name: gpu.info.name,
+            units: (gpu.info.units > 0).then_some(gpu.info.units),
+            memory_bytes: gpu.info.memory_bytes,
+            limits: Some(gpu.limits),
+            compiler: None,
+            library: None,
+            tuning: None,
+            origin: None,
+            unavailable: (!gpu.usable)
+                .then(|| "its kernels need a GPU of Apple Silicon (M1 or later)".to_owned()),
+            auto: gpu.default && gpu.usable,
+        }
+        .tuned(&tuned)
     });
     listed.collect()
 }

@@ -32,3 +32,4 @@ mod text_strangers;
 mod text_stream;
 mod text_template;
 mod text_tokenizer;
+mod tuning;

@@ -4,6 +4,7 @@ use super::scene::{GROUPED, Scene};
 use super::*;
 use crate::kernels::attention_plain;
 use crate::threadgroup::tests::LIMITS;
+use crate::tuning::built_in;
 
 const KV_TYPES: [DType; 4] = [DType::F32, DType::F16, DType::BF16, DType::Q8_0];
 /// Heads of one size, small enough for many cases.
@@ -226,13 +227,16 @@ fn a_step_goes_by_tiles_where_its_sequences_bring_many_tokens() {
 
 #[test]
 fn a_row_within_reach_is_one_dispatch_and_a_longer_one_is_split_while_the_gpu_is_idle() {
-    for blocks in 1..=REACH.0 {
+    for blocks in 1..=LIMITS.tuning.attention_reach {
         assert_eq!(split(blocks, 1, &LIMITS).splits, 1, "{blocks}");
     }
     for (blocks, groups) in [(33, 1), (128, 3), (4096, 2), (4096, 60), (33, 1000), (100, 7)] {
         let s = split(blocks, groups, &LIMITS);
         assert!(s.splits * s.span >= blocks && (s.splits - 1) * s.span < blocks, "{blocks} {groups}: {s:?}");
-        assert!(s.splits == 1 || s.splits * groups * SIMDGROUPS <= LIMITS.busy_simdgroups, "{s:?}");
+        assert!(
+            s.splits == 1 || s.splits * groups * LIMITS.tuning.attention_simdgroups <= LIMITS.busy_simdgroups,
+            "{s:?}"
+        );
     }
     assert_eq!(split(1, 1, &LIMITS).simdgroups, 1);
     assert!(split(128, 3, &LIMITS).splits > 4);
@@ -256,7 +260,7 @@ fn query_heads_are_shared_out_evenly() {
 fn threadgroup_memory_holds_every_shape_a_kernel_can_have() {
     for head_dim in 1..=256u32 {
         for &room in WIDE.1.iter().filter(|room| head_dim.is_multiple_of(8) || **room <= 4) {
-            for simdgroups in 1..=SIMDGROUPS {
+            for simdgroups in 1..=LIMITS.tuning.attention_simdgroups {
                 let (round, floats) = memory(simdgroups, room, head_dim, &LIMITS).unwrap();
                 assert!(round >= 1 && round <= room && floats * 4 <= LIMITS.threadgroup_memory);
                 assert!(floats.is_multiple_of(4), "Metal takes multiples of 16 bytes");
@@ -334,12 +338,35 @@ const UNITS: crate::gpu::MatrixUnits = crate::gpu::MatrixUnits { cores: 132, thr
 
 #[test]
 fn many_cores_share_short_rows_by_heads_and_long_ones_by_blocks() {
-    let limits = Limits { matrix_units: Some(UNITS), busy_simdgroups: 132 * 32, ..LIMITS };
+    let tuning = built_in("cuda", "NVIDIA H200", 132).0;
+    let limits = Limits { matrix_units: Some(UNITS), busy_simdgroups: 132 * 32, tuning, ..LIMITS };
     assert_eq!(parts(7, true, WIDE.1), (7, 1, 1));
     assert_eq!(parts(7, false, WIDE.1), (1, 7, 8));
     assert_eq!(split(8, 28, &limits), Split { simdgroups: 8, span: 8, splits: 1 });
     assert_eq!(split(256, 4, &limits), Split { simdgroups: 4, span: 4, splits: 64 });
     assert_eq!(split(256, 400, &limits).splits, 1);
+    let kernel = |tokens: usize, limits: &Limits| {
+        let sequences: Vec<_> = (0..tokens).map(|_| (9, 1)).collect();
+        plan(&Scene::new(GROUPED, DType::F16, &sequences).spec(), limits).unwrap().stages[0].launch
+    };
+    assert_eq!(
+        kernel(44, &limits).kernel.function,
+        "attention_decode_1",
+        "6 heads of 44 tokens on 132 cores"
+    );
+    assert_eq!(kernel(45, &limits).kernel.function, "attention_decode_3");
+    let few = Limits { tuning: Tuning::DEFAULT, ..limits };
+    assert_eq!(kernel(1, &few).kernel.function, "attention_decode_3");
+    let narrow = Limits { tuning: Tuning { attention_simdgroups: 2, ..Tuning::DEFAULT }, ..limits };
+    assert_eq!(split(9, 1, &narrow).simdgroups, 2);
+    let shorter = Tuning { attention_reach: 4, attention_span: 2, busy: 25, ..Tuning::DEFAULT };
+    let shorter = Limits { tuning: shorter, ..LIMITS };
+    assert_eq!(split(5, 1, &shorter), Split { simdgroups: 2, span: 2, splits: 3 });
+    assert_eq!(split(5, 16, &shorter).splits, 1, "a quarter of the device is busy with them");
+    let rows = Limits { tuning: Tuning { query_rows: 16, ..Tuning::DEFAULT }, ..limits };
+    let prompt = Scene::new(GROUPED, DType::F32, &[(0, 15)]);
+    assert_eq!(plan(&prompt.spec(), &few).unwrap().stages[0].launch.kernel.function, "attention_tiles_8");
+    assert_eq!(plan(&prompt.spec(), &rows).unwrap().stages[0].launch.kernel.function, "attention_decode_3");
 }
 
 #[test]
