@@ -10,7 +10,7 @@ use crate::gpu::Gpu;
 use crate::pipelines::{LIBRARIES, PIPELINES, PipelineMetrics, Pipelines};
 use crate::pool::{Pool, PoolStats};
 use crate::program::GpuProgram;
-use crate::provider::Providers;
+use crate::provider::{Provider, Providers};
 use crate::tensor::GpuTensors;
 
 /// How a GPU is used.
@@ -89,6 +89,9 @@ pub struct GpuBackend {
 impl GpuBackend {
     /// A backend over a device.
     pub fn new(gpu: Arc<dyn Gpu>, options: GpuOptions) -> GpuBackend {
+        if gpu.limits().tensor_ops {
+            options.providers.prefer(Provider::MatmulTensor);
+        }
         let budget = options.budget.or(gpu.limits().budget);
         let pool = Pool::new(gpu.clone(), budget);
         let pipelines = Pipelines::bounded(gpu.clone(), LIBRARIES, options.kernels);

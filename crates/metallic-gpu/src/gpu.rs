@@ -49,6 +49,8 @@ pub struct Limits {
     pub depth: usize,
     /// Matrix units for which weights are laid out anew; `None` where they stay as in their files.
     pub matrix_units: Option<MatrixUnits>,
+    /// It has the tensor operations of Metal 4, and matrix units behind them.
+    pub tensor_ops: bool,
 }
 
 /// Matrix units that take weights in cells.

@@ -26,6 +26,7 @@ const LIMITS: Limits = Limits {
     budget: None,
     depth: 2,
     matrix_units: None,
+    tensor_ops: false,
 };
 
 /// A device that computes nothing.

@@ -11,7 +11,7 @@ use crate::kernels::rope::{HeadNorm, KvRows, RopeKv};
 use crate::kernels::{
     Moved, SOFTCAP, Slot, Stage, Stages, attention, attention_plain, binary_code, cell_matmul, cell_matvec,
     cell_qkv, cell_rows, copy, count, elementwise, experts, gather, matvec, norm, project, qkv, recurrent,
-    rope, sample, scalar_code, sdpa, softmax, unary_code,
+    rope, sample, scalar_code, sdpa, softmax, tensor_matmul, unary_code,
 };
 use crate::provider::{OpKind, Provider};
 use crate::step::StepShape;
@@ -210,12 +210,10 @@ fn planned(site: &Site<'_>, provider: Option<Provider>, limits: &Limits) -> Resu
             let states = site.states.ok_or_else(|| site.unsupported("no cache".to_owned()))?;
             let sinks = attention.sinks.then_some(Slot::Input(2));
             let spec = AttentionSpec { attention, shape: *site.shape, kv: states.dtype(), sinks };
-            match provider {
-                Some(Provider::SdpaPlain) => attention_plain::plan(&spec, limits),
-                Some(Provider::SdpaFlash | Provider::MatmulTiles | Provider::MatmulRows) | None => {
-                    attention::plan(&spec, limits)
-                }
+            if provider == Some(Provider::SdpaPlain) {
+                return attention_plain::plan(&spec, limits);
             }
+            attention::plan(&spec, limits)
         }
         Op::ShortConv { .. } => recurrent::short_conv(site.shape, (rows.1, input_cols(1)?), limits),
         Op::Recurrence(r) => recurrent::recurrence(&r, site.shape, limits),
@@ -363,6 +361,9 @@ impl Site<'_> {
         limits: &Limits,
     ) -> Result<Stages, GpuError> {
         let projection = Projection { gate, ..self.projection(spec)? };
+        if provider == Some(Provider::MatmulTensor) {
+            return self.by_tensors(&projection, limits);
+        }
         match (self.cells, self.by_tiles(projection.tokens, provider)) {
             (true, true) => cell_matmul::plan(&projection, limits),
             (true, false) if self.by_eight(&projection) => cell_rows::plan(&projection, limits),
@@ -387,6 +388,9 @@ impl Site<'_> {
                 k: Slot::Input(first + 1),
             }),
         };
+        if provider == Some(Provider::MatmulTensor) {
+            return qkv::after(self.by_tensors(&projection, limits)?, &projection, &way, limits);
+        }
         match (self.cells, self.by_tiles(projection.tokens, provider)) {
             (true, true) => qkv::after(cell_matmul::plan(&projection, limits)?, &projection, &way, limits),
             (true, false) if self.by_eight(&projection) => {
@@ -406,7 +410,24 @@ impl Site<'_> {
             .iter()
             .enumerate()
             .any(|(index, ty)| ty.dtype == DType::BF16 && self.op.weight_use(index) == WeightUse::Matrix);
-        !bfloats && self.states.is_some_and(|states| states.dtype() != DType::F32)
+        !bfloats && self.rounds()
+    }
+
+    /// Whether keys and values are kept in less than they are computed in.
+    fn rounds(&self) -> bool {
+        self.states.is_some_and(|states| states.dtype() != DType::F32)
+    }
+
+    /// The products by tensor operations, which take activations as halfs and matrices as they lie in their files.
+    fn by_tensors(&self, projection: &Projection, limits: &Limits) -> Result<Stages, GpuError> {
+        if self.cells {
+            return Err(self.unsupported("matrices that are laid out for other matrix units".to_owned()));
+        }
+        if !self.rounds() {
+            let reason = "activations as halfs; only a cache of less than 32 bits allows that";
+            return Err(self.unsupported(reason.to_owned()));
+        }
+        tensor_matmul::plan(projection, limits)
     }
 
     /// Few tokens go through the matrix–vector kernels, which fuse everything; for many there is a choice, but tiles of weights in
@@ -415,7 +436,7 @@ impl Site<'_> {
         match provider {
             _ if self.cells && !self.takes_halfs() => false,
             Some(Provider::MatmulRows) => false,
-            Some(Provider::MatmulTiles) => true,
+            Some(Provider::MatmulTiles | Provider::MatmulTensor) => true,
             Some(Provider::SdpaFlash | Provider::SdpaPlain) | None => tokens > matvec::MAX_TOKENS,
         }
     }

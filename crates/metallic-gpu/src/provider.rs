@@ -33,18 +33,25 @@ pub enum Provider {
     MatmulTiles,
     /// Products by the matrix–vector kernels, a few tokens at a time.
     MatmulRows,
+    /// Products by the tensor operations of Metal 4; preferred where a device has them.
+    MatmulTensor,
 }
 
 impl Provider {
     /// All of them; of one operation the preferred one first.
-    pub const ALL: &'static [Provider] =
-        &[Provider::SdpaFlash, Provider::SdpaPlain, Provider::MatmulTiles, Provider::MatmulRows];
+    pub const ALL: &'static [Provider] = &[
+        Provider::SdpaFlash,
+        Provider::SdpaPlain,
+        Provider::MatmulTiles,
+        Provider::MatmulRows,
+        Provider::MatmulTensor,
+    ];
 
     /// What it serves.
     pub fn op(self) -> OpKind {
         match self {
             Provider::SdpaFlash | Provider::SdpaPlain => OpKind::Sdpa,
-            Provider::MatmulTiles | Provider::MatmulRows => OpKind::Matmul,
+            Provider::MatmulTiles | Provider::MatmulRows | Provider::MatmulTensor => OpKind::Matmul,
         }
     }
 
@@ -55,6 +62,7 @@ impl Provider {
             Provider::SdpaPlain => "plain",
             Provider::MatmulTiles => "tiles",
             Provider::MatmulRows => "rows",
+            Provider::MatmulTensor => "tensor",
         }
     }
 }
@@ -157,6 +165,8 @@ pub struct Providers {
 #[derive(Debug, Default)]
 struct State {
     forced: BTreeMap<OpKind, (Provider, Why)>,
+    /// What the device serves an operation with before all others.
+    preferred: BTreeMap<OpKind, Provider>,
     quarantined: Vec<Quarantined>,
     passed_over: Vec<GpuError>,
     events: VecDeque<Selection>,
@@ -212,6 +222,11 @@ impl Providers {
         asked.map(|(op, (provider, _))| (*op, *provider)).collect()
     }
 
+    /// Puts a provider before the others of its operation: the device has what it is made for.
+    pub(crate) fn prefer(&self, provider: Provider) {
+        lock(&self.state).preferred.insert(provider.op(), provider);
+    }
+
     /// Asks for a provider by name; goes before the environment.
     pub fn set(&self, op: &str, provider: &str) -> Result<(), GpuError> {
         self.force(op, provider, Why::Override)
@@ -250,7 +265,9 @@ impl Providers {
             return Ok(made);
         }
         let mut failed: Option<Why> = None;
-        for provider in op.providers() {
+        let preferred = lock(&self.state).preferred.get(&op).copied();
+        let others = op.providers().filter(|provider| Some(*provider) != preferred);
+        for provider in preferred.into_iter().chain(others) {
             let known = lock(&self.state).quarantined.iter().find(|q| q.provider == provider).cloned();
             let is_new = known.is_none();
             let error = match known.map_or_else(|| attempt(provider), |known| Err(known.error)) {

@@ -42,6 +42,7 @@ pub(crate) mod tests {
         budget: None,
         depth: 2,
         matrix_units: None,
+        tensor_ops: false,
     };
 
     #[test]

@@ -97,6 +97,7 @@ fn limits(units: u32, max_threads: u32, memory: u64, matrix_units: Option<Matrix
         budget: Some(memory / BUDGET.1 * BUDGET.0),
         depth: 2,
         matrix_units,
+        tensor_ops: false,
     }
 }
 

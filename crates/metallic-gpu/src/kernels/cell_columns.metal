@@ -1,6 +1,6 @@
 // The vectors of many tokens for matrix units: normalised where asked for, as halfs, in the order in which lanes take them. Eight
 // tokens make a tile; a tile has blocks of 32 columns, in which lane 4 n + t has eight columns of token n: see `cells.metal`.
-// A token's numbers are scaled by a power of two so that the greatest is below 512, and `scales` has what undoes it.
+// Numbers are scaled as in `half_scale.metal`, and `scales` has what undoes it.
 
 constant uint WITH_NORM [[function_constant(0)]];
 
@@ -34,9 +34,8 @@ kernel void cell_columns(
         scale = UNIT * precise::rsqrt(square / float(p.cols) + p.eps * (UNIT * UNIT));
     }
     top = group_max(top, scratch, lane, simd, simds);
-    const uint exponent = clamp(as_type<uint>(top) >> 23, 9u, 253u);
-    const float factor = as_type<float>((262 - exponent) << 23);
-    if (tid == 0) scales[token] = live ? as_type<float>((exponent - 8) << 23) * scale : 0.0f;
+    const HalfScale half_by = half_scale(top);
+    if (tid == 0) scales[token] = live ? half_by.back * scale : 0.0f;
     const uint blocks = (p.cols + 63) / 64 * 2;
     // Whole simdgroups come along, also past the end: eight lanes share a block.
     for (uint i = tid * 4; i < (blocks + 3) / 4 * 128; i += threads * 4) {
@@ -45,7 +44,7 @@ kernel void cell_columns(
             v = *(device const float4*)(own + i);
             if (WITH_NORM != 0) v *= *(device const float4*)(norm + i);
         }
-        const half4 h = half4(v * factor);
+        const half4 h = half4(v * half_by.by);
         const uint block = i / 32, quad = i % 32 / 4;
         const ulong at = (ulong(token / 8) * blocks + block) * 64 + (token % 8 * 4 + quad % 4) * 2 + quad / 4;
         if (block < blocks) columns[at] = as_type<uint2>(h);

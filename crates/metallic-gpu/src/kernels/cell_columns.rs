@@ -15,8 +15,11 @@ kernel_params! {
     ColumnParams { cols: u32, tokens: u32, eps: f32 }
 }
 
+/// How vectors become halfs.
+pub(crate) const HALF_SCALE: (&str, &str) = ("half_scale.metal", include_str!("half_scale.metal"));
+
 family! {
-    "cell_columns" (ColumnParams) uses COMMON;
+    "cell_columns" (ColumnParams) uses COMMON, HALF_SCALE;
     "cell_columns" { reads x: 16, norm: 16; writes columns: 16, sums: 4, scales: 4 }
 }
 

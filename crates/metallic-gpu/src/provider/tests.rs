@@ -32,6 +32,29 @@ fn the_preferred_provider_serves_where_nobody_asks_for_another() {
 }
 
 #[test]
+fn what_a_device_is_made_for_goes_before_the_others_but_not_before_what_is_asked_for() {
+    let (gpu, providers) = (device(), Providers::new());
+    providers.choose(OpKind::Matmul, serve(&gpu)).unwrap();
+    providers.prefer(Provider::MatmulTensor);
+    providers.choose(OpKind::Matmul, serve(&gpu)).unwrap();
+    gpu.fail(Fault::Library, 1);
+    providers.choose(OpKind::Matmul, serve(&gpu)).unwrap();
+    providers.set("matmul", "rows").unwrap();
+    providers.choose(OpKind::Matmul, serve(&gpu)).unwrap();
+    let error = providers.quarantined()[0].error.clone();
+    let fallback = Why::Fallback { from: Provider::MatmulTensor, error };
+    assert_eq!(
+        made(&providers),
+        [
+            (Provider::MatmulTiles, Why::Default, 1),
+            (Provider::MatmulTensor, Why::Default, 1),
+            (Provider::MatmulTiles, fallback, 1),
+            (Provider::MatmulRows, Why::Override, 1),
+        ]
+    );
+}
+
+#[test]
 fn a_provider_that_does_not_compile_is_quarantined_and_the_next_one_serves() {
     let (gpu, providers) = (device(), Providers::new());
     gpu.fail(Fault::Library, 1);
@@ -124,10 +147,13 @@ fn a_name_nobody_has_is_an_error_that_lists_what_there_is() {
         ("sdpa=fast", "no provider `sdpa=fast`; there are sdpa=flash, sdpa=plain"),
         (
             "spda=plain",
-            "no provider `spda=plain`; there are sdpa=flash, sdpa=plain, matmul=tiles, matmul=rows",
+            "no provider `spda=plain`; there are sdpa=flash, sdpa=plain, matmul=tiles, matmul=rows, matmul=tensor",
         ),
-        ("sdpa", "no provider `sdpa`; there are sdpa=flash, sdpa=plain, matmul=tiles, matmul=rows"),
-        ("", "no provider ``; there are sdpa=flash, sdpa=plain, matmul=tiles, matmul=rows"),
+        (
+            "sdpa",
+            "no provider `sdpa`; there are sdpa=flash, sdpa=plain, matmul=tiles, matmul=rows, matmul=tensor",
+        ),
+        ("", "no provider ``; there are sdpa=flash, sdpa=plain, matmul=tiles, matmul=rows, matmul=tensor"),
     ];
     for (flag, message) in cases {
         assert_eq!(providers.set_by_flag(flag).unwrap_err().to_string(), message);

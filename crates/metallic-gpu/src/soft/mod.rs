@@ -33,6 +33,8 @@ pub struct SoftOptions {
     pub time_limit: Option<Duration>,
     /// Plans as for a GPU with such matrix units: to run the kernels that are made for them.
     pub matrix_units: Option<MatrixUnits>,
+    /// Plans as for a GPU that has the tensor operations of Metal 4.
+    pub tensor_ops: bool,
 }
 
 metallic_core::setters!(SoftOptions {
@@ -41,6 +43,7 @@ metallic_core::setters!(SoftOptions {
     seed: u64,
     time_limit: impl Into<Option<Duration>>,
     matrix_units: impl Into<Option<MatrixUnits>>,
+    tensor_ops: bool,
 });
 
 /// Threads of threadgroups of which two have the memory of a core.
@@ -88,6 +91,7 @@ impl Soft {
                 budget: None,
                 depth: 2,
                 matrix_units: options.matrix_units,
+                tensor_ops: options.tensor_ops,
             },
             compiler,
             options,
