@@ -55,6 +55,8 @@ pub struct Limits {
     pub library: bool,
     /// What plans may choose, as far as it is known of such a device.
     pub tuning: Tuning,
+    /// It has the tensor operations of Metal 4, and matrix units behind them.
+    pub tensor_ops: bool,
 }
 
 /// Matrix units that take weights in cells.

@@ -29,6 +29,7 @@ const LIMITS: Limits = Limits {
     matrix_units: None,
     library: false,
     tuning: Tuning::DEFAULT,
+    tensor_ops: false,
 };
 
 /// A device that computes nothing.

@@ -11,7 +11,7 @@ use crate::kernels::rope::{HeadNorm, KvRows, RopeKv};
 use crate::kernels::{
     Moved, SOFTCAP, Slot, Stage, Stages, attention, attention_plain, binary_code, cell_matmul, cell_matvec,
     cell_qkv, cell_rows, copy, count, elementwise, experts, gather, library, norm, project, qkv, recurrent,
-    rope, sample, scalar_code, sdpa, softmax, unary_code,
+    rope, sample, scalar_code, sdpa, softmax, tensor_matmul, unary_code,
 };
 use crate::provider::{Choice, OpKind, Provider};
 use crate::step::StepShape;
@@ -86,7 +86,12 @@ pub(crate) fn choice(site: &Site<'_>, limits: &Limits) -> Option<Choice> {
             let library = limits.library && site.suits_library(&limits.tuning);
             // Tiles of weights in cells take halfs.
             let tiles = !site.cells || site.takes_halfs();
-            let there = [(Provider::MatmulLibrary, library), (Provider::MatmulTiles, tiles)];
+            let tensor = limits.tensor_ops && !site.cells && site.rounds();
+            let there = [
+                (Provider::MatmulLibrary, library),
+                (Provider::MatmulTensor, tensor),
+                (Provider::MatmulTiles, tiles),
+            ];
             let without =
                 there.into_iter().filter(|(_, there)| !there).map(|(provider, _)| provider).collect();
             let many = site.rows(site.out) > limits.tuning.vector_tokens as usize;
@@ -219,16 +224,10 @@ fn planned(site: &Site<'_>, provider: Option<Provider>, limits: &Limits) -> Resu
             let states = site.states.ok_or_else(|| site.unsupported("no cache".to_owned()))?;
             let sinks = attention.sinks.then_some(Slot::Input(2));
             let spec = AttentionSpec { attention, shape: *site.shape, kv: states.dtype(), sinks };
-            match provider {
-                Some(Provider::SdpaPlain) => attention_plain::plan(&spec, limits),
-                Some(
-                    Provider::SdpaFlash
-                    | Provider::MatmulLibrary
-                    | Provider::MatmulTiles
-                    | Provider::MatmulRows,
-                )
-                | None => attention::plan(&spec, limits),
+            if provider == Some(Provider::SdpaPlain) {
+                return attention_plain::plan(&spec, limits);
             }
+            attention::plan(&spec, limits)
         }
         Op::ShortConv { .. } => recurrent::short_conv(site.shape, (rows.1, input_cols(1)?), limits),
         Op::Recurrence(r) => recurrent::recurrence(&r, site.shape, limits),
@@ -377,8 +376,10 @@ impl Site<'_> {
     ) -> Result<Stages, GpuError> {
         let projection = Projection { gate, ..self.projection(spec)? };
         self.may_round(provider)?;
-        if provider == Some(Provider::MatmulLibrary) {
-            return library::plan(&projection, self.cells, limits);
+        match provider {
+            Some(Provider::MatmulLibrary) => return library::plan(&projection, self.cells, limits),
+            Some(Provider::MatmulTensor) => return self.by_tensors(&projection, limits),
+            _ => {}
         }
         match (self.cells, self.by_tiles(projection.tokens, provider, limits)) {
             (true, true) => cell_matmul::plan(&projection, limits),
@@ -405,8 +406,12 @@ impl Site<'_> {
             }),
         };
         self.may_round(provider)?;
-        if provider == Some(Provider::MatmulLibrary) {
-            let products = library::plan(&projection, self.cells, limits)?;
+        let products = match provider {
+            Some(Provider::MatmulLibrary) => Some(library::plan(&projection, self.cells, limits)?),
+            Some(Provider::MatmulTensor) => Some(self.by_tensors(&projection, limits)?),
+            _ => None,
+        };
+        if let Some(products) = products {
             return qkv::after(products, &projection, &way, limits);
         }
         match (self.cells, self.by_tiles(projection.tokens, provider, limits)) {
@@ -434,7 +439,9 @@ impl Site<'_> {
     /// Refuses a provider whose products would round more than they may.
     fn may_round(&self, provider: Option<Provider>) -> Result<(), GpuError> {
         let reason = match provider {
-            Some(Provider::MatmulLibrary) if !self.rounds() => "products of 16 bits beside a cache of F32",
+            Some(Provider::MatmulLibrary | Provider::MatmulTensor) if !self.rounds() => {
+                "activations of 16 bits; only a cache of less than 32 bits allows that"
+            }
             Some(Provider::MatmulTiles) if self.cells && !self.takes_halfs() => {
                 "tiles of halfs, for bfloats or beside a cache of F32"
             }
@@ -456,13 +463,21 @@ impl Site<'_> {
             && library::takes(self.matrices())
     }
 
+    /// The products by tensor operations, which take activations as halfs and matrices as they lie in their files.
+    fn by_tensors(&self, projection: &Projection, limits: &Limits) -> Result<Stages, GpuError> {
+        if self.cells {
+            return Err(self.unsupported("matrices that are laid out for other matrix units".to_owned()));
+        }
+        tensor_matmul::plan(projection, limits)
+    }
+
     /// Few tokens go through the matrix–vector kernels, which fuse everything; for many there is a choice, but tiles of weights in
     /// cells take halfs.
     fn by_tiles(&self, tokens: u32, provider: Option<Provider>, limits: &Limits) -> bool {
         match provider {
             None if self.cells && !self.takes_halfs() => false,
             Some(Provider::MatmulRows) => false,
-            Some(Provider::MatmulTiles) => true,
+            Some(Provider::MatmulTiles | Provider::MatmulTensor) => true,
             Some(Provider::MatmulLibrary | Provider::SdpaFlash | Provider::SdpaPlain) | None => {
                 tokens > limits.tuning.vector_tokens
             }

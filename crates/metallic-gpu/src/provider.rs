@@ -35,6 +35,8 @@ pub enum Provider {
     MatmulTiles,
     /// Products by the matrix–vector kernels, a few tokens at a time.
     MatmulRows,
+    /// Products by the tensor operations of Metal 4; preferred where a device has them.
+    MatmulTensor,
 }
 
 impl Provider {
@@ -43,6 +45,7 @@ impl Provider {
         Provider::SdpaFlash,
         Provider::SdpaPlain,
         Provider::MatmulLibrary,
+        Provider::MatmulTensor,
         Provider::MatmulTiles,
         Provider::MatmulRows,
     ];
@@ -51,7 +54,10 @@ impl Provider {
     pub fn op(self) -> OpKind {
         match self {
             Provider::SdpaFlash | Provider::SdpaPlain => OpKind::Sdpa,
-            Provider::MatmulLibrary | Provider::MatmulTiles | Provider::MatmulRows => OpKind::Matmul,
+            Provider::MatmulLibrary
+            | Provider::MatmulTensor
+            | Provider::MatmulTiles
+            | Provider::MatmulRows => OpKind::Matmul,
         }
     }
 
@@ -63,6 +69,7 @@ impl Provider {
             Provider::MatmulLibrary => "library",
             Provider::MatmulTiles => "tiles",
             Provider::MatmulRows => "rows",
+            Provider::MatmulTensor => "tensor",
         }
     }
 }

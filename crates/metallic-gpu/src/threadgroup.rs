@@ -42,6 +42,7 @@ pub(crate) mod tests {
         matrix_units: None,
         library: false,
         tuning: Tuning::DEFAULT,
+        tensor_ops: false,
     };
 
     #[test]

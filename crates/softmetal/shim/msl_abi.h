@@ -17,7 +17,7 @@
 extern "C" {
 #endif
 
-#define MSL_ABI_VERSION 3u
+#define MSL_ABI_VERSION 4u
 #define MSL_MAX_BUFFERS 31
 #define MSL_MAX_THREADGROUP_ARGS 31
 #define MSL_SIMD_WIDTH 32
@@ -103,6 +103,13 @@ MSL_COLLECTIVE void msl_rt_barrier(int mem_flags, const char* file, int line);
 MSL_COLLECTIVE void msl_rt_sg_barrier(int mem_flags, const char* file, int line);
 MSL_COLLECTIVE void msl_rt_simd(msl_simd_fn fn, void* in, void* out, const char* file, int line, msl_u32 width);
 __attribute__((pure)) msl_u32 msl_rt_lane(void);
+// Where the calling thread stands in its threadgroup, and the seed of the dispatch (0: in order).
+struct msl_scope {
+    msl_u32 lane, simdgroup, seed;
+};
+void msl_rt_scope(struct msl_scope* out);
+// An operation of so many simdgroups together: of all of the threadgroup, or of one. They meet; memory is not ordered. 0: of a thread.
+MSL_COLLECTIVE void msl_rt_collective(msl_u32 simdgroups, const char* file, int line);
 // Memory of a `threadgroup` variable: one slot per key and threadgroup. Bit 63 of `size`: zero-filled, else poisoned.
 void* msl_rt_tg_var(const void* key, msl_size size, msl_size align);
 // atomic_thread_fence: `order` and `scope` as in the metal enums (scope 3: device, 4: system).
@@ -137,6 +144,8 @@ struct msl_runtime {
     msl_u32 (*lane)(void);
     void* (*threadgroup_variable)(const void* key, msl_size size, msl_size align);
     void (*fence)(int mem_flags, int order, int scope);
+    void (*scope)(struct msl_scope* out);
+    void (*collective)(msl_u32 simdgroups, const char* file, int line, const void* pc);
     // Checked flavour only (rt/hooks.cpp). Neither need return: a thread that cannot go on is stopped.
     void (*access)(const void* address, msl_size size, msl_u32 flags, const void* pc);
     void (*fault)(const struct msl_fault* fault, const void* pc);

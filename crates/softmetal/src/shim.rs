@@ -20,9 +20,10 @@ macro_rules! files {
 
 /// Name below the shim folder, and text.
 const FILES: &[(&str, &str)] = files! {
-    "metal_stdlib" "metal_logging" "msl_abi.h" "msl_apple.h" "msl_entry.h" "msl_atomic.h" "msl_base.h"
-    "msl_bfloat.h" "msl_integer.h" "msl_math.h" "msl_matrix.h" "msl_prim.h" "msl_simd.h" "msl_simd_ptx.h"
-    "msl_simdgroup_matrix.h" "msl_swizzles.h" "msl_sync.h" "msl_texture.h" "msl_vec.h" "rt/bf16.cpp"
+    "metal_stdlib" "metal_logging" "metal_tensor" "metal_cooperative_tensor"
+    "MetalPerformancePrimitives/MetalPerformancePrimitives.h" "msl_abi.h" "msl_apple.h" "msl_entry.h" "msl_atomic.h" "msl_base.h"
+    "msl_bfloat.h" "msl_integer.h" "msl_math.h" "msl_matmul2d.h" "msl_matrix.h" "msl_prim.h" "msl_simd.h" "msl_simd_ptx.h"
+    "msl_simdgroup_matrix.h" "msl_swizzles.h" "msl_sync.h" "msl_tensor.h" "msl_texture.h" "msl_vec.h" "rt/bf16.cpp"
     "rt/glue.cpp" "rt/hooks.cpp"
 };
 

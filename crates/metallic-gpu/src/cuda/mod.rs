@@ -115,6 +115,7 @@ fn limits(
         matrix_units,
         library: false,
         tuning: built_in("cuda", name, matrix_units.map_or(0, |units| units.cores)).0,
+        tensor_ops: false,
     }
 }
 

@@ -1,6 +1,6 @@
 // The vectors of many tokens for matrix units: normalised where asked for, as halfs, in the order in which lanes take them. Eight
 // tokens make a tile; a tile has blocks of 32 columns, in which lane 4 n + t has eight columns of token n: see `cells.metal`.
-// A token's numbers are scaled by a power of two so that the greatest is below 512, and `scales` has what undoes it.
+// Numbers are scaled as in `half_scale.metal`, and `scales` has what undoes it.
 
 constant uint WITH_NORM [[function_constant(0)]];
 

@@ -15,11 +15,13 @@ kernel_params! {
     ColumnParams { cols: u32, tokens: u32, eps: f32 }
 }
 
-/// What makes a row's numbers fit halfs, see the file.
+/// How vectors become halfs.
+pub(crate) const HALF_SCALE: (&str, &str) = ("half_scale.metal", include_str!("half_scale.metal"));
+/// What makes a row's numbers fit halfs, see the file. [`HALF_SCALE`] goes before.
 pub(crate) const ROW_SCALES: (&str, &str) = ("row_scales.metal", include_str!("row_scales.metal"));
 
 family! {
-    "cell_columns" (ColumnParams) uses COMMON, ROW_SCALES;
+    "cell_columns" (ColumnParams) uses COMMON, HALF_SCALE, ROW_SCALES;
     "cell_columns" { reads x: 16, norm: 16; writes columns: 16, sums: 4, scales: 4 }
 }
 

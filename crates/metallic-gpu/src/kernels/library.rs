@@ -3,7 +3,7 @@
 
 use metallic_core::DType;
 
-use super::cell_columns::{ColumnParams, ROW_SCALES, row_threads};
+use super::cell_columns::{ColumnParams, HALF_SCALE, ROW_SCALES, row_threads};
 use super::cells::{CELL_COLS, CELL_KINDS, CELL_ROWS, CELLS, UNITS, bytes};
 use super::gather::{self, Gathered};
 use super::gemm::Gemm;
@@ -21,7 +21,7 @@ kernel_params! {
 
 family! {
     "library" (ColumnParams, CellRowsParams, ProjectParams)
-        uses COMMON, FUNCTIONS, ACTIVATION, CELL_KINDS, UNITS, CELLS, ROW_SCALES;
+        uses COMMON, FUNCTIONS, ACTIVATION, CELL_KINDS, UNITS, CELLS, HALF_SCALE, ROW_SCALES;
     "library_rows" { reads x: 16, norm: 16; writes rows: 16, scales: 4 }
     "library_cells" { reads w: 16; writes out: 8 }
     "library_finish" {

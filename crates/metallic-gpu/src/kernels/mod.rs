@@ -37,6 +37,7 @@ pub(crate) mod sample;
 pub(crate) mod sdpa;
 pub(crate) mod softmax;
 mod stage;
+pub(crate) mod tensor_matmul;
 // Planned by drivers of hardware alone.
 #[cfg_attr(not(any(test, target_os = "macos")), allow(dead_code))]
 pub(crate) mod transfer;
@@ -185,10 +186,27 @@ using namespace metal;
 #define EACH_FLOAT(NAME, F) KERNEL(NAME \"_f32\", F<float>) KERNEL(NAME \"_f16\", F<half>) KERNEL(NAME \"_bf16\", F<bfloat>)
 ";
 
+/// Goes before what uses [`TENSOR_OPS`]: Apple's tensor operations, which Metal 4 has.
+const TENSOR_PROLOGUE: &str = "#include <metal_tensor>
+#include <MetalPerformancePrimitives/MetalPerformancePrimitives.h>
+using namespace mpp::tensor_ops;
+";
+
+/// What families on tensor operations build on, see the file.
+pub(crate) const TENSOR_OPS: (&str, &str) = ("tensor_ops.metal", include_str!("tensor_ops.metal"));
+
 impl Family {
+    /// Whether it is written on tensor operations.
+    pub fn needs_tensor_ops(&self) -> bool {
+        self.uses.contains(&TENSOR_OPS)
+    }
+
     /// The whole source, as a Metal compiler takes it. Lines keep the names of their files.
     pub fn source(&self) -> String {
         let mut source = String::from(PROLOGUE);
+        if self.needs_tensor_ops() {
+            source.push_str(TENSOR_PROLOGUE);
+        }
         source.extend(self.params.iter().copied());
         let file = (format!("{}.metal", self.name), self.text);
         let files = self.uses.iter().map(|(name, text)| ((*name).to_owned(), *text)).chain([file]);
@@ -339,5 +357,6 @@ pub const FAMILIES: &[&Family] = &[
     &sample::FAMILY,
     &sdpa::FAMILY,
     &softmax::FAMILY,
+    &tensor_matmul::FAMILY,
     &transfer::FAMILY,
 ];

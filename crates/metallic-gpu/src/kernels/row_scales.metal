@@ -30,7 +30,6 @@ inline float2 row_scales(
         square = group_sum(square, scratch, lane, simd, simds);
         scale = SMALL * precise::rsqrt(square / float(cols) + eps * (SMALL * SMALL));
     }
-    top = group_max(top, scratch, lane, simd, simds);
-    const uint exponent = clamp(as_type<uint>(top) >> 23, 9u, 253u);
-    return float2(as_type<float>((262 - exponent) << 23), as_type<float>((exponent - 8) << 23) * scale);
+    const HalfScale half_by = half_scale(group_max(top, scratch, lane, simd, simds));
+    return float2(half_by.by, half_by.back * scale);
 }

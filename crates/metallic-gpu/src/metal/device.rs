@@ -1,6 +1,7 @@
 //! The GPUs of this machine.
 
 use metallic_core::DeviceInfo;
+use objc2::available;
 use objc2::rc::{Retained, autoreleasepool};
 use objc2::runtime::ProtocolObject;
 use objc2_foundation::NSProcessInfo;
@@ -92,6 +93,12 @@ pub(super) fn info(device: &RawDevice) -> DeviceInfo {
     }
 }
 
+/// Apple10 is the M5, whose matrix units these operations reach; macOS 26.2 has them as the kernels use them.
+fn tensor_ops(device: &RawDevice) -> bool {
+    let has = |family| device.supportsFamily(family);
+    available!(macos = 26.2) && has(MTLGPUFamily::Metal4) && has(MTLGPUFamily::Apple10)
+}
+
 pub(super) fn limits(device: &RawDevice) -> Limits {
     let narrow = |n: usize| u32::try_from(n).unwrap_or(u32::MAX);
     Limits {
@@ -105,5 +112,6 @@ pub(super) fn limits(device: &RawDevice) -> Limits {
         matrix_units: None,
         library: false,
         tuning: built_in("metal", &device.name().to_string(), 0).0,
+        tensor_ops: tensor_ops(device),
     }
 }

@@ -16,6 +16,7 @@ use objc2_metal::{
 use super::archive::{self, Archive, Job};
 use super::device::RawDevice;
 use crate::driver::check::{self, PipelineFacts};
+use crate::driver::language::Language;
 use crate::error::GpuError;
 use crate::kernels::Constants;
 
@@ -41,7 +42,10 @@ impl Library {
         file: Option<PathBuf>,
     ) -> Result<Library, GpuError> {
         let raw = device
-            .newLibraryWithSource_options_error(&NSString::from_str(source), Some(&options()))
+            .newLibraryWithSource_options_error(
+                &NSString::from_str(source),
+                Some(&options(Language::of(source))),
+            )
             .map_err(|error| failed(name, &error))?;
         raw.setLabel(Some(&NSString::from_str(name)));
         let archive = file.as_deref().and_then(|file| archive::open(device, file));
@@ -117,11 +121,14 @@ pub(super) fn describe(
     descriptor
 }
 
-/// Language 3.1 (macOS 14) has `bfloat`. Mathematics are safe: fully masked rows and huge values meet infinities, which
+/// Mathematics are safe: fully masked rows and huge values meet infinities, which
 /// the fast mode may assume away; and what was shown of the kernels elsewhere was shown with precise functions.
-fn options() -> Retained<MTLCompileOptions> {
+fn options(language: Language) -> Retained<MTLCompileOptions> {
     let options = MTLCompileOptions::new();
-    options.setLanguageVersion(MTLLanguageVersion::Version3_1);
+    options.setLanguageVersion(match language {
+        Language::Metal3 => MTLLanguageVersion::Version3_1,
+        Language::Metal4 => MTLLanguageVersion::Version4_0,
+    });
     if available!(macos = 15.0) {
         options.setMathMode(MTLMathMode::Safe);
         options.setMathFloatingPointFunctions(MTLMathFloatingPointFunctions::Precise);

@@ -136,13 +136,16 @@ fn a_name_nobody_has_is_an_error_that_lists_what_there_is() {
         ("sdpa=fast", "no provider `sdpa=fast`; there are sdpa=flash, sdpa=plain"),
         (
             "spda=plain",
-            "no provider `spda=plain`; there are sdpa=flash, sdpa=plain, matmul=library, matmul=tiles, matmul=rows",
+            "no provider `spda=plain`; there are sdpa=flash, sdpa=plain, matmul=library, matmul=tensor, matmul=tiles, matmul=rows",
         ),
         (
             "sdpa",
-            "no provider `sdpa`; there are sdpa=flash, sdpa=plain, matmul=library, matmul=tiles, matmul=rows",
+            "no provider `sdpa`; there are sdpa=flash, sdpa=plain, matmul=library, matmul=tensor, matmul=tiles, matmul=rows",
         ),
-        ("", "no provider ``; there are sdpa=flash, sdpa=plain, matmul=library, matmul=tiles, matmul=rows"),
+        (
+            "",
+            "no provider ``; there are sdpa=flash, sdpa=plain, matmul=library, matmul=tensor, matmul=tiles, matmul=rows",
+        ),
     ];
     for (flag, message) in cases {
         assert_eq!(providers.set_by_flag(flag).unwrap_err().to_string(), message);

@@ -36,6 +36,8 @@ pub struct SoftOptions {
     pub matrix_units: Option<MatrixUnits>,
     /// Plans as for a device with a library that makes products, which kernels stand for here.
     pub library: bool,
+    /// Plans as for a GPU that has the tensor operations of Metal 4.
+    pub tensor_ops: bool,
 }
 
 metallic_core::setters!(SoftOptions {
@@ -45,6 +47,7 @@ metallic_core::setters!(SoftOptions {
     time_limit: impl Into<Option<Duration>>,
     matrix_units: impl Into<Option<MatrixUnits>>,
     library: bool,
+    tensor_ops: bool,
 });
 
 /// Threads of threadgroups of which two have the memory of a core.
@@ -93,6 +96,7 @@ impl Soft {
                 matrix_units: options.matrix_units,
                 library: options.library,
                 tuning: built_in("soft", &name, options.matrix_units.map_or(0, |units| units.cores)).0,
+                tensor_ops: options.tensor_ops,
             },
             info: DeviceInfo { kind: "soft", name, units: threads, memory_bytes: None },
             compiler,

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use metallic_gpu::fault::Faulty;
-use metallic_gpu::{GpuBackend, GpuOptions, Providers, Soft, SoftOptions};
+use metallic_gpu::{GpuBackend, GpuOptions, Provider, Providers, Soft, SoftOptions};
 use metallic_testkit::{Plan, cases, graphs, needed, run_all};
 
 /// A backend over the software device; `None`, said aloud, where there is no clang.
@@ -79,6 +79,20 @@ fn attention_in_three_steps_matches_the_reference_too() {
         check_programs(SoftOptions::default().seed(seed), plain_attention(), &Plan { walks, ..plan });
     }
     check_programs(SoftOptions::default().checked(true), plain_attention(), &plan);
+}
+
+/// Tensor operations take halfs, so only what writes to a cache of halfs goes by them; layouts change with the seed.
+#[test]
+fn the_way_into_attention_by_tensor_operations_matches_the_reference() {
+    for (seed, checked) in [(0, false), (1, false), (0, true)] {
+        let soft = SoftOptions::default().tensor_ops(true).seed(seed).checked(checked);
+        let providers = Providers::new();
+        let options = GpuOptions::default().providers(providers.clone());
+        check_programs(soft, options, &Plan { only: "qkv halves F16", walks: &[0, 2], ..Plan::default() });
+        let chosen = providers.selections();
+        let by_tensors = chosen.iter().any(|choice| choice.provider == Provider::MatmulTensor);
+        assert!(chosen.is_empty() || by_tensors, "seed {seed}: {chosen:?}");
+    }
 }
 
 #[test]

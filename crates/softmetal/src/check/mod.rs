@@ -61,6 +61,7 @@ pub(crate) struct Site {
 pub(crate) enum Event {
     Divergence { site: Site, waiting: usize, total: usize, elsewhere: Option<Site> },
     SimdDivergence { site: Site, waiting: u32, live: u32, elsewhere: Option<Site> },
+    Scope { site: Site, wanted: u32, found: u32 },
     ThreadgroupMemory { size: usize, used: usize },
     Trap(Trap),
     TimeLimit,

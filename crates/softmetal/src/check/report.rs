@@ -46,6 +46,8 @@ kinds! {
     BarrierDivergence = "threadgroup barrier in divergent control flow",
     /// Not all lanes of the simdgroup reach the same barrier.
     SimdgroupDivergence = "simdgroup barrier in divergent control flow",
+    /// An operation of several simdgroups in a threadgroup that has more, or fewer.
+    ExecutionScope = "execution scope other than the threadgroup",
     /// An address that is no multiple of the type's alignment.
     MisalignedAccess = "misaligned access",
     /// An index outside the declared array.

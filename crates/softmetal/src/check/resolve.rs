@@ -65,6 +65,10 @@ impl Resolver<'_> {
                 let found = Finding::error(Kind::SimdgroupDivergence, who, Some(site.pc), text);
                 (Finding { severity: Severity::Warning, ..found }, Some(site), elsewhere)
             }
+            Event::Scope { site, wanted, found } => {
+                let text = format!("an operation of {wanted} simdgroups, the threadgroup has {found}");
+                (Finding::error(Kind::ExecutionScope, who, Some(site.pc), text), Some(site), None)
+            }
             Event::ThreadgroupMemory { size, used } => {
                 let limit = crate::runtime::THREADGROUP_MEMORY;
                 let text = format!(

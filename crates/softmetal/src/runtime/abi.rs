@@ -3,7 +3,7 @@
 use std::ffi::{c_char, c_int, c_void};
 
 /// Must equal `MSL_ABI_VERSION`.
-pub(crate) const VERSION: u32 = 3;
+pub(crate) const VERSION: u32 = 4;
 /// Buffer slots of a dispatch.
 pub(crate) const MAX_BUFFERS: usize = 31;
 /// Threadgroup memory slots of a dispatch.
@@ -20,6 +20,9 @@ pub(crate) const PARAM_POINTER: u32 = 2;
 
 pub(crate) const MEM_DEVICE: i32 = 1;
 pub(crate) const MEM_THREADGROUP: i32 = 2;
+
+/// In place of flags: threads meet, and that is all.
+pub(crate) const MEM_UNTOUCHED: i32 = -1;
 
 pub(crate) const ACCESS_WRITE: u32 = 1;
 pub(crate) const ACCESS_ATOMIC: u32 = 2;
@@ -115,6 +118,15 @@ pub(crate) struct Fault {
     pub(crate) b: u64,
 }
 
+/// Where a thread stands in its threadgroup, and the seed of the dispatch.
+#[repr(C)]
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Scope {
+    pub(crate) lane: u32,
+    pub(crate) simdgroup: u32,
+    pub(crate) seed: u32,
+}
+
 /// The table a kernel library calls the runtime through.
 #[repr(C)]
 pub(crate) struct Runtime {
@@ -125,6 +137,8 @@ pub(crate) struct Runtime {
     pub(crate) lane: extern "C" fn() -> u32,
     pub(crate) threadgroup_variable: extern "C" fn(*const c_void, usize, usize) -> *mut c_void,
     pub(crate) fence: extern "C" fn(c_int, c_int, c_int),
+    pub(crate) scope: extern "C" fn(*mut Scope),
+    pub(crate) collective: extern "C" fn(u32, *const c_char, c_int, *const c_void),
     pub(crate) access: extern "C" fn(*const c_void, usize, u32, *const c_void),
     pub(crate) fault: extern "C" fn(*const Fault, *const c_void),
 }

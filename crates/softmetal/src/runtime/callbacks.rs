@@ -20,6 +20,8 @@ pub(crate) static TABLE: abi::Runtime = abi::Runtime {
     lane,
     threadgroup_variable,
     fence,
+    scope,
+    collective,
     access,
     fault,
 };
@@ -66,6 +68,26 @@ extern "C" fn fence(flags: c_int, _order: c_int, scope: c_int) {
     trap::in_kernel(false);
     Worker::with(|w| w.check(|c, _| c.fence(flags, scope)));
     trap::in_kernel(true);
+}
+
+extern "C" fn scope(out: *mut abi::Scope) {
+    let found = Worker::with(Worker::scope).unwrap_or_default();
+    // SAFETY: the shim passes a record on the stack of the thread that calls.
+    unsafe { *out = found };
+}
+
+extern "C" fn collective(simdgroups: u32, file: *const c_char, line: c_int, pc: *const c_void) {
+    let call = Call { file, line, pc: pc as usize };
+    Worker::with(|w| match simdgroups {
+        0 => {}
+        1 => w.wait(State::SimdBarrier, abi::MEM_UNTOUCHED, call),
+        wanted => {
+            trap::in_kernel(false);
+            w.hold_to_scope(wanted, call);
+            trap::in_kernel(true);
+            w.wait(State::Barrier, abi::MEM_UNTOUCHED, call);
+        }
+    });
 }
 
 extern "C" fn access(address: *const c_void, size: usize, flags: u32, pc: *const c_void) {

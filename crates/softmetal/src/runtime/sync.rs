@@ -92,7 +92,9 @@ impl Worker<'_> {
             t.state.set(State::Ready);
         }
         self.count(|st| st.simdgroup_barriers += 1);
-        self.check(|c, _| c.clock.simdgroup_barrier(s, first.flags.get()));
+        if first.flags.get() != abi::MEM_UNTOUCHED {
+            self.check(|c, _| c.clock.simdgroup_barrier(s, first.flags.get()));
+        }
         if mask != live || elsewhere.is_some() {
             let who = Who { thread: (s * abi::SIMD_WIDTH + leader) as u32, group: self.group.get() };
             let event = Event::SimdDivergence {
@@ -109,7 +111,9 @@ impl Worker<'_> {
         let (leader, waiting, elsewhere) = (self.barrier.get(), self.waiting.take(), self.elsewhere.take());
         let first = &self.threads[leader];
         self.count(|s| s.barriers += 1);
-        self.check(|c, _| c.clock.barrier(first.flags.get()));
+        if first.flags.get() != abi::MEM_UNTOUCHED {
+            self.check(|c, _| c.clock.barrier(first.flags.get()));
+        }
         // Threads that the checker stopped are missing through no fault of the barrier.
         let total = self.total.get();
         if elsewhere.is_some() || waiting + self.stopped.get() < total {

@@ -11,12 +11,13 @@ use super::{
     Job, Stats, abi,
     arena::Arena,
     fibers::Fibers,
-    schedule::Simdgroup,
+    image::text,
+    schedule::{self, Simdgroup},
     switch::Context,
     thread::{Call, State, Thread},
     trap::{self, Cause, Trap},
 };
-use crate::check::{Checker, Event, Who};
+use crate::check::{Checker, Event, Site, Who};
 
 /// What a host thread needs for any dispatch, kept from one to the next.
 #[derive(Default)]
@@ -146,6 +147,26 @@ impl<'a> Worker<'a> {
 
     pub(crate) fn lane(&self) -> u32 {
         (self.current.get() % abi::SIMD_WIDTH) as u32
+    }
+
+    /// Where the current thread stands, and a seed for what a GPU decides in a way of its own.
+    pub(crate) fn scope(&self) -> abi::Scope {
+        let (simdgroup, seed) = (self.current.get() / abi::SIMD_WIDTH, self.job.seed);
+        // A seed other than zero stays so.
+        let seed = if self.in_order { 0 } else { (schedule::mix(seed, 0) >> 32) as u32 | 1 << 31 };
+        abi::Scope { lane: self.lane(), simdgroup: simdgroup as u32, seed }
+    }
+
+    /// Reports an operation of so many simdgroups in a threadgroup that has others; its first thread does so for all.
+    pub(crate) fn hold_to_scope(&self, wanted: u32, call: Call) {
+        let found = self.total.get().div_ceil(abi::SIMD_WIDTH) as u32;
+        if found == wanted || self.current.get() != 0 {
+            return;
+        }
+        // SAFETY: a string literal of the library, which is never unloaded.
+        let file = unsafe { text(call.file) };
+        let site = Site { file, line: call.line as u32, pc: call.pc };
+        self.event(Event::Scope { site, wanted, found }, self.who());
     }
 
     pub(super) fn who(&self) -> Who {

@@ -12,3 +12,4 @@ mod rewrite;
 mod robust;
 mod runtime;
 mod stdlib;
+mod tensor;

@@ -47,6 +47,34 @@ template [[host_name(\"product_bfloat\")]] kernel void product<bfloat>(device co
 template [[host_name(\"product_float\")]] kernel void product<float>(device const float*, device const float*, device float*, constant uint&);
 ";
 
+const TENSORS: &str = "#include <metal_stdlib>
+#include <metal_tensor>
+#include <MetalPerformancePrimitives/MetalPerformancePrimitives.h>
+using namespace metal;
+using namespace mpp::tensor_ops;
+template <typename T> kernel void tensors(device T* a [[buffer(0)]], device T* b [[buffer(1)]], device float* c [[buffer(2)]],
+                                          constant int3& n [[buffer(3)]], uint2 group [[threadgroup_position_in_grid]]) {
+    tensor<device T, dextents<int, 2>, tensor_inline> x(a, dextents<int, 2>(n.z, n.x)), y(b, dextents<int, 2>(n.z, n.y));
+    constexpr auto shape = matmul2d_descriptor(64, 32, 32, false, true, false, matmul2d_descriptor::mode::multiply_accumulate);
+    matmul2d<shape, execution_simdgroups<4>> op;
+    auto sum = op.template get_destination_cooperative_tensor<decltype(x), decltype(y), float>();
+#pragma unroll
+    for (ushort i = 0; i < sum.get_capacity(); i++) sum[i] = 0.0f;
+    for (int k = 0; k < n.z; k += 32) {
+        auto left = x.slice(k, group.y * 64), right = y.slice(k, group.x * 32);
+        op.run(left, right, sum);
+    }
+#pragma unroll
+    for (ushort i = 0; i < sum.get_capacity(); i++) {
+        auto at = sum.get_multidimensional_index(i);
+        const int row = group.y * 64 + at[1], column = group.x * 32 + at[0];
+        if (sum.is_valid_element(i) && row < n.x && column < n.y) c[row * n.y + column] = sum[i];
+    }
+}
+template [[host_name(\"tensors_half\")]] [[kernel]] decltype(tensors<half>) tensors<half>;
+template [[host_name(\"tensors_bfloat\")]] [[kernel]] decltype(tensors<bfloat>) tensors<bfloat>;
+";
+
 /// A collective of every kind and type, math, atomics.
 const FUNCTIONS: &str = "#include <metal_stdlib>
 using namespace metal;
@@ -127,6 +155,18 @@ fn vectors_are_loaded_whole_and_collectives_ask_who_is_there() {
         return;
     };
     assert!(!module.text.contains("activemask"));
+}
+
+#[test]
+fn products_of_tensors_are_those_of_matrix_units_and_stay_in_registers() {
+    let Some(module) = build("tensors", TENSORS, &PtxOptions::default()) else { return };
+    for part in ["m16n8k16.row.col.f32.f16.f16.f32", "m16n8k16.row.col.f32.bf16.bf16.f32"] {
+        assert!(module.text.contains(part), "no {part}");
+    }
+    assert!(!module.text.contains(".local"), "elements lie in memory");
+    let exact = PtxOptions { exact: true, ..PtxOptions::default() };
+    let Some(module) = build("tensors_exact", TENSORS, &exact) else { return };
+    assert!(!module.text.contains("mma.sync"));
 }
 
 #[test]

@@ -1,0 +1,3 @@
+// Apple's tensor operations: of these, products of matrices.
+#include <metal_tensor>
+#include "../msl_matmul2d.h"
