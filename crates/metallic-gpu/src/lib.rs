@@ -9,6 +9,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 mod backend;
 mod cache;
 mod command;
+mod count;
 #[cfg(feature = "cuda")]
 pub mod cuda;
 #[cfg_attr(not(any(test, target_os = "macos")), allow(dead_code))]

@@ -7,6 +7,7 @@ use metallic_core::{Dim, Graph, Needed, Node, NodeId, Op, Schedule, TensorType, 
 
 use crate::backend::Shared;
 use crate::command::{Access, Binding, Command, CommandList, Dispatch, Region};
+use crate::count::KernelCounts;
 use crate::error::GpuError;
 use crate::gpu::Limits;
 use crate::kernels::{MAX_ARGS, Moved, Slot, SlotUse, Stage, Stages, StepTable};
@@ -117,16 +118,18 @@ pub(crate) struct Counts {
     pub(crate) written: u64,
     /// Reads that the step alone knows, each kind once with its sum.
     seen: Vec<Moved>,
+    pub(crate) kernels: KernelCounts,
 }
 
 impl Counts {
     fn add(&mut self, dispatch: &Dispatch, stage: &Stage) {
         self.dispatches += 1;
+        self.kernels.add(dispatch, stage);
         for ((_, binding), SlotUse { moved, .. }) in dispatch.bindings().zip(stage.slots()) {
-            if let Moved::Seen { per_token, window, tiles } = *moved {
-                let same = |known: &&mut Moved| matches!(known, Moved::Seen { window: w, tiles: t, .. } if *w == window && *t == tiles);
+            if let Moved::Seen { row, readers, window, tiles } = *moved {
+                let same = |known: &&mut Moved| matches!(known, Moved::Seen { readers: r, window: w, tiles: t, .. } if *r == readers && *w == window && *t == tiles);
                 match self.seen.iter_mut().find(same) {
-                    Some(Moved::Seen { per_token: sum, .. }) => *sum = sum.saturating_add(per_token),
+                    Some(Moved::Seen { row: sum, .. }) => *sum = sum.saturating_add(row),
                     Some(Moved::Once | Moved::Bytes(_)) | None => self.seen.push(*moved),
                 }
                 continue;
@@ -165,6 +168,11 @@ impl Plans {
         let plan = self.plans.remove(found)?;
         self.plans.push_back(plan.clone());
         Some(plan)
+    }
+
+    /// The plan of a shape, where it is still kept; it counts as no use.
+    pub(crate) fn find(&self, shape: &StepShape) -> Option<&Prepared> {
+        self.plans.iter().rev().find(|plan| plan.shape == *shape).map(Arc::as_ref)
     }
 
     /// Keeps a plan; the one that was not used for longest goes where there are too many.

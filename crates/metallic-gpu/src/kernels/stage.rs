@@ -84,7 +84,9 @@ pub(crate) enum Moved {
     Bytes(usize),
     /// So many for each token that is looked at, which the step alone knows.
     Seen {
-        per_token: usize,
+        row: usize,
+        /// By so many threadgroups.
+        readers: usize,
         /// How far back is looked.
         window: Option<usize>,
         /// By tiles of queries, which look at a token once for all their own.
@@ -98,7 +100,7 @@ impl Moved {
         match self {
             Moved::Once => None,
             Moved::Bytes(bytes) => Some(bytes),
-            Moved::Seen { per_token, window, tiles } => {
+            Moved::Seen { row, readers, window, tiles } => {
                 let within = |window: usize| {
                     if !tiles {
                         return window.saturating_mul(step.tokens);
@@ -106,9 +108,19 @@ impl Moved {
                     window.saturating_sub(1).saturating_mul(step.tiles).saturating_add(step.tokens)
                 };
                 let seen = if tiles { step.tiles_see } else { step.seen };
-                Some(per_token.saturating_mul(seen.min(window.map_or(usize::MAX, within))))
+                let seen = seen.min(window.map_or(usize::MAX, within));
+                Some(row.saturating_mul(readers).saturating_mul(seen))
             }
         }
+    }
+
+    /// The bytes among them that are different ones; `None` where the region tells.
+    pub(crate) fn distinct(self, step: &StepCounts) -> Option<usize> {
+        let Moved::Seen { row, window, .. } = self else { return None };
+        let within = |window: usize| {
+            window.saturating_sub(1).saturating_mul(step.sequences).saturating_add(step.tokens)
+        };
+        Some(row.saturating_mul(step.held.min(window.map_or(usize::MAX, within))))
     }
 }
 
@@ -117,6 +129,8 @@ impl Moved {
 pub(crate) struct Stage {
     pub(crate) launch: Launch,
     slots: [SlotUse; MAX_ARGS],
+    /// Bytes of the tokens' vectors that are read after their first reading, out of caches, for counting.
+    pub(crate) vectors_again: u64,
 }
 
 /// What stands behind an argument.
@@ -137,7 +151,7 @@ impl Stage {
         for (used, slot) in slots.iter_mut().zip(given) {
             used.slot = slot;
         }
-        Stage { launch, slots }
+        Stage { launch, slots, vectors_again: 0 }
     }
 
     /// Says how many bytes of the argument at `index` are moved.
@@ -150,6 +164,13 @@ impl Stage {
     #[must_use]
     pub(crate) fn moving(mut self, index: usize, moved: Moved) -> Stage {
         self.slots[index].moved = moved;
+        self
+    }
+
+    /// Says how many bytes of vectors come out of caches.
+    #[must_use]
+    pub(crate) fn reading_again(mut self, bytes: u64) -> Stage {
+        self.vectors_again = bytes;
         self
     }
 
