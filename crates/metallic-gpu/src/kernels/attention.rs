@@ -36,8 +36,9 @@ family! {
 
 pub(crate) const MAX_HEAD_DIM: usize = 256;
 /// Cache blocks one threadgroup goes through before a row is worth a second one, and cache blocks of a split at least; the same
-/// where there are so many cores that a row is as long as a core takes for its part.
-const REACH: (u32, u32) = (32, 16);
+/// where there are so many cores that a row is as long as a core takes for its part. A split of a block for each of its
+/// simdgroups has as many of them under way as there can be.
+const REACH: (u32, u32) = (32, 8);
 const REACH_OF_MANY: (u32, u32) = (8, 4);
 /// Cores that are many.
 const MANY: u32 = 64;
