@@ -1,5 +1,6 @@
 //! Chores of the repository, run as `cargo xtask NAME`.
 
+mod apple_speed;
 mod bench;
 mod checks;
 mod clang;
@@ -30,6 +31,8 @@ cargo xtask NAME [OPTIONS]
                  --peers        against llama.cpp, built here, in turns
                  --models F...  these files (default: SmolLM2 in Q4_0, Q4_1 and Q8_0)
                  --threads N, --rounds R, --json
+  apple-speed  write docs/apple-speed.md: what the plans of Apple's GPUs come to
+                 --check        only compare; fails where it is not what the plans give
   replay       run the kernels' tests on an NVIDIA GPU, as PTX of the same sources
                  FOLDER         where launches and PTX go (default target/replay); to run them on another
                                 machine, carry it there: python3 FOLDER/replay.py
@@ -52,6 +55,7 @@ fn main() -> ExitCode {
         "tidy" => tidy::run(),
         "check-macos" => macos::run(&rest),
         "bench" => bench::run(&rest),
+        "apple-speed" => apple_speed::run(&rest),
         "replay" => replay::run(&rest),
         "" | "help" | "-h" | "--help" => {
             println!("{HELP}");

@@ -7,8 +7,8 @@ use std::{
 
 use metallic::{
     Llm, LoadOptions, Model, Tokenizer,
-    core::{BLOCK_TOKENS, Backend, CompileOptions, DType, DeviceInfo, Program},
-    device::{OpenOptions, Quarantined, tuning::TuningSource},
+    core::{BLOCK_TOKENS, Backend, BackendError, CompileOptions, DType, DeviceInfo, Program},
+    device::{OpenOptions, Providers, Quarantined, tuning::TuningSource},
     model::{FAMILIES, Source},
 };
 
@@ -124,6 +124,16 @@ pub(crate) struct Loaded {
 
 /// Loads a model for work on its program.
 pub(crate) fn program(model: &ModelOptions, profile: bool, ui: Ui) -> anyhow::Result<Loaded> {
+    program_on(model, profile, ui, |options| model.device.device.open_with(options))
+}
+
+/// The same on a device that is opened otherwise.
+pub(crate) fn program_on(
+    model: &ModelOptions,
+    profile: bool,
+    ui: Ui,
+    open: impl FnOnce(&OpenOptions) -> Result<Box<dyn Backend>, BackendError>,
+) -> anyhow::Result<Loaded> {
     let (name, path, device) = (&model.model, &path(&model.model, ui)?, &model.device);
     let adapters = model.device.read().adapters(model.lora.as_slice()).merge_adapters(true);
     let _spinner = ui.spinner(&format!("loading {}", path.display()));
@@ -135,7 +145,7 @@ pub(crate) fn program(model: &ModelOptions, profile: bool, ui: Ui) -> anyhow::Re
         model.tokenizer()?;
     }
     let options = device.open()?.profile(profile);
-    let backend = device.device.open_with(&options)?;
+    let backend = open(&options)?;
     let kv_type = device.kv_type;
     let (weights, available) = (model.weight_bytes(), metallic::device::available_memory());
     if let Some(available) = available.filter(|available| weights > *available) {

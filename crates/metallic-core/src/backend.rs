@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::tensor::{TensorDevice, TensorError};
-use crate::{Blocks, BytesLost, DType, Graph, Peaks, RunStats, Step, StepError, TypeError};
+use crate::{Blocks, BytesLost, DType, Graph, KernelCount, Peaks, RunStats, Step, StepError, TypeError};
 
 /// What a device is.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -167,6 +167,12 @@ pub trait Program: Send {
 
     /// Bytes of memory held: weights as stored on the device, intermediates, cache.
     fn memory(&self) -> ProgramMemory;
+
+    /// The kernels of the step last submitted, in the order of their first launches, as its plan counts them. Empty where
+    /// nothing is planned: on the processor, and before the first step.
+    fn kernels(&self) -> Vec<KernelCount> {
+        Vec::new()
+    }
 }
 
 /// Bytes a program holds.

@@ -32,6 +32,6 @@ pub use schedule::Schedule;
 pub use shape::{Dim, MAX_RANK, Shape, Sizes, TensorType};
 pub use spec::{Attention, Mask, Project, ProjectInputs, Qkv, Recurrence, Rope, RopePairs, Sdpa, StateId};
 pub use state::{Blocks, KvState, State, StateLayout};
-pub use stats::{OpCost, RunStats};
+pub use stats::{KernelCount, OpCost, RunStats};
 pub use step::{BLOCK_TOKENS, Fed, Needed, SequenceSpan, Step, StepError, StepLimits, Wanted};
 pub use typing::{TypeError, infer};

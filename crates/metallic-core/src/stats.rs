@@ -136,3 +136,50 @@ mod tests {
         assert_eq!(sum.time_by_op(), [("project", ms(18)), ("embed", ms(16))]);
     }
 }
+
+/// What the launches of one kernel in a step come to, counted from the plan: nothing here is measured. Launches of one size
+/// are counted together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct KernelCount {
+    /// The operation they are part of, as in [`RunStats::time_by_op`].
+    pub op: &'static str,
+    /// The kernel.
+    pub kernel: &'static str,
+    /// How many there are.
+    pub launches: u64,
+    /// Threadgroups of each.
+    pub groups: u64,
+    /// Threads of a threadgroup.
+    pub threads: u32,
+    /// Bytes of threadgroup memory of each, those the kernel declares itself among them.
+    pub threadgroup_bytes: u32,
+    /// Bytes read and written by all, as often as plans say that memory is gone over.
+    pub moved: u64,
+    /// The bytes among them that are different ones: [`KernelCount::moved`] where nothing is read twice by a launch.
+    pub distinct: u64,
+    /// Bytes of the tokens' vectors that threadgroups read after the first one has: they come out of caches and are not among
+    /// those moved.
+    pub vectors_again: u64,
+    /// Multiply-adds of all; 0 where the bytes are all that takes time.
+    pub multiply_adds: u64,
+}
+
+impl KernelCount {
+    /// Whether these are launches of one kernel in one size.
+    pub fn is_like(&self, other: &KernelCount) -> bool {
+        let size = |k: &KernelCount| {
+            let each = k.multiply_adds.checked_div(k.launches);
+            (k.op, k.kernel, k.groups, k.threads, k.threadgroup_bytes, each)
+        };
+        size(self) == size(other)
+    }
+
+    /// Adds launches that are [alike](KernelCount::is_like).
+    pub fn add(&mut self, other: &KernelCount) {
+        self.launches += other.launches;
+        self.moved = self.moved.saturating_add(other.moved);
+        self.distinct = self.distinct.saturating_add(other.distinct);
+        self.vectors_again = self.vectors_again.saturating_add(other.vectors_again);
+        self.multiply_adds = self.multiply_adds.saturating_add(other.multiply_adds);
+    }
+}

@@ -3,6 +3,7 @@
 use metallic_core::OpCost;
 
 use crate::command::{Command, Dispatch};
+use crate::count::KernelCounts;
 use crate::kernels::{Moved, SlotUse, Stage};
 use crate::step::StepCounts;
 
@@ -17,6 +18,7 @@ pub(crate) struct Counts {
     work: u64,
     /// Multiply-adds of launches that look at tokens, if every token of a step saw as many as any could; each window once.
     looking: Vec<Looking>,
+    pub(crate) kernels: KernelCounts,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -28,15 +30,18 @@ struct Looking {
 impl Counts {
     pub(crate) fn add(&mut self, command: &Command, stage: &Stage) {
         self.dispatches += 1;
+        if let Some(dispatch) = command.dispatch() {
+            self.kernels.add(dispatch, stage);
+        }
         let mut looks = None;
         for ((_, binding), SlotUse { moved, .. }) in
             command.dispatch().into_iter().flat_map(Dispatch::bindings).zip(stage.slots())
         {
-            if let Moved::Seen { per_token, window, tiles } = *moved {
+            if let Moved::Seen { row, readers, window, tiles } = *moved {
                 looks = Some(Looking { window, work: stage.launch.work });
-                let same = |known: &&mut Moved| matches!(known, Moved::Seen { window: w, tiles: t, .. } if *w == window && *t == tiles);
+                let same = |known: &&mut Moved| matches!(known, Moved::Seen { readers: r, window: w, tiles: t, .. } if *r == readers && *w == window && *t == tiles);
                 match self.seen.iter_mut().find(same) {
-                    Some(Moved::Seen { per_token: sum, .. }) => *sum = sum.saturating_add(per_token),
+                    Some(Moved::Seen { row: sum, .. }) => *sum = sum.saturating_add(row),
                     Some(Moved::Once | Moved::Bytes(_)) | None => self.seen.push(*moved),
                 }
                 continue;
@@ -73,7 +78,8 @@ impl Counts {
 impl Looking {
     /// The part that belongs to tokens which are looked at.
     fn of(&self, step: &StepCounts, visible: usize) -> u64 {
-        let looks = Moved::Seen { per_token: 1, window: self.window, tiles: false }.bytes(step).unwrap_or(0);
+        let looks =
+            Moved::Seen { row: 1, readers: 1, window: self.window, tiles: false }.bytes(step).unwrap_or(0);
         let planned = visible.min(self.window.unwrap_or(usize::MAX)).saturating_mul(step.tokens).max(1);
         let part = u128::from(self.work) * looks.min(planned) as u128 / planned as u128;
         u64::try_from(part).unwrap_or(u64::MAX)
@@ -112,13 +118,13 @@ mod tests {
         counts.look(Looking { window: None, work: 3 * 8 * 10 });
         counts.look(Looking { window: None, work: 3 * 8 * 10 });
         counts.look(Looking { window: Some(2), work: 3 * 2 * 100 });
-        let step = StepCounts { tokens: 3, tiles: 1, seen: 1 + 2 + 3, tiles_see: 3 };
+        let step = StepCounts { tokens: 3, tiles: 1, seen: 1 + 2 + 3, tiles_see: 3, sequences: 1, held: 3 };
         assert_eq!(
             counts.multiply_adds(&step, 8),
             1000 + 6 * 20 + 6 * 100,
             "a window of 2 is counted as full"
         );
-        let one = StepCounts { tokens: 1, tiles: 1, seen: 1, tiles_see: 1 };
+        let one = StepCounts { tokens: 1, tiles: 1, seen: 1, tiles_see: 1, sequences: 1, held: 1 };
         let mut counts = Counts::default();
         counts.look(Looking { window: Some(4), work: 4 * 100 });
         assert_eq!(counts.multiply_adds(&one, 128), 100);

@@ -9,7 +9,7 @@ use crate::command::CommandList;
 use crate::driver::choose;
 use crate::error::GpuError;
 use crate::kernels::Constants;
-use crate::tuning::Tuning;
+use crate::tuning::{Tuning, built_in};
 
 /// A buffer of a [`Gpu`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -69,6 +69,24 @@ pub struct MatrixUnits {
 }
 
 impl Limits {
+    /// What the GPU of an Apple chip of this name (`Apple M2 Max`) allows by its maker's tables of features, with as many
+    /// simdgroups to keep it busy as its driver takes: for planning without one.
+    pub fn of_apple(name: &str) -> Limits {
+        Limits {
+            max_threads: 1024,
+            simd_width: 32,
+            busy_simdgroups: choose::busy_simdgroups(name),
+            threadgroup_memory: 32768,
+            max_buffer: isize::MAX as usize,
+            budget: None,
+            depth: 2,
+            matrix_units: None,
+            library: false,
+            tensor_ops: name.contains("M5"),
+            tuning: built_in("metal", name, 0).0,
+        }
+    }
+
     /// Bytes of threadgroup memory of any kernel at most.
     pub fn most_threadgroup_memory(&self) -> u32 {
         self.matrix_units.map_or(0, |units| units.threadgroup_memory).max(self.threadgroup_memory)

@@ -9,6 +9,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 mod backend;
 mod cache;
 mod command;
+mod count;
 mod counts;
 #[cfg(feature = "cuda")]
 pub mod cuda;

@@ -148,6 +148,11 @@ impl Plans {
         Some(plan)
     }
 
+    /// The plan of a shape, where it is still kept; it counts as no use.
+    pub(crate) fn find(&self, shape: &StepShape) -> Option<&Prepared> {
+        self.plans.iter().rev().find(|plan| plan.shape == *shape).map(Arc::as_ref)
+    }
+
     /// Keeps a plan; the one that was not used for longest goes where there are too many.
     pub(crate) fn put(&mut self, plan: Arc<Prepared>) {
         if self.plans.len() == PLANS {

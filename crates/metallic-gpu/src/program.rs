@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use metallic_core::{
-    BackendError, Blocks, DType, Graph, Program, ProgramMemory, RunStats, Schedule, StateLayout, Step,
-    StepLimits, Wanted,
+    BackendError, Blocks, DType, Graph, KernelCount, Program, ProgramMemory, RunStats, Schedule, StateLayout,
+    Step, StepLimits, Wanted,
 };
 
 use crate::backend::Shared;
@@ -76,6 +76,8 @@ pub(crate) struct GpuProgram {
     /// Tokens chosen by the steps of each lane.
     chosen: Option<Allocation>,
     under_way: VecDeque<UnderWay>,
+    /// What the step last submitted is like, and what it looks at.
+    last: Option<(StepShape, StepCounts)>,
     words: Vec<u32>,
     outputs: Vec<Vec<f32>>,
     ids: Vec<Vec<u32>>,
@@ -119,6 +121,7 @@ impl GpuProgram {
             arena: None,
             chosen: None,
             under_way: VecDeque::new(),
+            last: None,
             words: Vec::new(),
             outputs: vec![Vec::new(); outputs],
             ids: vec![Vec::new(); outputs],
@@ -234,6 +237,7 @@ impl GpuProgram {
         let tables = self.tables(shape.lane)?;
         self.lowered.shared.gpu.write(tables.buffer(), tables.offset(), &self.staging)?;
         let submission = self.hand_over(&plan, &counts, &mut stats)?;
+        self.last = Some((shape, counts));
         stats.allocations = self.lowered.shared.pool.allocations() - before;
         stats.arena_bytes = self.arena.as_ref().map_or(0, |arena| arena.region().len() as u64);
         self.next_lane = (self.next_lane + 1) % self.lanes.len();
@@ -405,6 +409,11 @@ impl Program for GpuProgram {
 
     fn ids(&self, index: usize) -> &[u32] {
         self.ids.get(index).map_or(&[], Vec::as_slice)
+    }
+
+    fn kernels(&self) -> Vec<KernelCount> {
+        let planned = self.last.as_ref().and_then(|(shape, counts)| Some((self.plans.find(shape)?, counts)));
+        planned.map_or_else(Vec::new, |(plan, counts)| plan.counts.kernels.in_step(counts))
     }
 
     fn memory(&self) -> ProgramMemory {

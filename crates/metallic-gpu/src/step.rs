@@ -113,6 +113,9 @@ pub(crate) struct StepCounts {
     pub(crate) seen: usize,
     /// Tokens that the query tiles see, each its own.
     pub(crate) tiles_see: usize,
+    pub(crate) sequences: usize,
+    /// Tokens that the sequences hold, each once.
+    pub(crate) held: usize,
 }
 
 /// In a table of tokens: the rest of the word is a row of the step before, which chooses the token.
@@ -121,7 +124,13 @@ const FED: u32 = 1 << 31;
 /// Writes down a valid step of this shape, table after table.
 pub(crate) fn write_tables(step: &Step<'_>, shape: &StepShape, words: &mut Vec<u32>) -> StepCounts {
     words.clear();
-    let mut counts = StepCounts { tokens: step.tokens.len(), tiles: shape.tiles, ..StepCounts::default() };
+    let mut counts = StepCounts {
+        tokens: step.tokens.len(),
+        tiles: shape.tiles,
+        sequences: step.sequences.len(),
+        held: step.sequences.iter().map(SequenceSpan::kv_len).sum(),
+        ..StepCounts::default()
+    };
     for table in TABLES {
         words.resize(shape.start(*table), 0);
         let first = words.len();
@@ -203,6 +212,7 @@ mod tests {
         let counts = write_tables(&step, &shape, &mut words);
         assert_eq!(counts.seen, (5..=39).sum::<usize>() + 1 + 2 + 3);
         assert_eq!(counts.tiles_see, 36 + 39 + 3);
+        assert_eq!((counts.sequences, counts.held), (2, 39 + 3));
         assert_eq!(words.len() * 4, shape.table_bytes());
         let table = |which| {
             let region = shape.region(which, Region::whole(BufferId(0), words.len() * 4)).unwrap();

@@ -79,7 +79,7 @@ tuning! {
     /// Cache blocks of 32 tokens that one threadgroup of attention goes through before a row is worth a second one.
     attention_reach: 32 of [4, 8, 16, 32, 64];
     /// Cache blocks of a threadgroup's part of a row at least.
-    attention_span: 16 of [2, 4, 8, 16, 32];
+    attention_span: 8 of [2, 4, 8, 16, 32];
     /// Simdgroups of a threadgroup of attention over few tokens at most.
     attention_simdgroups: 8 of [2, 4, 8];
     /// Threadgroups for each core up to which query heads with short rows go apart, and read their keys once more; 0: never.

@@ -3,7 +3,9 @@
 use std::time::Instant;
 
 use metallic_core::sample::{Choice, Choices};
-use metallic_core::{BLOCK_TOKENS, BackendError, Fed, Program, RunStats, SequenceSpan, Step, Wanted};
+use metallic_core::{
+    BLOCK_TOKENS, BackendError, Fed, KernelCount, Program, RunStats, SequenceSpan, Step, Wanted,
+};
 use serde::Serialize;
 
 use crate::model::{CHOSEN, LOGITS};
@@ -139,6 +141,20 @@ pub fn measure(
         }
     }
     Ok(measured)
+}
+
+/// The kernels of one step of a test, as its plan counts them: the next token of each sequence, or a piece of the prompt as the
+/// engine takes it. What is in the cache does not matter, so nothing is computed before. Empty where a device plans nothing.
+pub fn count(program: &mut dyn Program, vocab: usize, test: Test) -> Result<Vec<KernelCount>, BackendError> {
+    let mut batch = Batch::new(program, test)?;
+    batch.past = test.depth;
+    let tokens = match test.kind {
+        Kind::Prefill => test.tokens.min(batch.program.step_tokens()),
+        Kind::Decode => test.tokens.min(1),
+    };
+    let chooses = test.kind == Kind::Decode && batch.program.depth() > 1;
+    batch.feed(&ids(tokens, vocab), Wanted::only(if chooses { CHOSEN } else { LOGITS }))?;
+    Ok(batch.program.kernels())
 }
 
 /// Ids scattered over the vocabulary, the same in each run.
@@ -321,6 +337,18 @@ mod tests {
         assert_eq!((measured.samples.len(), measured.stats.dispatches), (1, 2), "the warm-up does not count");
         assert!(measured.steps == 2 && measured.seconds > 0.0);
         assert_eq!(test.name(), "pp600@d40");
+    }
+
+    #[test]
+    fn one_step_is_counted_at_the_depth_without_computing_it() {
+        for (kind, chooses, tokens) in
+            [(Kind::Prefill, false, 512), (Kind::Decode, false, 1), (Kind::Decode, true, 1)]
+        {
+            let mut program = Recorder { chooses, ..Recorder::default() };
+            let test = Test { kind, tokens: 600, depth: 40, sequences: 2 };
+            assert_eq!(count(&mut program, 7, test).unwrap(), []);
+            assert_eq!(program.steps, [(40, 2 * tokens, 2)]);
+        }
     }
 
     #[test]

@@ -243,6 +243,12 @@ pub fn ptx_rehearsal(
     gpu(Arc::new(rehearsal.map_err(|error| error.on("cuda"))?), &OpenOptions::default())
 }
 
+/// A device that computes nothing and plans as for the GPU of this Apple chip (`Apple M2 Max`): for counting what its kernels
+/// would do.
+pub fn apple_rehearsal(name: &str, options: &OpenOptions) -> Result<Box<dyn Backend>, BackendError> {
+    gpu(Arc::new(Null::with(Limits::of_apple(name))), options)
+}
+
 /// Whether there is a GPU of NVIDIA's, and kernels for it.
 #[cfg(feature = "cuda")]
 fn has_cuda() -> bool {

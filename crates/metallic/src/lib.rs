@@ -15,6 +15,7 @@ mod llm;
 pub mod model;
 pub mod nn;
 pub mod quantize;
+pub mod roof;
 pub mod tensor;
 pub mod text;
 pub mod tune;

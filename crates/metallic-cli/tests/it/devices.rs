@@ -148,6 +148,29 @@ fn a_profile_tells_the_time_of_each_operation_on_every_device() {
 }
 
 #[test]
+fn what_is_counted_stands_beside_what_is_measured() {
+    let machine = Machine::without_hub();
+    if !clang(&machine) {
+        return;
+    }
+    let model = stories();
+    let args =
+        ["tool", "counts", "-m", &model, "--device", "soft", "--chip", "M4", "-p", "8", "-n", "2", "-r", "1"];
+    let rows = rows(&run(&machine, &[&args[..], &["--json"]].concat()).ok());
+    for row in &rows {
+        assert!(row["measured_tokens_per_s"].as_f64() > Some(0.0), "{row}");
+        let times = row["measured_seconds_by_op"].as_object().unwrap();
+        for kernel in row["kernels"].as_array().unwrap() {
+            let op = kernel["op"].as_str().unwrap();
+            // Where times are taken, logits come back and the host chooses.
+            assert!(op == "sample" || times[op].as_f64() > Some(0.0), "{op}: {times:?}");
+        }
+    }
+    let table = run(&machine, &args).ok().out;
+    assert!(table.contains("MEASURED µs") && table.contains("% of what was counted"), "{table}");
+}
+
+#[test]
 fn the_metal_kernels_answer_like_the_processor_with_every_provider() {
     let machine = Machine::without_hub();
     if !clang(&machine) {

@@ -216,6 +216,38 @@ fn a_benchmark_measures_each_length_as_often_as_asked() {
 }
 
 #[test]
+fn a_step_is_counted_for_a_chip_and_measured_where_there_is_a_device() {
+    let machine = Machine::without_hub();
+    let model = stories();
+    let args = ["tool", "counts", "-m", &model, "-p", "64", "-n", "4", "-r", "1"];
+    let run = |more: &[&str]| machine.run(&[&args[..], more].concat());
+    let rows = run(&["--device", "null", "--chip", "m2 max (30)", "--json"]).ok().json();
+    let (prompt, answer) = (&rows[0], &rows[1]);
+    assert_eq!((&prompt["test"], &answer["test"]), (&json!("pp64"), &json!("tg4")));
+    assert_eq!((&answer["chip"], &answer["measured_tokens_per_s"]), (&json!("M2 Max (30)"), &Value::Null));
+    let kernels = answer["kernels"].as_array().unwrap();
+    let launches: u64 = kernels.iter().map(|kernel| kernel["launches"].as_u64().unwrap()).sum();
+    // Five a layer, two outside and one that chooses.
+    assert_eq!(launches, 5 * 5 + 3);
+    let seconds: f64 = kernels.iter().map(|kernel| kernel["counted_s"].as_f64().unwrap()).sum();
+    assert!((seconds * answer["counted_tokens_per_s"].as_f64().unwrap() - 1.0).abs() < 1e-9, "{answer}");
+    assert!(seconds >= launches as f64 * 2e-6);
+
+    let table = run(&["--device", "null", "--chip", "M1"]).ok();
+    assert!(table.out.contains("68.25 GB/s") && table.out.contains("MEASURED: nothing"), "{}", table.out);
+    assert!(
+        table.out.contains("tokens/s counted") && !table.out.contains("tokens/s measured"),
+        "{}",
+        table.out
+    );
+    let none = run(&["--device", "null"]).ok();
+    assert!(none.err.contains("no figures of this device") && !none.out.contains("counted"), "{none:?}");
+    run(&["--device", "cpu"]).failed(1, "`cpu` plans no kernels", "--device null");
+    let odd = run(&["--chip", "M9"]);
+    assert!(odd.code == Some(2) && odd.err.contains("M9") && odd.err.contains("M4 Max (40)"), "{odd:?}");
+}
+
+#[test]
 fn a_model_is_inspected_without_running() {
     let machine = Machine::without_hub();
     let report = machine.run(&["inspect", &stories(), "--json"]).ok().json();

@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, File, OpenOptions};
-use std::io::{self, BufWriter, Write};
+use std::io::{self, BufWriter, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -180,6 +180,22 @@ impl GgufStream {
         let padding = vec![0; padding(data.len(), self.alignment)];
         let written = self.out.write_all(data).and_then(|()| self.out.write_all(&padding));
         written.map_err(|reason| self.io(reason))
+    }
+
+    /// Leaves the data of the next tensor out: it reads as zeros, and takes no room on file systems that keep holes.
+    pub fn skip(&mut self) -> Result<(), FormatError> {
+        let Some(len) = self.expected.pop() else {
+            let reason = "all tensors that were announced are there already";
+            return Err(self.io(io::Error::new(io::ErrorKind::InvalidInput, reason)));
+        };
+        let whole = len.next_multiple_of(self.alignment) as u64;
+        let skipped = self.out.flush().and_then(|()| {
+            let file = self.out.get_mut();
+            let end = file.stream_position()?.saturating_add(whole);
+            file.set_len(end)?;
+            file.seek(SeekFrom::Start(end))
+        });
+        skipped.map(drop).map_err(|reason| self.io(reason))
     }
 
     /// Gives the file its name.

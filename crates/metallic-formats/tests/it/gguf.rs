@@ -152,6 +152,25 @@ fn a_stream_is_a_file_when_all_that_was_announced_is_there() {
 }
 
 #[test]
+fn data_that_is_left_out_reads_as_zeros_and_what_follows_stands_in_its_place() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("holes.gguf");
+    let parts =
+        [tensor("a", DType::F16, &[3, 5]), tensor("b", DType::Q4K, &[2, 512]), tensor("c", DType::F32, &[7])];
+    let specs = parts.iter().map(|t| TensorSpec { name: &t.name, dtype: t.dtype, shape: &t.shape });
+    let mut stream = GgufStream::create(&path, &Metadata::empty("s"), specs).unwrap();
+    stream.skip().unwrap();
+    stream.write(&parts[1].data).unwrap();
+    stream.skip().unwrap();
+    assert!(stream.skip().unwrap_err().to_string().contains("there already"));
+    stream.finish().unwrap();
+    let file = Gguf::open(&path).unwrap();
+    assert_eq!(file.require("a").unwrap().data[..], [0; 30]);
+    assert_eq!(file.require("b").unwrap().data[..], parts[1].data[..]);
+    assert_eq!(file.require("c").unwrap().data[..], [0; 28]);
+}
+
+#[test]
 fn tensors_outlive_the_file_they_came_from() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("m.gguf");

@@ -166,6 +166,8 @@ mod tests {
             tiles,
             seen: (context - tokens + 1..=context).sum(),
             tiles_see: (context - tokens..context).step_by(32).map(|first| (first + 32).min(context)).sum(),
+            sequences: 1,
+            held: context,
         };
         let attention = Attention { heads: 14, kv_heads: 2, ..GROUPED };
         let spec = AttentionSpec { attention, shape, kv, sinks: None };

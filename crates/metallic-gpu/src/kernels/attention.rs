@@ -99,7 +99,7 @@ impl AttentionSpec {
     pub(crate) fn seen(&self, dim: usize, readers: usize, tiles: bool) -> Moved {
         let a = &self.attention;
         let row = dim / self.kv.block_len() * self.kv.block_bytes();
-        Moved::Seen { per_token: (row * a.kv_heads).saturating_mul(readers), window: a.window, tiles }
+        Moved::Seen { row: row * a.kv_heads, readers, window: a.window, tiles }
     }
 
     /// Multiply-adds of the queries with the keys at most, or of the weights with the values, of `dim` elements.

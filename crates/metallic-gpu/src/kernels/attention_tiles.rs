@@ -21,7 +21,7 @@ family! {
 
 const THREADS: u32 = 128;
 /// Bytes of threadgroup memory the kernel declares.
-const MEMORY: u32 = 4 * (32 * 68 + 4 * 8 * 36 + 4 * 64);
+pub(crate) const MEMORY: u32 = 4 * (32 * 68 + 4 * 8 * 36 + 4 * 64);
 
 /// Whether the kernel takes heads of this size on this device.
 pub(crate) fn fits(spec: &AttentionSpec, limits: &Limits) -> bool {

@@ -26,7 +26,7 @@ family! {
 const HEADS: u32 = 4;
 const THREADS: u32 = 256;
 /// Bytes of threadgroup memory the kernel declares.
-const MEMORY: u32 = 2 * (32 * (128 + 32) + 128 * (32 + 8));
+pub(crate) const MEMORY: u32 = 2 * (32 * (128 + 32) + 128 * (32 + 8));
 
 /// Whether the kernel takes such heads, and such a cache, on this device.
 pub(crate) fn fits(spec: &AttentionSpec, limits: &Limits) -> bool {

@@ -12,7 +12,7 @@ const TILE: u32 = 64;
 /// `TILE_THREADS` in the MSL.
 const TILE_THREADS: u32 = 128;
 /// `TILE_FLOATS` in the MSL, in bytes.
-const TILE_BYTES: u32 = 2 * 64 * 36 * 4;
+pub(crate) const TILE_BYTES: u32 = 2 * 64 * 36 * 4;
 
 family! {
     "matmul" (ProjectParams) uses COMMON, FUNCTIONS, ACTIVATION, QUANT_TYPES, QUANT, PROJECT, TILES;
@@ -47,5 +47,8 @@ pub(crate) fn stage(
     let [b0, b1, b2] = projection.biases();
     let residual = projection.residual_slot();
     let stage = Stage::new(launch, [projection.x, w0, w1, w2, b0, b1, b2, residual, gate, out]);
+    // Every tile of results reads the vectors of its tokens.
+    let vectors = u64::from(projection.tokens) * u64::from(projection.cols) * 4;
+    let stage = stage.reading_again(vectors.saturating_mul(u64::from(launch.groups[0] - 1)));
     projection.reading(stage, 1, launch.groups[1])
 }

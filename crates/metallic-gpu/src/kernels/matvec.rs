@@ -86,6 +86,16 @@ impl Spread {
         self.groups[1]
     }
 
+    /// Bytes of vectors that are read after their first reading: each block of rows reads its tokens' and the norm's.
+    pub(crate) fn vectors_again(&self, projection: &Projection) -> u64 {
+        let blocks: u64 = projection.part_rows().iter().map(|rows| u64::from(rows.div_ceil(ROWS))).sum();
+        let vectors = u64::from(projection.tokens);
+        let norms = if projection.norm.is_some() { u64::from(self.passes()) } else { 0 };
+        let once = vectors + norms.min(1);
+        let all = (vectors + norms).saturating_mul(blocks);
+        (all - once.min(all)).saturating_mul(u64::from(projection.cols) * 4)
+    }
+
     pub(crate) fn params(&self, projection: &Projection) -> ProjectParams {
         ProjectParams { blocks: self.blocks, ..projection.params() }
     }
@@ -101,5 +111,6 @@ pub(crate) fn stage(projection: &Projection, limits: &Limits) -> Result<Stage, G
     let [b0, b1, b2] = projection.biases();
     let (x, norm, residual) = (projection.x, projection.norm_slot(), projection.residual_slot());
     let stage = Stage::new(launch, [x, norm, w0, w1, w2, b0, b1, b2, residual, Slot::Output]);
+    let stage = stage.reading_again(spread.vectors_again(projection));
     projection.reading(stage, 2, spread.passes())
 }

@@ -14,6 +14,7 @@ pub(crate) mod cell_qkv;
 pub(crate) mod cell_rows;
 pub(crate) mod cells;
 pub(crate) mod copy;
+pub(crate) mod declared;
 pub(crate) mod elementwise;
 pub(crate) mod experts;
 pub(crate) mod gather;

@@ -76,7 +76,7 @@ fn stage(projection: &Projection, way: &RopeKv<'_>, limits: &Limits) -> Result<S
     let params =
         ProjectParams { pairs: way.pairs, magnitude: way.rope.magnitude, ..spread.params(projection) };
     let launch = spread.launch(FAMILY.kernel(&format!("qkv_{}", spread.slots), constants), params, limits)?;
-    let stage = Stage::new(launch, slots(projection, way));
+    let stage = Stage::new(launch, slots(projection, way)).reading_again(spread.vectors_again(projection));
     projection.reading(way.kv.moving(stage, [11, 13, 14]), 2, spread.passes())
 }
 

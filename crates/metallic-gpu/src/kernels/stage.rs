@@ -85,7 +85,9 @@ pub(crate) enum Moved {
     Bytes(usize),
     /// So many for each token that is looked at, which the step alone knows.
     Seen {
-        per_token: usize,
+        row: usize,
+        /// By so many threadgroups.
+        readers: usize,
         /// How far back is looked.
         window: Option<usize>,
         /// By tiles of queries, which look at a token once for all their own.
@@ -99,7 +101,7 @@ impl Moved {
         match self {
             Moved::Once => None,
             Moved::Bytes(bytes) => Some(bytes),
-            Moved::Seen { per_token, window, tiles } => {
+            Moved::Seen { row, readers, window, tiles } => {
                 let within = |window: usize| {
                     if !tiles {
                         return window.saturating_mul(step.tokens);
@@ -107,9 +109,19 @@ impl Moved {
                     window.saturating_sub(1).saturating_mul(step.tiles).saturating_add(step.tokens)
                 };
                 let seen = if tiles { step.tiles_see } else { step.seen };
-                Some(per_token.saturating_mul(seen.min(window.map_or(usize::MAX, within))))
+                let seen = seen.min(window.map_or(usize::MAX, within));
+                Some(row.saturating_mul(readers).saturating_mul(seen))
             }
         }
+    }
+
+    /// The bytes among them that are different ones; `None` where the region tells.
+    pub(crate) fn distinct(self, step: &StepCounts) -> Option<usize> {
+        let Moved::Seen { row, window, .. } = self else { return None };
+        let within = |window: usize| {
+            window.saturating_sub(1).saturating_mul(step.sequences).saturating_add(step.tokens)
+        };
+        Some(row.saturating_mul(step.held.min(window.map_or(usize::MAX, within))))
     }
 }
 
@@ -120,6 +132,8 @@ pub(crate) struct Stage {
     slots: [SlotUse; MAX_ARGS],
     /// The same as a product that a library may make.
     product: Option<Gemm>,
+    /// Bytes of the tokens' vectors that are read after their first reading, out of caches, for counting.
+    pub(crate) vectors_again: u64,
 }
 
 /// What stands behind an argument.
@@ -140,7 +154,7 @@ impl Stage {
         for (used, slot) in slots.iter_mut().zip(given) {
             used.slot = slot;
         }
-        Stage { launch, slots, product: None }
+        Stage { launch, slots, product: None, vectors_again: 0 }
     }
 
     /// A library may make this product in place of the launch.
@@ -168,6 +182,13 @@ impl Stage {
     #[must_use]
     pub(crate) fn moving(mut self, index: usize, moved: Moved) -> Stage {
         self.slots[index].moved = moved;
+        self
+    }
+
+    /// Says how many bytes of vectors come out of caches.
+    #[must_use]
+    pub(crate) fn reading_again(mut self, bytes: u64) -> Stage {
+        self.vectors_again = bytes;
         self
     }
 

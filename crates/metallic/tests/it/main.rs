@@ -2,6 +2,7 @@
 
 mod adapters;
 mod adapters_families;
+mod apple_speed;
 mod examples;
 mod families;
 mod generate_engine;

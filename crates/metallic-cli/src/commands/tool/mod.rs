@@ -1,5 +1,6 @@
 //! `metallic tool`: the parts of the engine one by one, for scripts and comparisons.
 
+mod counts;
 mod generate;
 mod logits;
 mod perplexity;
@@ -35,6 +36,8 @@ enum Tool {
     Generate(generate::GenerateArgs),
     /// Measure how well a model predicts a text
     Perplexity(perplexity::PerplexityArgs),
+    /// Count what a step asks of a GPU, kernel by kernel, beside what is measured
+    Counts(counts::CountsArgs),
     /// Translate the kernels a model needs for NVIDIA GPUs, for a machine without a compiler
     Ptx(ptx::PtxArgs),
 }
@@ -58,6 +61,7 @@ pub(crate) fn run(args: &ToolArgs, ui: Ui) -> anyhow::Result<()> {
         Tool::Logits(args) => logits::run(args, ui),
         Tool::Generate(args) => generate::run(args, ui),
         Tool::Perplexity(args) => perplexity::run(args, ui),
+        Tool::Counts(args) => counts::run(args, ui),
         Tool::Ptx(args) => ptx::run(args, ui),
     }
 }

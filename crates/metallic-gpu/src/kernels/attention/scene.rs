@@ -67,6 +67,8 @@ impl Scene {
             tiles: self.tables().tiles.len() / 4,
             seen: self.sequences.iter().flat_map(|(past, tokens)| past + 1..past + tokens + 1).sum(),
             tiles_see: self.tables().tiles.chunks(4).map(|t| (t[3] + t[1] - 1) as usize).sum(),
+            sequences: self.sequences.len(),
+            held: self.sequences.iter().map(|(past, tokens)| past + tokens).sum(),
         }
     }
 

@@ -159,11 +159,11 @@ fn split_rows_keep_to_windows_caps_and_sinks() {
 
 #[test]
 fn tokens_around_the_border_of_a_split_see_what_they_may() {
-    // Splits of 12 blocks of 32 tokens and more.
+    // Splits of 7 blocks of 32 tokens and more.
     for past in [1024, 1055, 1056, 1087, 1151, 1152, 1153] {
         check_split(&Scene::new(SMALL, DType::F32, &[(past, 3)]));
     }
-    // Nine splits, of which the second sequence fills three.
+    // Splits of eight blocks, of which the second sequence fills a third.
     check_split(&Scene::new(SMALL, DType::F16, &[(4400, 1), (1500, 1)]));
 }
 
@@ -241,6 +241,15 @@ fn a_row_within_reach_is_one_dispatch_and_a_longer_one_is_split_while_the_gpu_is
     assert_eq!(split(1, 1, &LIMITS).simdgroups, 1);
     assert!(split(128, 3, &LIMITS).splits > 4);
     assert_eq!(split(4096, 1000, &LIMITS).splits, 1);
+    // 4,608 tokens over four key/value heads: a block for every simdgroup where there are cores enough.
+    for (chip, expected) in [("Apple M4", (15, 10)), ("Apple M4 Max", (18, 8)), ("Apple M3 Ultra", (18, 8))] {
+        let Split { simdgroups, span, splits } = split(144, 4, &Limits::of_apple(chip));
+        assert_eq!(
+            (splits, span, simdgroups),
+            (expected.0, expected.1, LIMITS.tuning.attention_simdgroups),
+            "{chip}"
+        );
+    }
 }
 
 #[test]
