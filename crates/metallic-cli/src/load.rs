@@ -8,7 +8,7 @@ use std::{
 use metallic::{
     Llm, LoadOptions, Model, Tokenizer,
     core::{BLOCK_TOKENS, Backend, BackendError, CompileOptions, DType, DeviceInfo, Program},
-    device::{OpenOptions, Providers, Quarantined, tuning::TuningSource},
+    device::{OpenOptions, Quarantined, tuning::TuningSource},
     model::{FAMILIES, Source},
 };
 

@@ -71,6 +71,8 @@ fn parse_chip(name: &str) -> Result<&'static Chip, String> {
 /// A test, counted and measured.
 struct Outcome {
     test: Test,
+    /// Tokens of a prompt that a step takes.
+    step: usize,
     kernels: Vec<KernelCount>,
     measured: Option<Measured>,
 }
@@ -85,8 +87,8 @@ impl Measured {
     /// Seconds of a step that an operation takes.
     fn op(&self, op: &str) -> Option<f64> {
         let stats = &self.by_op.stats;
-        let (_, time) = stats.time_by_op.iter().find(|(name, _)| *name == op)?;
-        Some(per_step(*time, stats.plan_hits + stats.plan_misses))
+        let (_, time) = stats.time_by_op().into_iter().find(|(name, _)| *name == op)?;
+        Some(per_step(time, stats.plan_hits + stats.plan_misses))
     }
 }
 
@@ -115,7 +117,8 @@ pub(super) fn run(args: &CountsArgs, ui: Ui) -> anyhow::Result<()> {
             let reason = format!("`{}` plans no kernels that could be counted", loaded.device.kind);
             return Err(Failure::new(reason, "take a GPU, or `--device null`").into());
         }
-        outcomes.push(Outcome { test, kernels, measured: None });
+        let step = loaded.program.step_tokens();
+        outcomes.push(Outcome { test, step, kernels, measured: None });
     }
     if measures(args, &loaded) {
         let mut profiled = load(args, true, ui)?;
@@ -200,7 +203,7 @@ fn dash(value: Option<f64>, digits: usize) -> String {
 }
 
 fn table(chip: Option<&Chip>, outcome: &Outcome) -> String {
-    let Outcome { test, kernels, measured } = outcome;
+    let Outcome { test, kernels, measured, .. } = outcome;
     let seconds = |kernel: &KernelCount| chip.map(|chip| chip.seconds(kernel, &Reached::STATED));
     let mut text = format!(
         "\n{}\n{:14} {:22} {:>8} {:>8} {:>7} {:>6} {:>9} {:>9} {:>10} {:>6} {:>10}\n",
@@ -268,9 +271,9 @@ fn conclusion(chip: Option<&Chip>, outcome: &Outcome) -> String {
 }
 
 /// Tokens a second that a chip allows.
-fn allowed(chip: &Chip, Outcome { test, kernels, .. }: &Outcome) -> f64 {
+fn allowed(chip: &Chip, Outcome { test, step, kernels, .. }: &Outcome) -> f64 {
     let tokens = match test.kind {
-        Kind::Prefill => test.tokens.min(metallic::bench::STEP_TOKENS),
+        Kind::Prefill => test.tokens.min(*step),
         Kind::Decode => 1,
     };
     (tokens * test.sequences) as f64 / chip.step_seconds(kernels, &Reached::STATED)
@@ -314,8 +317,8 @@ fn row(loaded: &Loaded, chip: Option<&Chip>, outcome: &Outcome) -> Value {
     };
     let measured = outcome.measured.as_ref();
     let by_op = measured.map(|measured| {
-        let times = measured.by_op.stats.time_by_op.iter();
-        let times = times.map(|(op, _)| ((*op).to_owned(), json!(measured.op(op))));
+        let times = measured.by_op.stats.time_by_op().into_iter();
+        let times = times.map(|(op, _)| (op.to_owned(), json!(measured.op(op))));
         Value::Object(times.collect())
     });
     json!({
