@@ -40,7 +40,8 @@ const DEVICES: [(u32, Option<u32>); 4] = [(96, None), (32, None), (96, Some(8)),
 
 fn limits((busy_simdgroups, cores): (u32, Option<u32>)) -> Limits {
     let matrix_units = cores.map(|cores| MatrixUnits { cores, threadgroup_memory: 99 << 10 });
-    Limits { busy_simdgroups, matrix_units, ..*Null::new().limits() }
+    // One of them has a library of products.
+    Limits { busy_simdgroups, matrix_units, library: cores == Some(8), ..*Null::new().limits() }
 }
 
 #[test]
