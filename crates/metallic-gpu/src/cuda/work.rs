@@ -1,6 +1,6 @@
 //! Commands with what they name, on their way to a stream.
 
-use super::api::{Address, Grid, Stream};
+use super::api::{Address, Arguments, Grid, Stream};
 use super::{Kept, Ready};
 use crate::command::Dispatch;
 use crate::driver::check;
@@ -29,7 +29,7 @@ pub(super) enum Work<'c> {
 }
 
 /// Hands all commands to the stream. A kernel that follows another one may begin early.
-pub(super) fn hand_over(stream: &Stream, kept: &Kept, work: &mut [Work<'_>]) -> Result<(), GpuError> {
+pub(super) fn hand_over(stream: &Stream, kept: &Kept, work: &[Work<'_>]) -> Result<(), GpuError> {
     let mut follows = false;
     for work in work {
         let after_kernel = std::mem::replace(&mut follows, matches!(work, Work::Launch { .. }));
@@ -38,9 +38,10 @@ pub(super) fn hand_over(stream: &Stream, kept: &Kept, work: &mut [Work<'_>]) -> 
                 let launch = &dispatch.launch;
                 let shared = check::threadgroup_memory(launch.threadgroup_bytes);
                 let grid = Grid { groups: launch.groups, threads: launch.threads, shared };
+                let arguments = Arguments { params: launch.params.as_bytes(), addresses };
                 let Ready { kernel, early, .. } = &*kept.pipelines[*kernel];
                 stream
-                    .launch(kernel, grid, addresses, *early && after_kernel)
+                    .launch(kernel, grid, arguments, *early && after_kernel)
                     .map_err(|error| named(error, &dispatch.name()))?;
             }
             Work::Copy { first, from, to, len } => {
