@@ -79,6 +79,14 @@ pub enum GpuError {
         /// What the device said.
         reason: String,
     },
+    /// The device is gone for this process: nothing that was on it can be read, and nothing runs on it any more.
+    #[error(
+        "the GPU is lost to this process: {reason}; only a new process, or a restart of the machine, can use it again"
+    )]
+    Lost {
+        /// What the device said first.
+        reason: String,
+    },
     /// Work did not finish in time.
     #[error("the work did not finish within {after:?}")]
     Timeout {

@@ -45,6 +45,8 @@ const FEW: usize = 16;
 const TILED: usize = 2 * TILE_TOKENS;
 /// Tokens that fill the largest tiles many times.
 const MANY: usize = 1 << 13;
+/// Sequences with a token each that leave no core without a row, whatever is in sight.
+const SEQUENCES: usize = 512;
 /// Tokens in sight of which threadgroups take a part each.
 const LONG: usize = 1 << 14;
 /// Bytes of step tables at least.
@@ -132,12 +134,15 @@ impl GpuProgram {
     }
 
     fn rehearse(&self) -> Result<(), GpuError> {
-        for (tokens, outputs, visible) in rehearsed(&self.lowered.shared.limits().tuning) {
+        let shapes = rehearsed(&self.lowered.shared.limits().tuning);
+        let alone = shapes.into_iter().map(|(tokens, outputs, visible)| (tokens, outputs, visible, 1));
+        let together = (SEQUENCES, SEQUENCES, 1, SEQUENCES);
+        for (tokens, outputs, visible, sequences) in alone.chain([together]) {
             let shape = StepShape {
                 tokens,
                 outputs,
-                sequences: 1,
-                tiles: tokens.div_ceil(TILE_TOKENS),
+                sequences,
+                tiles: tokens.div_ceil(TILE_TOKENS).max(sequences),
                 visible,
                 choices: 1,
                 adapters: tokens * self.lowered.graph.adapters(),

@@ -123,6 +123,18 @@ MSL_FN uint softmetal_stream(const uint* p) {
     __asm__ volatile("ld.global.nc.L1::no_allocate.u32 %0, [%1];" : "=r"(x) : "l"(p));
     return x;
 }
+// Copies 4 or 16 bytes of a buffer, or zeros, into threadgroup memory past the registers. This thread's are there after the wait,
+// those of others after a barrier that follows it.
+template <class T> MSL_FN void softmetal_copy_ahead(T* to, const T* from, bool live) {
+    static_assert(sizeof(T) == 4 || sizeof(T) == 16, "copies are of 4 or 16 bytes");
+    const uint place = (uint)(ulong)(__attribute__((address_space(3))) char*)(char*)to, bytes = live ? (uint)sizeof(T) : 0;
+    if constexpr (sizeof(T) == 16) {
+        __asm__ volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(place), "l"(from), "r"(bytes) : "memory");
+    } else {
+        __asm__ volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(place), "l"(from), "r"(bytes) : "memory");
+    }
+}
+MSL_FN void softmetal_wait_for_copies() { __asm__ volatile("cp.async.wait_all;" ::: "memory"); }
 // The same number, of which nothing is computed before this: what was read ahead is not waited for where it is read.
 MSL_FN uint softmetal_here(uint x) {
     __asm__ volatile("" : "+r"(x));

@@ -21,7 +21,9 @@
 //! ```
 //!
 //! where N is [`PtxKernel::buffers`]. [`PtxKernel::shared_memory`] computes the offsets and the size of the dynamic shared memory.
-//! Arguments by value and by reference (`constant T&`) are device pointers as well.
+//! Arguments by value and by reference (`constant T&`) are device pointers as well; with [`PtxOptions::by_value`], the first
+//! parameter is what buffer 0 holds instead of its address, where the kernel takes it as `constant T&`:
+//! [`PtxKernel::by_value`] bytes.
 //!
 //! # Matrices
 //!
@@ -44,6 +46,7 @@ pub const THREADGROUP_ARGUMENTS: usize = 8;
 
 /// What the PTX is for.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[allow(clippy::struct_excessive_bools)] // Each is a choice of its own.
 pub struct PtxOptions {
     /// Value of each function constant, by name, as C++ writes it. Those missing count as undefined.
     pub constants: BTreeMap<String, String>,
@@ -58,11 +61,21 @@ pub struct PtxOptions {
     /// waits for what came before it, at its beginning; in a source that calls `softmetal_wait_for_earlier()`, every kernel must call
     /// it before it reads or writes what others do. The host says at the launch that it may begin early.
     pub early: bool,
+    /// Buffer 0 is a parameter itself where the kernel takes it as `constant T&`: nothing has to be loaded for it, and the host
+    /// needs no memory of the GPU for it.
+    pub by_value: bool,
 }
 
 impl Default for PtxOptions {
     fn default() -> Self {
-        Self { constants: BTreeMap::new(), sm: 80, full_simdgroups: false, exact: false, early: false }
+        Self {
+            constants: BTreeMap::new(),
+            sm: 80,
+            full_simdgroups: false,
+            exact: false,
+            early: false,
+            by_value: false,
+        }
     }
 }
 
@@ -84,8 +97,11 @@ pub struct PtxKernel {
     pub name: String,
     /// The name in the PTX.
     pub entry: String,
-    /// Number of device pointers that the entry takes: the highest buffer index plus one.
+    /// Number of buffers that the entry takes: the highest index plus one. All are device pointers, but for the first where it is
+    /// taken by value.
     pub buffers: u32,
+    /// Bytes of buffer 0 that the entry takes as they are; 0 where it takes an address.
+    pub by_value: u32,
     /// Bytes of shared memory that the entry's own `threadgroup` variables take.
     pub static_shared: u32,
     /// The parameters as the source declares them.
@@ -143,6 +159,9 @@ pub fn ptx(compiler: &Compiler, source: &Source, options: &PtxOptions) -> Result
     if options.exact {
         compiler = compiler.define("MSL_PTX_EXACT=1");
     }
+    if options.by_value {
+        compiler = compiler.define("MSL_PTX_BY_VALUE=1");
+    }
     if options.early && options.sm >= EARLY {
         compiler = compiler.define("MSL_PTX_EARLY=1");
     }
@@ -170,22 +189,29 @@ pub fn ptx(compiler: &Compiler, source: &Source, options: &PtxOptions) -> Result
         check_indices(kernel)?;
     }
     let text = with_limits(&compiler.clang(flags(options.sm), rewritten.text.as_bytes())?);
-    let kernels = rewritten.kernels.into_iter().map(|kernel| describe(kernel, &text)).collect();
+    let kernels =
+        rewritten.kernels.into_iter().map(|kernel| describe(kernel, &text)).collect::<Result<_>>()?;
     Ok(PtxModule { text, kernels, warnings: rewritten.warnings })
 }
 
 fn flags(sm: u32) -> Vec<String> {
     let version = if sm >= 100 { "+ptx86" } else { "+ptx78" };
     // Fast math as on a GPU, except that NaN and infinity stay what they are. Convergent: a call of a function that holds a
-    // barrier must not be duplicated or moved under a branch.
+    // barrier must not be duplicated or moved under a branch. Everything is inlined: a call keeps its caller's registers in memory.
     let flags = format!(
         "-x c++-cpp-output -std=c++17 -fdeclspec -target nvptx64-nvidia-cuda -nogpulib -O3 \
          -fno-exceptions -fno-rtti -fno-math-errno -fno-threadsafe-statics -fno-strict-aliasing -ffp-contract=fast \
-         -Xclang -fconvergent-functions -Wno-everything -fno-caret-diagnostics -fno-color-diagnostics -ferror-limit=20 \
+         -Xclang -fconvergent-functions -mllvm -inline-threshold={INLINED} -Wno-everything -fno-caret-diagnostics -fno-color-diagnostics -ferror-limit=20 \
          -march=sm_{sm} -Xclang -target-feature -Xclang {version} -S - -o -"
     );
     flags.split_whitespace().map(str::to_owned).collect()
 }
+
+/// Instructions, roughly, up to which a function is put where it is called.
+const INLINED: u32 = 1_000_000;
+
+/// Bytes of all parameters of an entry at most.
+const PARAMETERS: u32 = 4096;
 
 /// The compute capability, times ten, from which on kernels can begin early.
 const EARLY: u32 = 90;
@@ -213,13 +239,32 @@ fn check_indices(kernel: &KernelEntry) -> Result<()> {
     Ok(())
 }
 
-fn describe(kernel: KernelEntry, text: &str) -> PtxKernel {
+fn describe(kernel: KernelEntry, text: &str) -> Result<PtxKernel> {
     let entry = ptx_symbol(&kernel.host_name);
     let static_shared = static_shared(text, &entry);
     let (name, parameters) = (kernel.host_name, kernel.parameters);
-    let mut described = PtxKernel { name, entry, buffers: 0, static_shared, parameters };
+    let mut described = PtxKernel { name, entry, buffers: 0, by_value: 0, static_shared, parameters };
     described.buffers = described.buffer_indices().into_iter().max().map_or(0, |highest| highest + 1);
-    described
+    // Without buffers, the first parameter is the offsets.
+    let by_value = if described.buffers > 0 { first_bytes(text, &described.entry) } else { 0 };
+    described.by_value = by_value;
+    let others =
+        8 * described.buffers.saturating_sub(u32::from(by_value > 0)) + 4 * THREADGROUP_ARGUMENTS as u32;
+    let all = by_value.saturating_add(others);
+    if all > PARAMETERS {
+        let name = &described.name;
+        return Err(Error::refused(format!(
+            "kernel `{name}` has {all} bytes of parameters, {by_value} of them buffer 0 by value; PTX entries have {PARAMETERS}"
+        )));
+    }
+    Ok(described)
+}
+
+/// Bytes of the first parameter where it is no address: `.param .align 4 .b8 name_param_0[24]`.
+fn first_bytes(text: &str, entry: &str) -> u32 {
+    let mark = format!("{entry}_param_0[");
+    let declared = text.lines().find_map(|line| line.trim_start().strip_prefix(".param ")?.split_once(&mark));
+    declared.and_then(|(_, rest)| rest.split_once(']')?.0.parse().ok()).unwrap_or(0)
 }
 
 /// Moves the numbers of threads that kernels say they have at most to where an assembler looks for them: it then gives each

@@ -43,8 +43,6 @@ const THREADGROUP_MEMORY: u32 = 32 << 10;
 const BUSY: u32 = 32;
 /// The part of the memory that programs may take: the driver and others need some of it.
 const BUDGET: (u64, u64) = (15, 16);
-/// Bytes of the params of one launch, and where the next one's begin.
-const PARAMS: usize = 256;
 
 /// A GPU of this machine.
 #[derive(Clone, Debug, PartialEq)]
@@ -166,8 +164,6 @@ struct Ready {
     kernel: Kernel,
     /// It may begin before what came before is done.
     early: bool,
-    /// Addresses that it takes.
-    buffers: usize,
     facts: PipelineFacts,
 }
 
@@ -176,7 +172,6 @@ struct Ready {
 struct Kept {
     buffers: Vec<Arc<Buffer>>,
     pipelines: Vec<Arc<Ready>>,
-    params: Option<Memory>,
     #[expect(dead_code, reason = "held until the work is done")]
     recorded: Option<Arc<Recorded>>,
 }
@@ -260,7 +255,7 @@ pub fn open(asked: Option<&str>) -> Result<Cuda, GpuError> {
 
 impl Cuda {
     /// The objects that a list names, after they were checked, and where its buffers lie: launch after launch, as many addresses
-    /// as each kernel takes. The first of each is where its params will be.
+    /// as each kernel takes.
     fn resolve<'c>(&self, commands: &'c CommandList) -> Result<(Kept, Vec<Work<'c>>), GpuError> {
         let objects = lock(&self.objects);
         let (mut kept, mut work) = (Kept::default(), Vec::with_capacity(commands.len()));
@@ -270,19 +265,20 @@ impl Cuda {
                     let ready = objects.pipelines.get(&dispatch.pipeline);
                     check::launch(dispatch, ready.map(|ready| &ready.facts), &self.device.limits)?;
                     let Some(ready) = ready else { continue };
-                    let mut addresses = vec![0; ready.buffers];
+                    let mut addresses = vec![0; ready.kernel.takes().addresses];
                     for (index, binding) in dispatch.bindings() {
                         let buffer = objects.buffers.get(binding.region.buffer());
                         check::binding(dispatch, index, binding, buffer.map(|buffer| &buffer.facts))?;
-                        let (Some(buffer), Some(to)) = (buffer, addresses.get_mut(index as usize)) else {
-                            continue;
-                        };
+                        // The params come before them.
+                        let place =
+                            (index as usize).checked_sub(1).and_then(|index| addresses.get_mut(index));
+                        let (Some(buffer), Some(to)) = (buffer, place) else { continue };
                         *to = buffer.memory.at(binding.region.offset());
                         kept.buffers.push(buffer.clone());
                     }
                     if let (Command::Gemm { product, .. }, Some(_)) = (command, &self.blas) {
                         check::product(dispatch, product)?;
-                        if let [_, x, w, out, ..] = addresses[..] {
+                        if let [x, w, out, ..] = addresses[..] {
                             let label = dispatch.label;
                             work.push(Work::Product { label, product: *product, at: [x, w, out] });
                             continue;
@@ -307,33 +303,6 @@ impl Cuda {
         }
         Ok((kept, work))
     }
-
-    /// Puts the params of all launches into memory of the GPU.
-    fn upload_params(&self, stream: &Stream, work: &mut [Work<'_>]) -> Result<Memory, GpuError> {
-        let launches = work.iter().filter(|work| matches!(work, Work::Launch { .. })).count();
-        let memory = Memory::new(&self.context, (launches * PARAMS).max(PARAMS))?;
-        let mut bytes = Vec::with_capacity(memory.len());
-        for work in work {
-            let Work::Launch { dispatch, addresses, .. } = work else { continue };
-            let start = bytes.len();
-            if let Some(first) = addresses.first_mut() {
-                *first = memory.at(start);
-            }
-            let params = dispatch.launch.params.as_bytes();
-            if params.len() > PARAMS {
-                return Err(GpuError::Launch {
-                    kernel: dispatch.launch.kernel.function,
-                    what: "bytes of params",
-                    found: params.len() as u64,
-                    most: PARAMS as u64,
-                });
-            }
-            bytes.extend_from_slice(params);
-            bytes.resize(start + PARAMS, 0);
-        }
-        stream.upload(&memory, 0, &bytes)?;
-        Ok(memory)
-    }
 }
 
 impl Gpu for Cuda {
@@ -350,6 +319,7 @@ impl Gpu for Cuda {
     }
 
     fn allocate(&self, bytes: usize, storage: Storage) -> Result<BufferId, GpuError> {
+        self.context.alive()?;
         let facts = BufferFacts { len: bytes, writable: true, host: storage == Storage::Shared };
         self.forget_gone();
         let memory = Memory::new(&self.context, bytes)?;
@@ -358,6 +328,7 @@ impl Gpu for Cuda {
     }
 
     fn import(&self, bytes: &Bytes) -> Result<Imported, GpuError> {
+        self.context.alive()?;
         // Other memory may be gone before the copy of it is, and its address be another's.
         let mapped = bytes.mapping().is_some().then(|| bytes.clone());
         let pages = mapped.as_ref().map(|bytes| (bytes.as_ptr() as usize, bytes.len()));
@@ -380,12 +351,14 @@ impl Gpu for Cuda {
     fn write(&self, buffer: BufferId, offset: usize, bytes: &[u8]) -> Result<(), GpuError> {
         let found = lock(&self.objects).buffer(buffer)?;
         check::host(buffer, &found.facts, (offset, bytes.len()), true)?;
+        self.context.alive()?;
         lock(&self.work).0.upload(&found.memory, offset, bytes)
     }
 
     fn read(&self, buffer: BufferId, offset: usize, out: &mut [u8]) -> Result<(), GpuError> {
         let found = lock(&self.objects).buffer(buffer)?;
         check::host(buffer, &found.facts, (offset, out.len()), false)?;
+        self.context.alive()?;
         lock(&self.reads).download(&found.memory, offset, out)
     }
 
@@ -399,6 +372,7 @@ impl Gpu for Cuda {
         function: &str,
         constants: &Constants,
     ) -> Result<Pipeline, GpuError> {
+        self.context.alive()?;
         let source = lock(&self.objects).library(library, function)?;
         let translation = self.translator.get(&Wanted {
             library: &source.name,
@@ -407,17 +381,15 @@ impl Gpu for Cuda {
             constants,
             capability: self.capability,
         })?;
-        let kernel = Kernel::new(&self.context, &translation.text, &translation.entry)
-            .map_err(|error| GpuError::compile(function, error.to_string()))?;
+        let named = (&translation.text, &translation.entry);
+        let kernel = Kernel::new(&self.context, named, translation.takes).map_err(|error| match error {
+            lost @ GpuError::Lost { .. } => lost,
+            other => GpuError::compile(function, other.to_string()),
+        })?;
         let own = kernel.own_shared()?;
         kernel.allow_shared((self.device.limits.most_threadgroup_memory() as usize).saturating_sub(own))?;
         let facts = check::pipeline(function, (kernel.max_threads()?, 32, own))?;
-        let ready = Ready {
-            kernel,
-            early: self.records_early && translation.begins_early(),
-            buffers: translation.buffers,
-            facts,
-        };
+        let ready = Ready { kernel, early: self.records_early && translation.begins_early(), facts };
         Ok(Pipeline { id: lock(&self.objects).add_pipeline(ready), max_threads: facts.max_threads })
     }
 
@@ -430,6 +402,7 @@ impl Gpu for Cuda {
     }
 
     fn submit(&self, commands: &CommandList) -> Result<Box<dyn Submission>, GpuError> {
+        self.context.alive()?;
         let label = fault::label(commands);
         let work = &mut *lock(&self.work);
         let (stream, under_way) = (&work.0, &mut work.1);
@@ -462,13 +435,12 @@ impl Cuda {
 
     /// Runs a list by its launches, and records it where it was seen before.
     fn run_once(&self, stream: &Stream, commands: &CommandList) -> Result<Kept, GpuError> {
-        let (mut kept, mut work) = self.resolve(commands)?;
-        kept.params = Some(self.upload_params(stream, &mut work)?);
+        let (kept, work) = self.resolve(commands)?;
         if !lock(&self.replays).seen(commands) {
-            hand_over(stream, self.blas.as_ref(), &kept, &mut work, &[])?;
+            hand_over(stream, self.blas.as_ref(), &kept, &work, &[])?;
             return Ok(kept);
         }
-        let replay = stream.record(|| hand_over(stream, self.blas.as_ref(), &kept, &mut work, &[]))?;
+        let replay = stream.record(|| hand_over(stream, self.blas.as_ref(), &kept, &work, &[]))?;
         let recorded = Arc::new(Recorded { replay, marks: Vec::new(), kept });
         stream.replay(&recorded.replay)?;
         lock(&self.replays).keep(commands, recorded.clone());

@@ -5,11 +5,12 @@ use std::ffi::CString;
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use super::api::Takes;
 use crate::error::GpuError;
 use crate::kernels::Constants;
 
 /// What names a file of this kind and this way to write it.
-const MARK: &str = "metallic ptx 1";
+const MARK: &str = "metallic ptx 2";
 /// The folder beside the program.
 const BESIDE: &str = "metallic-ptx";
 /// The variable that names another one.
@@ -41,10 +42,15 @@ impl Wanted<'_> {
         made.chain(old)
     }
 
+    /// The constants by their index: `0=1,3=10`; no constants are a dash.
+    fn constants_text(&self) -> String {
+        let each: Vec<String> = self.constants.values().map(|(i, v)| format!("{i}={v}")).collect();
+        if each.is_empty() { "-".to_owned() } else { each.join(",") }
+    }
+
     /// Names it: the same for the same bytes on every machine.
     fn key(&self, sm: u32) -> String {
-        let constants: Vec<String> = self.constants.values().map(|(i, v)| format!("{i}={v}")).collect();
-        let parts = [MARK, self.function, &constants.join(","), &sm.to_string(), self.source];
+        let parts = [MARK, self.function, &self.constants_text(), &sm.to_string(), self.source];
         let hash = |seed: u64| {
             let bytes = parts.iter().flat_map(|part| part.bytes().chain([0]));
             bytes.fold(seed, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3))
@@ -58,8 +64,9 @@ impl Wanted<'_> {
 pub(super) struct Translation {
     /// Its name in the text.
     pub(super) entry: CString,
-    /// Addresses that it takes.
-    pub(super) buffers: usize,
+    pub(super) takes: Takes,
+    /// Its function constants, for whoever looks into the file.
+    pub(super) constants: String,
     pub(super) text: CString,
 }
 
@@ -72,7 +79,8 @@ impl Translation {
     /// Lines of what is known of it, an empty one, the text.
     fn written(&self) -> String {
         let (entry, text) = (self.entry.to_string_lossy(), self.text.to_string_lossy());
-        format!("{MARK}\n{entry}\n{}\n\n{text}", self.buffers)
+        let Takes { params, addresses } = self.takes;
+        format!("{MARK}\n{entry}\n{params} {addresses}\n{}\n\n{text}", self.constants)
     }
 
     fn read(written: &str) -> Option<Translation> {
@@ -81,8 +89,15 @@ impl Translation {
         if lines.next() != Some(MARK) {
             return None;
         }
-        let (entry, buffers) = (lines.next()?, lines.next()?.parse().ok()?);
-        Some(Translation { entry: CString::new(entry).ok()?, buffers, text: CString::new(text).ok()? })
+        let (entry, (params, addresses)) = (lines.next()?, lines.next()?.split_once(' ')?);
+        let takes = Takes { params: params.parse().ok()?, addresses: addresses.parse().ok()? };
+        let constants = lines.next()?.to_owned();
+        Some(Translation {
+            entry: CString::new(entry).ok()?,
+            takes,
+            constants,
+            text: CString::new(text).ok()?,
+        })
     }
 }
 
@@ -188,8 +203,14 @@ impl Translator {
             Some((constant(wanted.source, index)?.to_owned(), format!("{value}u")))
         });
         let early = sm >= EARLY;
-        let options =
-            PtxOptions { constants: named.collect(), sm, full_simdgroups: true, exact: false, early };
+        let options = PtxOptions {
+            constants: named.collect(),
+            sm,
+            full_simdgroups: true,
+            exact: false,
+            early,
+            by_value: true,
+        };
         let source = softmetal::Source::new(wanted.library, wanted.source);
         let failed = |message: String| GpuError::compile(wanted.function, message);
         let module = ptx(&compiler.clone().only([wanted.function]), &source, &options)
@@ -199,7 +220,11 @@ impl Translator {
         let text = |text: &str| CString::new(text).map_err(|error| failed(error.to_string()));
         Ok(Translation {
             entry: text(&kernel.entry)?,
-            buffers: kernel.buffers as usize,
+            takes: Takes {
+                params: kernel.by_value as usize,
+                addresses: kernel.buffers.saturating_sub(u32::from(kernel.by_value > 0)) as usize,
+            },
+            constants: wanted.constants_text(),
             text: text(&module.text)?,
         })
     }
@@ -242,12 +267,16 @@ mod tests {
     #[test]
     fn what_is_written_is_read_again_and_damage_is_nothing() {
         let text = |text: &str| CString::new(text).unwrap();
-        let made = Translation { entry: text("f"), buffers: 3, text: text(".version 7.8\n\n.entry f()\n") };
+        let takes = Takes { params: 24, addresses: 3 };
+        let (entry, constants) = (text("f"), "0=1,3=10".to_owned());
+        let made = Translation { entry, takes, constants, text: text(".version 7.8\n\n.entry f()\n") };
         assert_eq!(Translation::read(&made.written()), Some(made.clone()));
-        for damaged in ["", "metallic ptx 0\nf\n3\n\nx", "metallic ptx 1\nf\nmany\n\nx", "metallic ptx 1\nf"]
+        for damaged in
+            ["", "metallic ptx 1\nf\n3\n\nx", "metallic ptx 2\nf\n3\n\nx", "metallic ptx 2\nf\n1 many\n\nx"]
         {
             assert_eq!(Translation::read(damaged), None, "{damaged:?}");
         }
+        assert_eq!(Translation::read(&made.written()[..20]), None, "what was cut short");
     }
 
     #[test]
@@ -268,7 +297,9 @@ mod tests {
     fn a_kernel_is_made_once_and_found_after_that_also_without_a_compiler() {
         const SOURCE: &str = "#include <metal_stdlib>\nusing namespace metal;\n\
             constant uint N [[function_constant(0)]];\n\
-            kernel void f(device uint* out [[buffer(1)]], uint i [[thread_position_in_grid]]) { out[i] = N; }\n";
+            struct P { uint n; float x; };\n\
+            kernel void f(constant P& p [[buffer(0)]], device uint* out [[buffer(1)]], uint i [[thread_position_in_grid]])\n\
+            { if (i < p.n) out[i] = N; }\n";
         let folder = std::env::temp_dir().join(format!("metallic-ptx-test-{}", std::process::id()));
         let constants = Constants::of([77]);
         let wanted = wanted(SOURCE, &constants);
@@ -277,7 +308,8 @@ mod tests {
             return metallic_testkit::missing(&reason);
         }
         let made = maker.get(&wanted).unwrap();
-        assert!(made.buffers == 2 && made.text.to_string_lossy().contains("77"), "{made:?}");
+        assert_eq!(made.takes, Takes { params: 8, addresses: 1 });
+        assert!(made.text.to_string_lossy().contains("77"), "{made:?}");
         let without =
             Translator { folders: vec![folder.clone()], compiler: Err("there is no clang".to_owned()) };
         assert_eq!(without.get(&wanted).unwrap(), made);

@@ -41,10 +41,9 @@ fn is_free(recorded: &Arc<Recorded>) -> bool {
 }
 
 fn record(cuda: &Cuda, stream: &Stream, commands: &CommandList) -> Result<Arc<Recorded>, GpuError> {
-    let (mut kept, mut work) = cuda.resolve(commands)?;
-    kept.params = Some(cuda.upload_params(stream, &mut work)?);
+    let (kept, work) = cuda.resolve(commands)?;
     let marks: Vec<Event> = (0..=work.len()).map(|_| Event::new(&cuda.context)).collect::<Result<_, _>>()?;
-    let replay = stream.record(|| hand_over(stream, cuda.blas.as_ref(), &kept, &mut work, &marks))?;
+    let replay = stream.record(|| hand_over(stream, cuda.blas.as_ref(), &kept, &work, &marks))?;
     let recorded = Arc::new(Recorded { replay, marks, kept });
     lock(&cuda.timed).keep(commands, recorded.clone());
     Ok(recorded)

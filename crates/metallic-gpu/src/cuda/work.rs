@@ -1,6 +1,6 @@
 //! Commands with what they name, on their way to a stream.
 
-use super::api::{Address, Blas, Event, Grid, Stream};
+use super::api::{Address, Arguments, Blas, Event, Grid, Stream};
 use super::{Kept, Ready};
 use crate::command::Dispatch;
 use crate::driver::check;
@@ -42,7 +42,7 @@ pub(super) fn hand_over(
     stream: &Stream,
     blas: Option<&Blas>,
     kept: &Kept,
-    work: &mut [Work<'_>],
+    work: &[Work<'_>],
     marks: &[Event],
 ) -> Result<(), GpuError> {
     let mut follows = false;
@@ -55,9 +55,10 @@ pub(super) fn hand_over(
                 let launch = &dispatch.launch;
                 let shared = check::threadgroup_memory(launch.threadgroup_bytes);
                 let grid = Grid { groups: launch.groups, threads: launch.threads, shared };
+                let arguments = Arguments { params: launch.params.as_bytes(), addresses };
                 let Ready { kernel, early, .. } = &*kept.pipelines[*kernel];
                 stream
-                    .launch(kernel, grid, addresses, *early && after_kernel && !marked)
+                    .launch(kernel, grid, arguments, *early && after_kernel && !marked)
                     .map_err(|error| named(error, &dispatch.name()))?;
             }
             Work::Product { label, product, at } => {

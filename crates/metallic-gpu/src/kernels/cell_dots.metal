@@ -14,14 +14,16 @@ METAL_FUNC void wait_for_earlier() {
 #endif
 }
 
-METAL_FUNC uint cells_of(uint cols) {
-    return (cols + CELL_COLS - 1) / CELL_COLS;
-}
-
 // The threads that work, and their memory.
 struct Crew {
     uint tid, lane, simd, simds;
     threadgroup uchar* memory;
+};
+
+// Where the weights of a pair's tiles lie.
+struct Tiles {
+    device const uchar* one;
+    device const uchar* two;
 };
 
 struct Inputs {
@@ -40,14 +42,14 @@ METAL_FUNC threadgroup float* column_sums(Crew crew, Inputs in, uint chunk, uint
     return (threadgroup float*)(crew.memory + 2 * in.tokens * plane_bytes(chunk)) + token * (chunk / 16);
 }
 
-// Columns `from .. from + chunk` of the vectors into threadgroup memory, zeros past the end; squares are added up.
-template <uint N>
+// Columns `from .. from + chunk` of the vectors into threadgroup memory, zeros past the end; the squares of each token and
+// simdgroup are added up.
 METAL_FUNC void stage_columns(
-    constant ProjectParams& p, Inputs in, uint from, uint chunk, Crew crew, thread float* squares
+    constant ProjectParams& p, Inputs in, uint from, uint chunk, Crew crew, threadgroup float* squares
 ) {
     const uint plane = plane_bytes(chunk);
-    UNROLL for (uint t = 0; t < 4 * N; t++) {
-        if (t >= in.tokens) continue;
+    ROLLED for (uint t = 0; t < in.tokens; t++) {
+        float square = 0.0f;
         // Whole simdgroups come along, also past the end: lanes add up.
         ROLLED for (uint i = crew.tid * 4; i < (chunk + 127) / 128 * 128; i += crew.simds * SIMD * 4) {
             float4 v = float4(0.0f);
@@ -55,7 +57,7 @@ METAL_FUNC void stage_columns(
                 v = *(device const float4*)(in.x + ulong(t) * p.cols + from + i);
                 if (WITH_NORM != 0) {
                     const float4 small = v * UNIT;
-                    squares[t] += across(small * small);
+                    square += across(small * small);
                     v *= *(device const float4*)(in.norm + from + i);
                 }
             }
@@ -72,6 +74,11 @@ METAL_FUNC void stage_columns(
             // Of what the products see, not of what was: their offsets would not cancel.
             const float sum = quad_sum(across(as_type<float4>(high) + as_type<float4>(low)));
             if (i < chunk && crew.lane % 4 == 0) column_sums(crew, in, chunk, t)[i / 16] = sum;
+        }
+        if (WITH_NORM != 0) {
+            square = simd_sum(square);
+            threadgroup float* own = squares + t * crew.simds + crew.simd;
+            if (crew.lane == 0) *own = from == 0 ? square : *own + square;
         }
     }
 }
@@ -98,7 +105,8 @@ METAL_FUNC uint sums_of_simd() {
     return PAIR_ROWS * 4 * N;
 }
 
-// What is shared of the results, behind the columns: the norm's scales, then the sums of all simdgroups, of two rounds in turn.
+// What is shared of the results, behind the columns: the norm's scales, the squares of each token and simdgroup they are made of,
+// then the sums of all simdgroups, of two rounds in turn.
 struct Results {
     threadgroup float* scales;
     threadgroup float* sums;
@@ -110,21 +118,19 @@ METAL_FUNC Results results_of(Inputs in, uint chunk, Crew crew) {
     return {scales, scales + 4 * N * (crew.simds + 1)};
 }
 
+template <uint N>
+METAL_FUNC threadgroup float* squares_of(Results r) {
+    return r.scales + 4 * N;
+}
+
 // The norm's scales, of the squares that all threads have seen.
 template <uint N>
-METAL_FUNC void share_scales(constant ProjectParams& p, Results r, Crew crew, thread const float* squares) {
-    if (WITH_NORM == 0) return;
-    threadgroup float* parts = r.scales + 4 * N;
-    UNROLL for (uint t = 0; t < 4 * N; t++) {
-        const float part = simd_sum(squares[t]);
-        if (crew.lane == 0) parts[t * crew.simds + crew.simd] = part;
-    }
-    threadgroup_barrier(mem_flags::mem_threadgroup);
-    if (crew.tid < 4 * N) {
-        float square = 0.0f;
-        for (uint s = 0; s < crew.simds; s++) square += parts[crew.tid * crew.simds + s];
-        r.scales[crew.tid] = UNIT * precise::rsqrt(square / float(p.cols) + p.eps * (UNIT * UNIT));
-    }
+METAL_FUNC void share_scales(constant ProjectParams& p, Inputs in, Results r, Crew crew) {
+    if (WITH_NORM == 0 || crew.tid >= in.tokens) return;
+    threadgroup const float* parts = squares_of<N>(r) + crew.tid * crew.simds;
+    float square = 0.0f;
+    ROLLED for (uint s = 0; s < crew.simds; s++) square += parts[s];
+    r.scales[crew.tid] = UNIT * precise::rsqrt(square / float(p.cols) + p.eps * (UNIT * UNIT));
 }
 
 template <uint N>
@@ -157,8 +163,7 @@ struct Progress {
 // with their results.
 template <typename W, uint N, typename Job>
 METAL_FUNC void cell_dots(
-    constant ProjectParams& p, Inputs in, thread const Job& job, uint2 range, uint2 group, Crew crew, thread float* squares,
-    thread Progress& progress
+    constant ProjectParams& p, Inputs in, thread const Job& job, uint2 range, uint2 group, Crew crew, thread Progress& progress
 ) {
     const uint cells = cells_of(p.cols), per_chunk = p.blocks, chunk = per_chunk * CELL_COLS;
     const uint split = p.split, teams = crew.simds / split, team = crew.simd / split, own = crew.simd % split;
@@ -170,34 +175,32 @@ METAL_FUNC void cell_dots(
         wait_for_earlier();
         return;
     }
-    typename Job::Pair pair = job.at(min(base + team, range.y - 1));
-    device const uchar* one = job.template tile<W>(pair, 0);
-    device const uchar* two = job.template tile<W>(pair, 1);
+    uint pair = min(base + team, range.y - 1);
+    Tiles from = job.template tiles<W>(pair);
     W a[W::AHEAD], b[W::AHEAD];
     UNROLL for (uint i = 0; i < W::AHEAD; i++) {
         const uint cell = min(own + i * split, cells - 1);
-        a[i].load(one, cells, cell, crew.lane);
-        b[i].load(two, cells, cell, crew.lane);
+        a[i].load(from.one, cells, cell, crew.lane);
+        b[i].load(from.two, cells, cell, crew.lane);
     }
     ROLLED for (; base < range.y; base += group.y * teams) {
         float4 sum[2 * N];
         UNROLL for (uint i = 0; i < 2 * N; i++) sum[i] = float4(0.0f);
         // The last cells of a pair are followed by the first ones of the next.
-        const typename Job::Pair next = job.at(min(base + group.y * teams + team, range.y - 1));
+        const uint next = min(base + group.y * teams + team, range.y - 1);
         // A chunk but the last is a whole number of turns.
         ROLLED for (uint first = 0; first < cells; first += per_chunk) {
             if (progress.fresh || per_chunk < cells) {
                 if (progress.fresh) wait_for_earlier();
                 threadgroup_barrier(mem_flags::mem_threadgroup);
-                stage_columns<N>(p, in, first * CELL_COLS, chunk, crew, squares);
+                stage_columns(p, in, first * CELL_COLS, chunk, crew, squares_of<N>(r));
                 threadgroup_barrier(mem_flags::mem_threadgroup);
             }
             const uint end = min(cells, first + per_chunk);
             ROLLED for (uint turn = first; turn < end; turn += W::AHEAD * split) {
                 uint ahead = turn + W::AHEAD * split + own;
                 if (turn + W::AHEAD * split >= cells) {
-                    one = job.template tile<W>(next, 0);
-                    two = job.template tile<W>(next, 1);
+                    from = job.template tiles<W>(next);
                     ahead = own;
                 }
                 UNROLL for (uint i = 0; i < W::AHEAD; i++) {
@@ -209,12 +212,12 @@ METAL_FUNC void cell_dots(
                         b[i].template add<N>(c, crew.lane, sum + N);
                     }
                     const uint then = min(ahead + i * split, cells - 1);
-                    a[i].load(one, cells, then, crew.lane);
-                    b[i].load(two, cells, then, crew.lane);
+                    a[i].load(from.one, cells, then, crew.lane);
+                    b[i].load(from.two, cells, then, crew.lane);
                 }
             }
         }
-        if (progress.fresh) share_scales<N>(p, r, crew, squares);
+        if (progress.fresh) share_scales<N>(p, in, r, crew);
         progress.fresh = false;
         threadgroup float* sums = r.sums + progress.parity * crew.simds * sums_of_simd<N>();
         put_sums<N>(sums + crew.simd * sums_of_simd<N>(), crew.lane, sum);
@@ -232,15 +235,13 @@ constant bool ALIKE = WITH_GATE != 0 || (WEIGHT1 == WEIGHT0 && WEIGHT2 == WEIGHT
 // All pairs of a job; matrices of one type go together.
 template <uint N, typename Job>
 METAL_FUNC void all_products(constant ProjectParams& p, Inputs in, thread const Job& job, uint2 group, Crew crew) {
-    float squares[4 * N];
-    UNROLL for (uint i = 0; i < 4 * N; i++) squares[i] = 0.0f;
     Progress progress = {true, 0};
     const uint each = WITH_GATE != 0 ? CELL_ROWS : PAIR_ROWS;
     uint begin = 0;
     ROLLED for (uint part = 0; part < 3; part++) {
         uint end = begin + (rows_of(p, part) + each - 1) / each;
         if (ALIKE && WITH_GATE == 0) end += (p.rows1 + each - 1) / each + (p.rows2 + each - 1) / each;
-#define CELL_DOTS(KIND) cell_dots<Cells##KIND, N>(p, in, job, uint2(begin, end), group, crew, squares, progress);
+#define CELL_DOTS(KIND) cell_dots<Cells##KIND, N>(p, in, job, uint2(begin, end), group, crew, progress);
         if (end > begin) FOR_CELL_TYPE(job.m.type_of(part), CELL_DOTS)
 #undef CELL_DOTS
         if (ALIKE) break;

@@ -2,68 +2,63 @@
 // a threadgroup share the tokens, whose numbers come through threadgroup memory a cell at a time, the next ones while these are
 // multiplied. With a gate, the first tile of a pair is the gate's and the second that of the matrix it gates.
 
-// What a thread brings of the next cell.
+// The vectors of a cell into threadgroup memory, past the registers, of which sums take most. For the same reason nothing that can be
+// computed in a few instructions is kept from one cell to the next: `here` says so to compilers.
 template <uint N, uint SIMDS>
-struct Next {
-    enum : uint { EACH = N * 64 / (SIMDS * SIMD) };
-    uint4 columns[EACH];
-    float sum;
+METAL_FUNC void bring_columns(
+    constant ProjectParams& p, device const uint4* columns, uint group, uint cell, uint tid, threadgroup uint4* to
+) {
+    const uint first = here(group) * N, cells = cells_of(p.cols), last = (p.tokens + 7) / 8 - 1, thread_id = here(tid);
+    UNROLL for (uint i = 0; i < N * 64 / (SIMDS * SIMD); i++) {
+        const uint at = thread_id + i * SIMDS * SIMD, tile = first + at / 64;
+        copy_ahead(to + at, columns + ((min(tile, last) * cells + cell) * 64 + at % 64), tile <= last);
+    }
+}
 
-    METAL_FUNC void load(device const uint4* from, device const float* sums, uint tiles, uint cells, uint cell, uint tid) {
-        UNROLL for (uint i = 0; i < EACH; i++) {
-            const uint at = tid + i * SIMDS * SIMD, tile = at / 64;
-            columns[i] = tile < tiles ? from[(ulong(tile) * cells + cell) * 64 + at % 64] : uint4(0);
-        }
-        const uint tile = tid / 16;
-        sum = tid < 16 * N && tile < tiles ? sums[(ulong(tile) * cells + cell) * 16 + tid % 16] : 0.0f;
+// Sixteen columns of a cell as halfs, with their scales: the numbers themselves, to the nearest half, as the vectors are. So nothing
+// but sums of floats is left for the products.
+template <typename W>
+METAL_FUNC uint4 halfs_of(thread const W& w, uint i) {
+    const uint4 levels = w.levels(i);
+    if (W::SCALED == 0) return levels;
+    const half2 scale = half2(w.scale(i)), offset = half2(-w.offset(i));
+    const uint2 less = uint2(as_type<uint>(half2(offset.x)), as_type<uint>(half2(offset.y)));
+    return uint4(
+        fma_halfs(levels.x, scale.x, less.x), fma_halfs(levels.y, scale.y, less.y), fma_halfs(levels.z, scale.x, less.x),
+        fma_halfs(levels.w, scale.y, less.y));
+}
+
+// A half of a cell, a block of 32 columns, times N times 8 tokens.
+template <typename W, uint N>
+METAL_FUNC void multiply_block(
+    thread const W& a, thread const W& b, uint block, threadgroup const uint4* columns, uint lane, thread float4* one,
+    thread float4* two
+) {
+    const uint4 a0 = halfs_of(a, 2 * block), a1 = halfs_of(a, 2 * block + 1);
+    const uint4 b0 = halfs_of(b, 2 * block), b1 = halfs_of(b, 2 * block + 1);
+    UNROLL for (uint n = 0; n < N; n++) {
+        const uint4 x = columns[(n * 2 + block) * SIMD + lane];
+        one[n] = unit_product<half>(a0, x.xy, one[n], lane);
+        two[n] = unit_product<half>(b0, x.xy, two[n], lane);
+        one[n] = unit_product<half>(a1, x.zw, one[n], lane);
+        two[n] = unit_product<half>(b1, x.zw, two[n], lane);
     }
-    METAL_FUNC void put(threadgroup uint4* to, threadgroup float* sums, uint tid) const {
-        UNROLL for (uint i = 0; i < EACH; i++) to[tid + i * SIMDS * SIMD] = columns[i];
-        if (tid < 16 * N) sums[tid] = sum;
-    }
+}
+
+// What a simdgroup has of a threadgroup's rows: none where there are not so many.
+struct Share {
+    Tile tile;
+    bool live;
+    uint row, count;
 };
 
-template <typename W, uint N>
-METAL_FUNC void multiply_cell(
-    thread const W& a, thread const W& b, threadgroup const uint4* columns, threadgroup const float* sums, uint lane,
-    thread float4* one, thread float4* two
-) {
-    constexpr uint GROUPS = W::SCALED == 16 ? 4 : 2;
-    UNROLL for (uint g = 0; g < GROUPS; g++) {
-        constexpr uint EACH = 4 / GROUPS;
-        const uint first = g * EACH;
-        uint4 left[2][EACH];
-        UNROLL for (uint i = 0; i < EACH; i++) {
-            left[0][i] = a.levels(first + i);
-            left[1][i] = b.levels(first + i);
-        }
-        const float4 scale_a = by_rows(a.scale(first)), scale_b = by_rows(b.scale(first));
-        const float4 offset_a = by_rows(a.offset(first)), offset_b = by_rows(b.offset(first));
-        UNROLL for (uint n = 0; n < N; n++) {
-            const uint4 x = columns[(n * 2 + first / 2) * SIMD + lane];
-            if (W::SCALED == 0) {
-                UNROLL for (uint i = 0; i < EACH; i++) {
-                    const uint2 right = (first + i) % 2 == 0 ? x.xy : x.zw;
-                    one[n] = unit_product<half>(left[0][i], right, one[n], lane);
-                    two[n] = unit_product<half>(left[1][i], right, two[n], lane);
-                }
-            } else {
-                float4 p = float4(0.0f), q = float4(0.0f);
-                UNROLL for (uint i = 0; i < EACH; i++) {
-                    const uint2 right = (first + i) % 2 == 0 ? x.xy : x.zw;
-                    p = unit_product<half>(left[0][i], right, p, lane);
-                    q = unit_product<half>(left[1][i], right, q, lane);
-                }
-                one[n] = fma(scale_a, p, one[n]);
-                two[n] = fma(scale_b, q, two[n]);
-                if (W::OFFSET != 0) {
-                    const float2 s = *(threadgroup const float2*)(sums + (n * 2 + first / 2) * 8 + lane % 4 * 2);
-                    one[n] = fma(-offset_a, s.xyxy, one[n]);
-                    two[n] = fma(-offset_b, s.xyxy, two[n]);
-                }
-            }
-        }
-    }
+template <uint SIMDS>
+METAL_FUNC Share share_of(constant ProjectParams& p, uint group, uint simd) {
+    const uint simd_rows = WITH_GATE != 0 ? CELL_ROWS : 2 * CELL_ROWS;
+    const Tile tile = tile_of(p, group, simd_rows * SIMDS, WITH_GATE != 0 ? 1 : 3);
+    const uint place = simd * simd_rows;
+    const bool live = place < tile.places.y;
+    return {tile, live, live ? tile.places.x + place : 0, live ? min(simd_rows, tile.places.y - place) : 0};
 }
 
 template <uint N, uint SIMDS>
@@ -72,55 +67,51 @@ template <uint N, uint SIMDS>
     device const float* scales [[buffer(3)]], device const uchar* w0 [[buffer(4)]], device const uchar* w1 [[buffer(5)]],
     device const uchar* w2 [[buffer(6)]], device const float* bias0 [[buffer(7)]], device const float* bias1 [[buffer(8)]],
     device const float* bias2 [[buffer(9)]], device const float* residual [[buffer(10)]], device float* out [[buffer(11)]],
-    uint2 group [[threadgroup_position_in_grid]], uint tid [[thread_index_in_threadgroup]],
-    uint lane [[thread_index_in_simdgroup]], uint simd [[simdgroup_index_in_threadgroup]]
+    uint2 group [[threadgroup_position_in_grid]], uint tid [[thread_index_in_threadgroup]]
 ) {
     threadgroup uint4 column_memory[2 * N * 64];
-    threadgroup float sum_memory[2 * N * 16];
     const Matrices m = {w0, w1, w2, bias0, bias1, bias2};
-    const uint each = WITH_GATE != 0 ? CELL_ROWS : 2 * CELL_ROWS;
-    // Tokens go first: threadgroups beside each other share weights.
-    const uint token = group.x * 8 * N, cells = (p.cols + CELL_COLS - 1) / CELL_COLS;
-    const uint tiles = min(N, (p.tokens - token + 7) / 8);
-    // All simdgroups of a threadgroup have rows of one matrix; one that has none has the first ones, and throws its results away.
-    const Tile tile = tile_of(p, group.y, each * SIMDS, WITH_GATE != 0 ? 1 : 3);
-    const uint part = tile.part, place = simd * each;
-    const bool live = place < tile.places.y;
-    const uint row = live ? tile.places.x + place : 0, count = live ? min(each, tile.places.y - place) : 0;
-    columns += ulong(token / 8) * cells * 64;
-    sums += ulong(token / 8) * cells * 16;
+    // Tokens go first: threadgroups beside each other share weights. All simdgroups of a threadgroup have rows of one matrix; one
+    // that has none has the first ones, and throws its results away.
+    const uint part = share_of<SIMDS>(p, group.y, tid / SIMD).tile.part;
     float4 one[N], two[N];
     UNROLL for (uint n = 0; n < N; n++) one[n] = two[n] = float4(0.0f);
-    Next<N, SIMDS> next;
-    next.load(columns, sums, tiles, cells, 0, tid);
-    next.put(column_memory, sum_memory, tid);
+    bring_columns<N, SIMDS>(p, columns, group.x, 0, tid, column_memory);
 #define MULTIPLY(KIND) { \
         typedef Cells##KIND W; \
+        const uint cells = cells_of(p.cols); \
+        const Share own = share_of<SIMDS>(p, group.y, tid / SIMD); \
         const ulong bytes = W::bytes(cells); \
-        device const uchar* from_one = m.weight_of(part) + row / CELL_ROWS * bytes; \
-        device const uchar* from_two = WITH_GATE != 0 ? w1 + row / CELL_ROWS * bytes : count > CELL_ROWS ? from_one + bytes : from_one; \
+        device const uchar* from_one = m.weight_of(part) + own.row / CELL_ROWS * bytes; \
+        const uint to_second = WITH_GATE == 0 && own.count > CELL_ROWS ? uint(bytes) : 0; \
+        device const uchar* from_two = WITH_GATE != 0 ? w1 + own.row / CELL_ROWS * bytes : from_one; \
         W a, b; \
-        a.load(from_one, cells, 0, lane); \
-        b.load(from_two, cells, 0, lane); \
+        a.load(from_one, cells, 0, tid % SIMD); \
+        b.load(from_two + to_second, cells, 0, tid % SIMD); \
         ROLLED for (uint cell = 0; cell < cells; cell++) { \
-            const uint parity = cell % 2, ahead = min(cell + 1, cells - 1); \
+            const uint parity = cell % 2, ahead = here(min(cell + 1, cells - 1)), lane = here(tid) % SIMD; \
             W next_a, next_b; \
             next_a.load(from_one, cells, ahead, lane); \
-            next_b.load(from_two, cells, ahead, lane); \
-            next.load(columns, sums, tiles, cells, ahead, tid); \
+            if (W::SCALED == 0) next_b.load(from_two + here(to_second), cells, ahead, lane); \
+            copies_are_there(); \
             threadgroup_barrier(mem_flags::mem_threadgroup); \
-            multiply_cell<W, N>( \
-                a, b, column_memory + parity * N * 64, sum_memory + parity * N * 16, lane, one, two); \
-            next.put(column_memory + (1 - parity) * N * 64, sum_memory + (1 - parity) * N * 16, tid); \
+            bring_columns<N, SIMDS>(p, columns, group.x, ahead, tid, column_memory + (1 - parity) * N * 64); \
+            multiply_block<W, N>(a, b, 0, column_memory + parity * N * 64, lane, one, two); \
+            if (W::SCALED != 0) next_b.load(from_two + here(to_second), cells, ahead, lane); \
+            multiply_block<W, N>(a, b, 1, column_memory + parity * N * 64, lane, one, two); \
             a = next_a; \
             b = next_b; \
         } \
     }
     FOR_CELL_TYPE(m.type_of(part), MULTIPLY)
 #undef MULTIPLY
-    if (!live) return;
+    // The last cell was brought once more.
+    copies_are_there();
+    const Share own = share_of<SIMDS>(p, here(group.y), here(tid) / SIMD);
+    if (!own.live) return;
+    const uint token = here(group.x) * 8 * N, lane = here(tid) % SIMD, row = own.row, count = own.count;
     const uint width = WITH_GATE != 0 ? p.rows0 : p.rows0 + p.rows1 + p.rows2;
-    device const float* bias = m.bias_of(part);
+    device const float* bias = m.bias_of(own.tile.part);
     UNROLL for (uint n = 0; n < N; n++) {
         UNROLL for (uint i = 0; i < 4; i++) {
             // Of the rows g and g + 8, tokens 2 t and 2 t + 1.
@@ -128,7 +119,7 @@ template <uint N, uint SIMDS>
             if (t >= p.tokens) continue;
             const float scale = scales[t];
             float first = one[n][i] * scale, second = two[n][i] * scale;
-            const ulong to = ulong(t) * width + tile.before + row + r;
+            const ulong to = ulong(t) * width + own.tile.before + row + r;
             if (WITH_GATE != 0) {
                 if (r >= count) continue;
                 if (WITH_BIAS != 0) {

@@ -9,28 +9,26 @@ struct Products {
     // The first token of these threadgroups.
     uint token;
 
-    struct Pair {
-        Tile tile;
-    };
-
-    METAL_FUNC Pair at(uint index) const {
-        return {tile_of(p, index, WITH_GATE != 0 ? CELL_ROWS : PAIR_ROWS, WITH_GATE != 0 ? 1 : 3)};
+    METAL_FUNC Tile at(uint pair) const {
+        return tile_of(p, pair, WITH_GATE != 0 ? CELL_ROWS : PAIR_ROWS, WITH_GATE != 0 ? 1 : 3);
     }
 
     template <typename W>
-    METAL_FUNC device const uchar* tile(Pair pair, uint second) const {
+    METAL_FUNC Tiles tiles(uint pair) const {
         const ulong bytes = W::bytes(cells_of(p.cols));
-        const uint number = pair.tile.places.x / CELL_ROWS;
-        if (WITH_GATE != 0) return (second == 0 ? m.w0 : m.w1) + number * bytes;
+        const Tile tile = at(pair);
+        const ulong before = tile.places.x / CELL_ROWS * bytes;
+        if (WITH_GATE != 0) return {m.w0 + before, m.w1 + before};
         // A second tile that is not there is the first one again, and thrown away.
-        return m.weight_of(pair.tile.part) + (number + (pair.tile.places.y > CELL_ROWS ? second : 0)) * bytes;
+        device const uchar* one = m.weight_of(tile.part) + before;
+        return {one, one + (tile.places.y > CELL_ROWS ? bytes : 0)};
     }
 
     template <uint N>
     METAL_FUNC void finish(
-        Pair pair, Inputs in, Results r, threadgroup const float* team, uint split, uint thread_of_team
+        uint pair, Inputs in, Results r, threadgroup const float* team, uint split, uint thread_of_team
     ) const {
-        const Tile tile = pair.tile;
+        const Tile tile = at(pair);
         const uint row = tile.places.x, count = tile.places.y;
         const uint width = WITH_GATE != 0 ? p.rows0 : p.rows0 + p.rows1 + p.rows2;
         for (uint i = thread_of_team; i < count * in.tokens; i += split * SIMD) {

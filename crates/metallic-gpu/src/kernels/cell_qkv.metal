@@ -20,8 +20,8 @@ struct IntoCache {
         uint part, head, one, two;
     };
 
-    METAL_FUNC Pair at(uint index) const {
-        const Tile tile = tile_of(p, index, PAIR_ROWS, 3);
+    METAL_FUNC Pair at(uint number) const {
+        const Tile tile = tile_of(p, number, PAIR_ROWS, 3);
         const uint within = tile.places.x % HEAD_DIM, half_way = within / 2;
         Pair pair = {tile.part, tile.places.x / HEAD_DIM, within, within + CELL_ROWS};
         if (INTERLEAVED == 0 && half_way < p.pairs) {
@@ -32,15 +32,19 @@ struct IntoCache {
     }
 
     template <typename W>
-    METAL_FUNC device const uchar* tile(Pair pair, uint second) const {
-        const uint row = pair.head * HEAD_DIM + (second == 0 ? pair.one : pair.two);
-        return m.weight_of(pair.part) + row / CELL_ROWS * W::bytes(cells_of(p.cols));
+    METAL_FUNC Tiles tiles(uint number) const {
+        const Pair pair = at(number);
+        const ulong bytes = W::bytes(cells_of(p.cols));
+        device const uchar* w = m.weight_of(pair.part);
+        const uint row = pair.head * HEAD_DIM;
+        return {w + (row + pair.one) / CELL_ROWS * bytes, w + (row + pair.two) / CELL_ROWS * bytes};
     }
 
     template <uint N>
     METAL_FUNC void finish(
-        Pair pair, Inputs in, Results r, threadgroup const float* team, uint split, uint thread_of_team
+        uint number, Inputs in, Results r, threadgroup const float* team, uint split, uint thread_of_team
     ) const {
+        const Pair pair = at(number);
         device const float* bias = m.bias_of(pair.part);
         for (uint i = thread_of_team; i < CELL_ROWS * in.tokens; i += split * SIMD) {
             const uint t = i / CELL_ROWS, j = i % CELL_ROWS;
@@ -52,9 +56,9 @@ struct IntoCache {
                 one += bias[pair.head * HEAD_DIM + place.x];
                 two += bias[pair.head * HEAD_DIM + place.y];
             }
-            const uint number = INTERLEAVED != 0 ? place.x / 2 : place.x;
-            if (pair.part < 2 && number < p.pairs) {
-                const float2 cs = turn(positions[token + t], freqs[number]);
+            const uint turned_by = INTERLEAVED != 0 ? place.x / 2 : place.x;
+            if (pair.part < 2 && turned_by < p.pairs) {
+                const float2 cs = turn(positions[token + t], freqs[turned_by]);
                 const float turned = rotated(one, two, 0, uint2(0, 1), cs, p.magnitude);
                 two = rotated(one, two, 1, uint2(0, 1), cs, p.magnitude);
                 one = turned;

@@ -38,14 +38,13 @@ METAL_FUNC void eight_dots(
         wait_for_earlier();
         return;
     }
-    typename Job::Pair pair = job.at(min(base + team, range.y - 1));
-    device const uchar* one = job.template tile<W>(pair, 0);
-    device const uchar* two = job.template tile<W>(pair, 1);
+    uint pair = min(base + team, range.y - 1);
+    Tiles from = job.template tiles<W>(pair);
     W a[W::AHEAD], b[W::AHEAD];
     UNROLL for (uint i = 0; i < W::AHEAD; i++) {
         const uint cell = min(own + i * split, cells - 1);
-        a[i].load(one, cells, cell, crew.lane);
-        b[i].load(two, cells, cell, crew.lane);
+        a[i].load(from.one, cells, cell, crew.lane);
+        b[i].load(from.two, cells, cell, crew.lane);
     }
     if (progress.fresh) {
         wait_for_earlier();
@@ -55,12 +54,11 @@ METAL_FUNC void eight_dots(
     }
     ROLLED for (; base < range.y; base += group.y * teams) {
         float4 sum[2] = {float4(0.0f), float4(0.0f)};
-        const typename Job::Pair next = job.at(min(base + group.y * teams + team, range.y - 1));
+        const uint next = min(base + group.y * teams + team, range.y - 1);
         ROLLED for (uint turn = 0; turn < cells; turn += W::AHEAD * split) {
             uint ahead = turn + W::AHEAD * split + own;
             if (turn + W::AHEAD * split >= cells) {
-                one = job.template tile<W>(next, 0);
-                two = job.template tile<W>(next, 1);
+                from = job.template tiles<W>(next);
                 ahead = own;
             }
             UNROLL for (uint i = 0; i < W::AHEAD; i++) {
@@ -76,8 +74,8 @@ METAL_FUNC void eight_dots(
                     }
                 }
                 const uint then = min(ahead + i * split, cells - 1);
-                a[i].load(one, cells, then, crew.lane);
-                b[i].load(two, cells, then, crew.lane);
+                a[i].load(from.one, cells, then, crew.lane);
+                b[i].load(from.two, cells, then, crew.lane);
             }
         }
         threadgroup float* sums = r.sums + progress.parity * crew.simds * sums_of_simd<2>();

@@ -8,10 +8,14 @@
 // A kind of cells has SUMS (whether products need the sums of the vectors) and AHEAD (cells that are loaded before they are
 // needed), which Rust knows as well. For products of many tokens it has SCALED (columns that share a scale; 0: none has one)
 // and OFFSET (whether something is taken away that is the same for all of them), the levels of its four times 16 columns as
-// halfs, and the scales of the rows g and g + 8.
+// halfs, and the scales of the rows g and g + 8. Places within a tile have 32 bits, of which registers hold many.
 
 constant constexpr uint CELL_ROWS = 16;
 constant constexpr uint CELL_COLS = 64;
+METAL_FUNC uint cells_of(uint cols) {
+    return (cols + CELL_COLS - 1) / CELL_COLS;
+}
+
 // Two bfloats of 128.
 constant constexpr uint MAGIC = 0x43004300;
 // Two halfs of 1024.
@@ -78,8 +82,8 @@ struct CellsQ4_0 {
 
     static METAL_FUNC ulong bytes(uint cells) { return ulong(cells) * 576; }
     METAL_FUNC void load(device const uchar* w, uint cells, uint cell, uint lane) {
-        q = streamed((device const uint4*)w + cell * 32 + lane);
-        d = streamed((device const uint2*)(w + ulong(cells) * 512) + cell * 8 + lane / 4);
+        q = streamed((device const uint4*)(w + (cell * 512 + lane * 16)));
+        d = streamed((device const uint2*)(w + (cells * 512 + cell * 64 + lane / 4 * 8)));
     }
     template <uint N>
     METAL_FUNC void add(thread const Columns<N>& c, uint lane, thread float4* to) const {
@@ -106,9 +110,9 @@ struct CellsQ4_K {
 
     static METAL_FUNC ulong bytes(uint cells) { return ulong(cells) * 576 + (cells + 3) / 4 * 64; }
     METAL_FUNC void load(device const uchar* w, uint cells, uint cell, uint lane) {
-        q = streamed((device const uint4*)w + cell * 32 + lane);
-        scales = streamed((device const uint2*)(w + ulong(cells) * 512) + cell * 8 + lane / 4);
-        d = streamed((device const uint2*)(w + ulong(cells) * 576) + cell / 4 * 8 + lane / 4);
+        q = streamed((device const uint4*)(w + (cell * 512 + lane * 16)));
+        scales = streamed((device const uint2*)(w + (cells * 512 + cell * 64 + lane / 4 * 8)));
+        d = streamed((device const uint2*)(w + (cells * 576 + cell / 4 * 64 + lane / 4 * 8)));
     }
     template <uint N>
     METAL_FUNC void add(thread const Columns<N>& c, uint lane, thread float4* to) const {
@@ -145,8 +149,8 @@ struct CellsQ8_0 {
 
     static METAL_FUNC ulong bytes(uint cells) { return ulong(cells) * 1088; }
     METAL_FUNC void load(device const uchar* w, uint cells, uint cell, uint lane) {
-        UNROLL for (uint b = 0; b < 2; b++) q[b] = streamed((device const uint4*)w + cell * 64 + b * 32 + lane);
-        d = streamed((device const uint2*)(w + ulong(cells) * 1024) + cell * 8 + lane / 4);
+        UNROLL for (uint b = 0; b < 2; b++) q[b] = streamed((device const uint4*)(w + (cell * 1024 + b * 512 + lane * 16)));
+        d = streamed((device const uint2*)(w + (cells * 1024 + cell * 64 + lane / 4 * 8)));
     }
     template <uint N>
     METAL_FUNC void add(thread const Columns<N>& c, uint lane, thread float4* to) const {
@@ -187,10 +191,10 @@ struct CellsQ6_K {
 
     static METAL_FUNC ulong bytes(uint cells) { return ulong(cells) * 832 + (cells + 3) / 4 * 32; }
     METAL_FUNC void load(device const uchar* w, uint cells, uint cell, uint lane) {
-        q = streamed((device const uint4*)w + cell * 32 + lane);
-        high = streamed((device const uint2*)(w + ulong(cells) * 512) + cell * 32 + lane);
-        scales = streamed((device const uint2*)(w + ulong(cells) * 768) + cell * 8 + lane / 4);
-        d = streamed((device const uint*)(w + ulong(cells) * 832) + cell / 4 * 8 + lane / 4);
+        q = streamed((device const uint4*)(w + (cell * 512 + lane * 16)));
+        high = streamed((device const uint2*)(w + (cells * 512 + cell * 256 + lane * 8)));
+        scales = streamed((device const uint2*)(w + (cells * 768 + cell * 64 + lane / 4 * 8)));
+        d = streamed((device const uint*)(w + (cells * 832 + cell / 4 * 32 + lane / 4 * 4)));
     }
     template <uint N>
     METAL_FUNC void add(thread const Columns<N>& c, uint lane, thread float4* to) const {
@@ -227,7 +231,7 @@ struct CellsBF16 {
 
     static METAL_FUNC ulong bytes(uint cells) { return ulong(cells) * 2048; }
     METAL_FUNC void load(device const uchar* w, uint, uint cell, uint lane) {
-        UNROLL for (uint i = 0; i < 4; i++) q[i] = streamed((device const uint4*)w + cell * 128 + i * 32 + lane);
+        UNROLL for (uint i = 0; i < 4; i++) q[i] = streamed((device const uint4*)(w + (cell * 2048 + lane * 16) + i * 512));
     }
     template <uint N>
     METAL_FUNC void add(thread const Columns<N>& c, uint lane, thread float4* to) const {

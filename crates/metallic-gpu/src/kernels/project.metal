@@ -24,17 +24,23 @@ struct Matrices {
     uint type_of(uint part) const {
         return part == 0 ? WEIGHT0 : part == 1 ? WEIGHT1 : WEIGHT2;
     }
-    device const uchar* weight_of(uint part) const {
-        return part == 0 ? w0 : part == 1 ? w1 : w2;
+    // One by one: a choice between members is one of addresses, for which compilers put all of them into memory.
+    METAL_FUNC device const uchar* weight_of(uint part) const {
+        if (part == 0) return w0;
+        if (part == 1) return w1;
+        return w2;
     }
-    device const float* bias_of(uint part) const {
-        return part == 0 ? bias0 : part == 1 ? bias1 : bias2;
+    METAL_FUNC device const float* bias_of(uint part) const {
+        if (part == 0) return bias0;
+        if (part == 1) return bias1;
+        return bias2;
     }
 };
 
 // Rows of a matrix.
-inline uint rows_of(constant ProjectParams& p, uint part) {
-    return part == 0 ? p.rows0 : part == 1 ? p.rows1 : p.rows2;
+METAL_FUNC uint rows_of(constant ProjectParams& p, uint part) {
+    const uint rows0 = p.rows0, rows1 = p.rows1, rows2 = p.rows2;
+    return part == 0 ? rows0 : part == 1 ? rows1 : rows2;
 }
 
 // What a simdgroup, or a threadgroup, has of matrices that stand side by side.
@@ -47,15 +53,14 @@ struct Tile {
     uint2 places;
 };
 
-// The tile of this number, of `each` rows, among so many matrices.
-inline Tile tile_of(constant ProjectParams& p, uint tile, uint each, uint matrices) {
-    Tile found = {0, 0, uint2(0)};
-    while (found.part + 1 < matrices && tile >= (rows_of(p, found.part) + each - 1) / each) {
-        tile -= (rows_of(p, found.part) + each - 1) / each;
-        found.before += rows_of(p, found.part);
-        found.part++;
-    }
-    const uint rows = rows_of(p, found.part), row = tile * each;
-    found.places = uint2(row, row < rows ? min(each, rows - row) : 0);
-    return found;
+// The tile of this number, of `each` rows, among so many matrices, 1 or 3.
+METAL_FUNC Tile tile_of(constant ProjectParams& p, uint tile, uint each, uint matrices) {
+    const uint rows0 = p.rows0, rows1 = p.rows1, rows2 = p.rows2;
+    const uint tiles0 = (rows0 + each - 1) / each, tiles1 = (rows1 + each - 1) / each;
+    const bool past0 = matrices > 1 && tile >= tiles0, past1 = past0 && tile - tiles0 >= tiles1;
+    const uint rows = past1 ? rows2 : past0 ? rows1 : rows0;
+    const uint row = (tile - (past1 ? tiles0 + tiles1 : past0 ? tiles0 : 0)) * each;
+    return {
+        uint(past0) + uint(past1), past1 ? rows0 + rows1 : past0 ? rows0 : 0,
+        uint2(row, row < rows ? min(each, rows - row) : 0)};
 }

@@ -33,6 +33,21 @@ METAL_FUNC T streamed(device const T* p) {
 #endif
 }
 
+// A number, or zeros, into threadgroup memory on its own way: `copies_are_there` and a barrier are to be passed before it is read.
+template <typename T>
+METAL_FUNC void copy_ahead(threadgroup T* to, device const T* from, bool live) {
+#ifdef SOFTMETAL_MMA
+    softmetal_copy_ahead(to, from, live);
+#else
+    *to = live ? *from : T(0);
+#endif
+}
+METAL_FUNC void copies_are_there() {
+#ifdef SOFTMETAL_MMA
+    softmetal_wait_for_copies();
+#endif
+}
+
 // Two halfs to a word.
 METAL_FUNC uint add_halfs(uint x, half y) {
 #ifdef SOFTMETAL_MMA

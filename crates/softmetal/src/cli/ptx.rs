@@ -34,6 +34,9 @@ pub(super) struct Arguments {
     /// Let kernels begin before the ones before them are done, from sm_90 on.
     #[arg(long)]
     early: bool,
+    /// Take buffer 0 by value where a kernel has it as `constant T&`.
+    #[arg(long)]
+    by_value: bool,
     #[command(flatten)]
     source: SourceOptions,
 }
@@ -55,6 +58,7 @@ pub(super) fn ptx(arguments: &Arguments, printer: Printer) -> Result<ExitCode, F
         sm: arguments.sm,
         full_simdgroups: arguments.full_simdgroups,
         exact: arguments.exact,
+        by_value: arguments.by_value,
     };
     let module = translate(&compiler, &source, &options)?;
     if let Some(path) = &arguments.output {

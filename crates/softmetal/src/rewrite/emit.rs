@@ -151,18 +151,21 @@ fn ptx_entry(number: usize, kernel: &KernelEntry, limit: &str) -> String {
         _ => None,
     });
     let count = buffers.max().unwrap_or(0);
-    let arguments = (0..count).map(|index| format!("void* b{index}, ")).collect::<Vec<_>>().concat();
-    let pointers: Vec<String> = (0..count).map(|index| format!("::msl::as_global(b{index})")).collect();
+    let (semantics, symbol) = (semantics(parameters), ptx_symbol(host_name));
+    let argument = |index: usize| match index {
+        0 => format!("::msl::first_argument<decltype(&{function}), ::msl::sems<{semantics}>>::type b0, "),
+        _ => format!("void* b{index}, "),
+    };
+    let arguments = (0..count).map(argument).collect::<Vec<_>>().concat();
+    let pointers: Vec<String> = (0..count).map(|index| format!("::msl::address_of(b{index})")).collect();
     let pointers = if pointers.is_empty() { "nullptr".to_owned() } else { pointers.join(", ") };
-    let symbol = ptx_symbol(host_name);
     let head = format!(
         "extern \"C\" __attribute__((nvptx_kernel,used)) void msl_entry_{number}({arguments}::msl::tgoff tgm)"
     );
     format!(
         "{head} __asm__(\"{symbol}\"); {head} {{ ::msl::begin_early(); void* bufs[] = {{ {pointers} }}; \
-         ::msl::run<&{function}, decltype(&{function}), ::msl::sems<{}>>(bufs, tgm); }} \
-         extern \"C\" __attribute__((used)) const unsigned {PTX_LIMIT}{symbol} = (unsigned)({limit});",
-        semantics(parameters)
+         ::msl::run<&{function}, decltype(&{function}), ::msl::sems<{semantics}>>(bufs, tgm); }} \
+         extern \"C\" __attribute__((used)) const unsigned {PTX_LIMIT}{symbol} = (unsigned)({limit});"
     )
 }
 

@@ -8,17 +8,19 @@
 #![allow(unsafe_code)]
 
 mod blas;
+mod codes;
 mod work;
 
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 use std::fmt;
 use std::ptr;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use libloading::Library;
 
 pub(super) use self::blas::{Blas, version as products_version};
-pub(super) use self::work::{Event, Grid, Kernel, Replay, Stream};
+use self::codes::{Meaning, meaning};
+pub(super) use self::work::{Arguments, Event, Grid, Kernel, Replay, Stream, Takes};
 use crate::error::GpuError;
 
 type Status = c_int;
@@ -112,7 +114,6 @@ const BEGINS_EARLY: LaunchAttribute =
 const NOT_READY: Status = 600;
 /// An event of a recording that others may ask for.
 const EXTERNAL: c_uint = 1;
-const OUT_OF_MEMORY: Status = 2;
 /// A stream that does not wait for the one everybody shares.
 const NON_BLOCKING: c_uint = 1;
 /// A capture that only its own thread takes part in.
@@ -153,11 +154,12 @@ impl Driver {
     }
 
     fn check(&self, status: Status, what: &str) -> Result<(), GpuError> {
-        match status {
-            0 => Ok(()),
-            OUT_OF_MEMORY => Err(GpuError::no_room("the GPU's memory", 0, None)),
-            _ => Err(GpuError::execution(what, self.text(status))),
-        }
+        Err(match meaning(status) {
+            Meaning::Done => return Ok(()),
+            Meaning::NoMemory => GpuError::no_room("the GPU's memory", 0, None),
+            Meaning::Lost => GpuError::Lost { reason: format!("{what} failed: {}", self.text(status)) },
+            Meaning::Failed => GpuError::execution(what, self.text(status)),
+        })
     }
 
     fn text(&self, status: Status) -> String {
@@ -196,6 +198,8 @@ pub(super) struct Context {
     driver: Arc<Driver>,
     device: c_int,
     handle: Handle,
+    /// What the GPU was lost by.
+    lost: OnceLock<GpuError>,
 }
 
 // SAFETY: the driver's calls may come from any thread; each is made with the context current on its own.
@@ -226,7 +230,7 @@ impl Context {
         // SAFETY: as above.
         let status = unsafe { (driver.functions.retain_context)(&raw mut handle, device) };
         driver.check(status, "opening of a GPU")?;
-        Ok(Arc::new(Context { driver: driver.clone(), device, handle }))
+        Ok(Arc::new(Context { driver: driver.clone(), device, handle, lost: OnceLock::new() }))
     }
 
     /// The functions, with this context current.
@@ -236,8 +240,18 @@ impl Context {
         &self.driver.functions
     }
 
+    /// What a call has said. Of a GPU that is lost every call says the same, and what it was lost by is said first.
     fn check(&self, status: Status, what: &str) -> Result<(), GpuError> {
-        self.driver.check(status, what)
+        let checked = self.driver.check(status, what);
+        if let Err(error @ GpuError::Lost { .. }) = &checked {
+            return Err(self.lost.get_or_init(|| error.clone()).clone());
+        }
+        checked
+    }
+
+    /// An error where the GPU was lost: the driver need not be asked again.
+    pub(super) fn alive(&self) -> Result<(), GpuError> {
+        self.lost.get().map_or(Ok(()), |lost| Err(lost.clone()))
     }
 
     pub(super) fn name(&self) -> String {
@@ -297,14 +311,10 @@ impl Memory {
         let mut address = 0;
         // SAFETY: `address` receives where they lie.
         let status = unsafe { (context.functions().allocate)(&raw mut address, len.max(1)) };
-        match status {
-            OUT_OF_MEMORY => Err(GpuError::no_room("buffers", len, context.free_memory().ok())),
+        match meaning(status) {
+            Meaning::NoMemory => Err(GpuError::no_room("buffers", len, context.free_memory().ok())),
             _ => context.check(status, "memory").map(|()| Memory { context: context.clone(), address, len }),
         }
-    }
-
-    pub(super) fn len(&self) -> usize {
-        self.len
     }
 
     /// Where a byte of it lies; past its end, where that is.

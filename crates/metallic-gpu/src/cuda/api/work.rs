@@ -38,6 +38,13 @@ pub(in super::super) struct Grid {
     pub(in super::super) shared: u32,
 }
 
+/// What a launch brings: its params, and where its buffers lie.
+#[derive(Clone, Copy, Debug)]
+pub(in super::super) struct Arguments<'a> {
+    pub(in super::super) params: &'a [u8],
+    pub(in super::super) addresses: &'a [Address],
+}
+
 /// Threadgroup arguments an entry has, see [`softmetal`'s](https://docs.rs/softmetal) PTX.
 const OFFSETS: usize = 8;
 
@@ -111,19 +118,26 @@ impl Stream {
         self.context.check(status, "a fill")
     }
 
-    /// Launches a kernel on buffers at these addresses. The caller keeps them until the work is done. `early`: it may begin before
-    /// the kernel before it is done, for which it waits itself.
+    /// Launches a kernel with these params on buffers at these addresses. The caller keeps the buffers until the work is done.
+    /// `early`: it may begin before the kernel before it is done, for which it waits itself.
     pub(in super::super) fn launch(
         &self,
         kernel: &Kernel,
         grid: Grid,
-        addresses: &mut [Address],
+        Arguments { params, addresses }: Arguments<'_>,
         early: bool,
     ) -> Result<(), GpuError> {
-        let mut offsets = [0_u32; OFFSETS];
-        let mut arguments: Vec<*mut c_void> =
-            addresses.iter_mut().map(|address| ptr::from_mut(address).cast()).collect();
-        arguments.push(offsets.as_mut_ptr().cast());
+        let (found, takes) = (Takes { params: params.len(), addresses: addresses.len() }, kernel.takes);
+        if found != takes {
+            let reason = format!("it is given {found:?}, its entry has {takes:?}");
+            return Err(GpuError::execution("a launch", reason));
+        }
+        let offsets = [0_u32; OFFSETS];
+        // The driver copies what they point to before the call returns, and writes nothing.
+        let own = (takes.params > 0).then_some(params.as_ptr().cast::<c_void>());
+        let others = addresses.iter().map(|address| ptr::from_ref(address).cast());
+        let arguments = own.into_iter().chain(others).chain([offsets.as_ptr().cast()]);
+        let mut arguments: Vec<*mut c_void> = arguments.map(<*const c_void>::cast_mut).collect();
         if early {
             let attribute = BEGINS_EARLY;
             let (groups, threads, shared) = (grid.groups, grid.threads, grid.shared);
@@ -147,7 +161,7 @@ impl Stream {
             return self.context.check(status, "a launch");
         }
         let ([x, y, z], [tx, ty, tz]) = (grid.groups, grid.threads);
-        // SAFETY: the entry takes as many addresses as were given, which its translation says, and the offsets.
+        // SAFETY: the entry takes so many bytes of params, so many addresses and the offsets, as its translation says.
         let status = unsafe {
             (self.context.functions().launch)(
                 kernel.handle,
@@ -283,9 +297,17 @@ impl Event {
     }
 }
 
+/// What an entry takes before its offsets: bytes of params by value, addresses of buffers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in super::super) struct Takes {
+    pub(in super::super) params: usize,
+    pub(in super::super) addresses: usize,
+}
+
 /// A kernel, loaded.
 #[derive(Debug)]
 pub(in super::super) struct Kernel {
+    takes: Takes,
     context: Arc<Context>,
     module: Handle,
     handle: Handle,
@@ -307,19 +329,24 @@ impl Kernel {
     /// Compiles PTX for the GPU and finds an entry of it.
     pub(in super::super) fn new(
         context: &Arc<Context>,
-        text: &CString,
-        entry: &CString,
+        (text, entry): (&CString, &CString),
+        takes: Takes,
     ) -> Result<Kernel, GpuError> {
         let mut module = ptr::null_mut();
         // SAFETY: the text ends with a zero; `module` receives what it becomes.
         let status = unsafe { (context.functions().load_module)(&raw mut module, text.as_ptr().cast()) };
         context.check(status, "loading of a kernel")?;
-        let mut kernel = Kernel { context: context.clone(), module, handle: ptr::null_mut() };
+        let mut kernel = Kernel { takes, context: context.clone(), module, handle: ptr::null_mut() };
         // SAFETY: the name ends with a zero; `handle` receives the entry.
         let status =
             unsafe { (context.functions().function)(&raw mut kernel.handle, module, entry.as_ptr()) };
         context.check(status, "loading of a kernel")?;
         Ok(kernel)
+    }
+
+    /// What launches bring.
+    pub(in super::super) fn takes(&self) -> Takes {
+        self.takes
     }
 
     fn attribute(&self, attribute: c_int) -> Result<usize, GpuError> {
