@@ -43,7 +43,8 @@ METAL_FUNC threadgroup float* column_sums(Crew crew, Inputs in, uint chunk, uint
 }
 
 // Columns `from .. from + chunk` of the vectors into threadgroup memory, zeros past the end; the squares of each token and
-// simdgroup are added up.
+// simdgroup are added up. So many loads of a thread are under way at a time.
+template <uint AT_ONCE>
 METAL_FUNC void stage_columns(
     constant ProjectParams& p, Inputs in, uint from, uint chunk, Crew crew, threadgroup float* squares
 ) {
@@ -51,29 +52,39 @@ METAL_FUNC void stage_columns(
     ROLLED for (uint t = 0; t < in.tokens; t++) {
         float square = 0.0f;
         // Whole simdgroups come along, also past the end: lanes add up.
-        ROLLED for (uint i = crew.tid * 4; i < (chunk + 127) / 128 * 128; i += crew.simds * SIMD * 4) {
-            float4 v = float4(0.0f);
-            if (i < chunk && from + i < p.cols) {
-                v = *(device const float4*)(in.x + ulong(t) * p.cols + from + i);
-                if (WITH_NORM != 0) {
-                    const float4 small = v * UNIT;
+        const uint threads = crew.simds * SIMD;
+        device const float* own_x = in.x + ulong(t) * p.cols + from;
+        ROLLED for (uint start = crew.tid * 4; start < (chunk + 127) / 128 * 128; start += AT_ONCE * threads * 4) {
+            float4 v[AT_ONCE];
+            UNROLL for (uint u = 0; u < AT_ONCE; u++) {
+                const uint i = start + u * threads * 4;
+                v[u] = i < chunk && from + i < p.cols ? *(device const float4*)(own_x + i) : float4(0.0f);
+            }
+            if (WITH_NORM != 0) {
+                UNROLL for (uint u = 0; u < AT_ONCE; u++) {
+                    const uint i = start + u * threads * 4;
+                    const float4 small = v[u] * UNIT;
                     square += across(small * small);
-                    v *= *(device const float4*)(in.norm + from + i);
+                    if (i < chunk && from + i < p.cols) v[u] *= *(device const float4*)(in.norm + from + i);
                 }
             }
-            const uint4 high = as_type<uint4>(v) & 0xffff0000u;
-            const float4 rest = v - as_type<float4>(high);
-            // What is left, to the nearest.
-            const uint4 low = (as_type<uint4>(rest) + 0x8000u) & 0xffff0000u;
-            const uint quad = i / 4, at = quad / 8 * 64 + quad % 4 * 16 + quad % 8 / 4 * 8;
-            threadgroup uchar* to = crew.memory + 2 * t * plane + at;
-            if (i < chunk) {
-                *(threadgroup uint2*)to = uint2(high.x >> 16 | high.y, high.z >> 16 | high.w);
-                *(threadgroup uint2*)(to + plane) = uint2(low.x >> 16 | low.y, low.z >> 16 | low.w);
+            UNROLL for (uint u = 0; u < AT_ONCE; u++) {
+                const uint i = start + u * threads * 4;
+                if (i >= (chunk + 127) / 128 * 128) break;
+                const uint4 high = as_type<uint4>(v[u]) & 0xffff0000u;
+                const float4 rest = v[u] - as_type<float4>(high);
+                // What is left, to the nearest.
+                const uint4 low = (as_type<uint4>(rest) + 0x8000u) & 0xffff0000u;
+                const uint quad = i / 4, at = quad / 8 * 64 + quad % 4 * 16 + quad % 8 / 4 * 8;
+                threadgroup uchar* to = crew.memory + 2 * t * plane + at;
+                if (i < chunk) {
+                    *(threadgroup uint2*)to = uint2(high.x >> 16 | high.y, high.z >> 16 | high.w);
+                    *(threadgroup uint2*)(to + plane) = uint2(low.x >> 16 | low.y, low.z >> 16 | low.w);
+                }
+                // Of what the products see, not of what was: their offsets would not cancel.
+                const float sum = quad_sum(across(as_type<float4>(high) + as_type<float4>(low)));
+                if (i < chunk && crew.lane % 4 == 0) column_sums(crew, in, chunk, t)[i / 16] = sum;
             }
-            // Of what the products see, not of what was: their offsets would not cancel.
-            const float sum = quad_sum(across(as_type<float4>(high) + as_type<float4>(low)));
-            if (i < chunk && crew.lane % 4 == 0) column_sums(crew, in, chunk, t)[i / 16] = sum;
         }
         if (WITH_NORM != 0) {
             square = simd_sum(square);
@@ -193,7 +204,9 @@ METAL_FUNC void cell_dots(
             if (progress.fresh || per_chunk < cells) {
                 if (progress.fresh) wait_for_earlier();
                 threadgroup_barrier(mem_flags::mem_threadgroup);
-                stage_columns(p, in, first * CELL_COLS, chunk, crew, squares_of<N>(r));
+                // The norm takes registers of its own.
+                if (WITH_NORM != 0) stage_columns<2>(p, in, first * CELL_COLS, chunk, crew, squares_of<N>(r));
+                else stage_columns<4>(p, in, first * CELL_COLS, chunk, crew, squares_of<N>(r));
                 threadgroup_barrier(mem_flags::mem_threadgroup);
             }
             const uint end = min(cells, first + per_chunk);

@@ -10,6 +10,7 @@ use softmetal::{
 use super::{Failure, Printer, SourceOptions, data::named, style};
 
 #[derive(Debug, clap::Args)]
+#[allow(clippy::struct_excessive_bools)] // Each is a flag of its own.
 pub(super) struct Arguments {
     /// The `.metal` file.
     file: PathBuf,
