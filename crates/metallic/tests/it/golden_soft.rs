@@ -101,6 +101,58 @@ fn products_by_a_library_give_the_same() {
     }
 }
 
+/// Products by tensor operations: preferred where the device has them and the cache leaves room for halfs, under layouts that nobody
+/// knows; refused elsewhere.
+#[test]
+fn tensor_operations_give_the_same_under_every_layout() {
+    let (path, expected) = golden::gguf("llama256.Q4_K_M");
+    for seed in 0..3 {
+        let options = SoftOptions::default().threads(2).tensor_ops(true).seed(seed);
+        let Some(soft) = needed(Soft::new(options)) else { return };
+        let providers = Providers::new();
+        let backend = GpuBackend::new(Arc::new(soft), GpuOptions::default().providers(providers.clone()));
+        golden::check_close(compile(&backend, &path, DType::F16).as_mut(), &expected, golden::HALF, &[512])
+            .unwrap_or_else(|e| panic!("seed {seed}: {e}"));
+        let chosen = providers.selections();
+        let of = |provider| chosen.iter().filter(|choice| choice.provider == provider).count();
+        assert!(of(Provider::MatmulTensor) > 0 && of(Provider::MatmulTiles) == 0, "{chosen:?}");
+        assert!(providers.quarantined().is_empty(), "{:?}", providers.quarantined());
+    }
+}
+
+#[test]
+fn tensor_operations_are_refused_where_they_are_not_and_give_way_where_halfs_may_not_be() {
+    let (path, expected) = golden::gguf("llama256.Q4_K_M");
+    let asked = |providers: &Providers| {
+        providers.set_by_flag("matmul=tensor").unwrap();
+        GpuOptions::default().providers(providers.clone())
+    };
+    let refused = |soft: SoftOptions, kv: DType| {
+        let soft = needed(Soft::new(soft.threads(2)))?;
+        let backend = GpuBackend::new(Arc::new(soft), asked(&Providers::new()));
+        Some(Model::open(&path).unwrap().compile(&backend, kv).err().map(|error| error.to_string()))
+    };
+    let Some(found) = refused(SoftOptions::default(), DType::F16) else { return };
+    assert!(
+        found.as_ref().is_some_and(|error| error.contains("tensor") && error.contains("M5")),
+        "{found:?}"
+    );
+    let found = refused(SoftOptions::default().tensor_ops(true), DType::F32).flatten();
+    assert!(found.as_ref().is_some_and(|error| error.contains("32 bits")), "{found:?}");
+    let Some(soft) = needed(Soft::new(SoftOptions::default().threads(2).tensor_ops(true))) else { return };
+    let providers = Providers::new();
+    let backend = GpuBackend::new(Arc::new(soft), GpuOptions::default().providers(providers.clone()));
+    golden::check_close(
+        compile(&backend, &path, DType::F32).as_mut(),
+        &expected,
+        golden::exact(&path),
+        &[512],
+    )
+    .unwrap();
+    let chosen = providers.selections();
+    assert!(chosen.iter().any(|choice| choice.provider == Provider::MatmulTiles), "{chosen:?}");
+}
+
 /// A model of each family that comes with the repository.
 fn families() -> [Model; 2] {
     let llama = golden::ggufs().into_iter().find(|name| name.starts_with("llama256.Q4_K")).unwrap();
