@@ -1,133 +1,129 @@
-//! Kernels one by one: the CPU backend and the Metal kernels on softmetal side by side, each line with its work.
+//! Kernels one by one, on one device: time, GB/s or TFLOP/s, and the share of what the device reaches at best.
 //!
-//! `cargo bench -p metallic-gpu --features soft --bench kernels [-- FILTER]`. Light operations stand in chains, so that the embedding every
-//! graph begins with does not count. Results are compared before they are timed. `soft` shows what a change does to the
-//! number of instructions, not how fast a GPU is.
+//! `cargo bench -p metallic-gpu --features soft [-- FILTER…]`; lines whose name has every filter are measured. `METALLIC_BENCH_DEVICE`:
+//!
+//! - `soft` (default), and `soft-units` with the kernels for matrix units: small shapes, in a minute or two. What a change does to the number
+//!   of instructions, not how fast a GPU is.
+//! - `cuda`, `cuda:1`, … (`--features cuda`) and `metal`: the shapes of Qwen2.5-7B.
+//! - `ptx:FOLDER` (`--features cuda`): measures nothing, and puts the kernels that `cuda` needs into a folder, for a machine without a
+//!   compiler (`METALLIC_PTX=FOLDER`).
+//!
+//! Results are compared with the CPU's before they are timed. A kernel's time is its share of a step: the step is timed as a whole, and
+//! shares are those of a step in which each kernel is timed. Bytes and multiply-adds are those that plans count.
 
+mod device;
 mod graphs;
+mod runner;
 mod submissions;
 mod tensors;
 
-use std::sync::Arc;
-use std::time::Duration;
-
-use criterion::{Criterion, Throughput};
-use metallic_core::{BLOCK_TOKENS, Backend, CompileOptions, Program, RunStats, SequenceSpan, Step, Wanted};
+use metallic_core::{Backend, OpCost, Peaks};
 use metallic_cpu::{Cpu, CpuOptions};
-use metallic_gpu::{GpuBackend, GpuOptions, Providers, Soft, SoftOptions};
+use metallic_gpu::Providers;
 
-use graphs::{Line, Work};
+use device::Device;
+use graphs::Line;
+use runner::{Runner, difference};
 
-const THREADS: usize = 2;
-
-/// Both backends, by name; the GPU's kernels as these providers say.
-fn backends(providers: Providers) -> Vec<(&'static str, Box<dyn Backend>)> {
-    let cpu = Cpu::new(CpuOptions::default().threads(THREADS)).expect("threads");
-    let mut all: Vec<(&str, Box<dyn Backend>)> = vec![("cpu", Box::new(cpu))];
-    match soft(providers) {
-        Some(gpu) => all.push(("soft", Box::new(gpu))),
-        None => eprintln!("NOT MEASURED: soft"),
-    }
-    all
-}
-
-fn soft(providers: Providers) -> Option<GpuBackend> {
-    let soft = Soft::new(SoftOptions::default().threads(THREADS));
-    let soft = soft.inspect_err(|error| eprintln!("{error}")).ok()?;
-    Some(GpuBackend::new(Arc::new(soft), GpuOptions::default().providers(providers)))
-}
-
-/// A sequence of its own that runs the same step again and again.
-struct Runner {
-    program: Box<dyn Program>,
-    tokens: Vec<u32>,
-    positions: Vec<u32>,
-    past: usize,
-    blocks: Vec<u32>,
-}
-
-impl Runner {
-    fn new(backend: &dyn Backend, line: &Line) -> Runner {
-        let mut program =
-            backend.compile(&line.graph, CompileOptions::kv(line.kv)).expect("the graph compiles");
-        let blocks = (line.past + line.tokens).div_ceil(BLOCK_TOKENS);
-        program.reserve_blocks(blocks).expect("memory");
-        let tokens = |n: usize| (0..n).map(|i| (i % graphs::VOCAB) as u32).collect::<Vec<_>>();
-        let mut runner = Runner {
-            program,
-            tokens: tokens(line.past.max(1)),
-            positions: (0..line.past.max(1) as u32).collect(),
-            past: 0,
-            blocks: (0..blocks as u32).collect(),
-        };
-        runner.step();
-        runner.tokens = tokens(line.tokens);
-        runner.positions = (line.past..line.past + line.tokens).map(|p| p as u32).collect();
-        runner.past = line.past;
-        runner
-    }
-
-    fn step(&mut self) -> RunStats {
-        let n = self.tokens.len();
-        let sequences =
-            [SequenceSpan { tokens: 0..n, past: self.past, blocks: &self.blocks, near: &[], slot: 0 }];
-        let outputs = [n as u32 - 1];
-        let step = Step {
-            tokens: &self.tokens,
-            positions: &self.positions,
-            sequences: &sequences,
-            outputs: &outputs,
-            wanted: Wanted::only(0),
-            ..Step::default()
-        };
-        self.program.run(&step).expect("a step")
-    }
-}
-
-/// The largest difference beside the largest value.
-fn difference(a: &[f32], b: &[f32]) -> f32 {
-    assert_eq!(a.len(), b.len());
-    let largest = a.iter().fold(1e-6f32, |m, x| m.max(x.abs()));
-    a.iter().zip(b).fold(0.0, |worst: f32, (a, b)| worst.max((a - b).abs())) / largest
-}
-
-fn kernels(c: &mut Criterion, backends: &[(&str, Box<dyn Backend>)], lines: Vec<Line>) {
-    for line in lines {
-        let mut group = c.benchmark_group(line.name.clone());
-        group.throughput(match line.work {
-            Work::Bytes(n) => Throughput::Bytes(n),
-            Work::MultiplyAdds(n) => Throughput::Elements(n),
-        });
-        let mut expected: Option<Vec<f32>> = None;
-        for (name, backend) in backends {
-            let mut runner = Runner::new(backend.as_ref(), &line);
-            runner.step();
-            let found = runner.program.output(0).to_vec();
-            let off = expected.as_ref().map_or(0.0, |expected| difference(expected, &found));
-            assert!(off < 0.05, "{}: {name} is off by {off}", line.name);
-            expected.get_or_insert(found);
-            group.bench_function(*name, |b| b.iter(|| runner.step()));
-        }
-        group.finish();
-    }
-}
-
-fn quick() -> Criterion {
-    Criterion::default()
-        .sample_size(10)
-        .warm_up_time(Duration::from_millis(200))
-        .measurement_time(Duration::from_millis(500))
-        .without_plots()
-}
+/// Results differ from the CPU's, which computes in 32 bits here, by no more than this part of the largest.
+const TOLERANCE: f32 = 0.01;
+/// Multiply-adds up to which a processor is asked for the same.
+const COMPARED: u64 = 20_000_000_000;
 
 fn main() {
-    let mut criterion = quick().configure_from_args();
-    let backends = backends(Providers::new());
-    kernels(&mut criterion, &backends, graphs::lines());
-    tensors::operations(&mut criterion, &backends);
+    let filters: Vec<String> = std::env::args().skip(1).filter(|arg| !arg.starts_with("--")).collect();
+    let wanted = |name: &str| filters.iter().all(|filter| name.contains(filter.as_str()));
+    let name = std::env::var("METALLIC_BENCH_DEVICE").unwrap_or_else(|_| "soft".to_owned());
+    let device = match Device::open(&name) {
+        Ok(device) => device,
+        Err(error) => {
+            eprintln!("NOT MEASURED: {name}: {error}");
+            std::process::exit(1);
+        }
+    };
+    let cpu = Cpu::new(CpuOptions::default().exact(true)).expect("threads");
+    let mut table = Table::new(&device);
+    for line in graphs::lines(&device.sizes).into_iter().filter(|line| wanted(&line.name)) {
+        measure(&device, &cpu, &line, &Providers::new(), &mut table);
+    }
     let plain = Providers::new();
     plain.set("sdpa", "plain").expect("a provider");
-    kernels(&mut criterion, &self::backends(plain), graphs::plain_attention());
-    submissions::strategies(&mut criterion);
-    criterion.final_summary();
+    for line in graphs::plain_attention(&device.sizes).into_iter().filter(|line| wanted(&line.name)) {
+        measure(&device, &cpu, &line, &plain, &mut table);
+    }
+    if device.measures {
+        tensors::operations(&device, &cpu, &wanted);
+        submissions::strategies(&device, &wanted);
+    }
+}
+
+/// Lines as they are printed.
+struct Table {
+    peaks: Option<Peaks>,
+}
+
+impl Table {
+    fn new(device: &Device) -> Table {
+        let backend = device.backend(&Providers::new(), false);
+        let peaks = if device.measures { backend.peaks().expect("a measurement") } else { None };
+        if let Some(peaks) = peaks {
+            let (read, copy, flops) = (peaks.read / 1e9, peaks.copy / 1e9, 2.0 * peaks.multiply_adds / 1e12);
+            println!("at best {read:.1} GB/s read, {copy:.1} GB/s copied, {flops:.2} TFLOP/s ({})", peaks.by);
+        }
+        let (us, memory, products) = ("µs", "OF MEMORY", "OF MATRIX");
+        println!(
+            "{:36} {:24} {us:>10} {:>9} {memory:>9} {:>9} {products:>9} {:>8}",
+            "LINE", "KERNEL", "GB/s", "TFLOP/s", "OFF BY"
+        );
+        Table { peaks }
+    }
+
+    /// One kernel of a line; `scale` is what its time is to be multiplied with.
+    fn print(&mut self, line: &Line, cost: &OpCost, scale: f64, off: Option<f32>) {
+        let seconds = cost.time.as_secs_f64() * scale;
+        let (bytes, flops) = (cost.bytes as f64 / seconds, 2.0 * cost.multiply_adds as f64 / seconds);
+        let share = |rate: f64, peak: Option<f64>| {
+            peak.map_or("-".to_owned(), |peak| format!("{:.1}%", 100.0 * rate / peak))
+        };
+        let of_memory = share(bytes, self.peaks.map(|peaks| peaks.read));
+        let (flops, of_products) = if cost.multiply_adds == 0 {
+            ("-".to_owned(), "-".to_owned())
+        } else {
+            (format!("{:.3}", flops / 1e12), share(flops, self.peaks.map(|peaks| 2.0 * peaks.multiply_adds)))
+        };
+        let us = seconds * 1e6 / cost.times.max(1) as f64;
+        let off = off.map_or("-".to_owned(), |off| format!("{off:.0e}"));
+        println!(
+            "{:36} {:24} {us:>10.2} {:>9.1} {of_memory:>9} {flops:>9} {of_products:>9} {off:>8}",
+            line.name,
+            cost.kernel,
+            bytes / 1e9
+        );
+    }
+}
+
+fn measure(device: &Device, cpu: &Cpu, line: &Line, providers: &Providers, table: &mut Table) {
+    let graph = (line.build)(line.copies);
+    let mut timed = Runner::new(&device.backend(providers, true), line, &graph);
+    let first = timed.step();
+    if !device.measures {
+        println!("{}", line.name);
+        return;
+    }
+    let off = (first.multiply_adds <= COMPARED).then(|| {
+        let found = timed.program.output(0).to_vec();
+        let mut runner = Runner::new(cpu, line, &(line.build)(1));
+        runner.step();
+        let off = difference(runner.program.output(0), &found);
+        assert!(off < TOLERANCE, "{}: off by {off}", line.name);
+        off
+    });
+    let costs = timed.best_costs();
+    drop(timed);
+    let whole = Runner::new(&device.backend(providers, false), line, &graph).best_step();
+    let parts: f64 = costs.iter().map(|cost| cost.time.as_secs_f64()).sum();
+    let scale = whole.as_secs_f64() / parts.max(1e-12);
+    for cost in costs.iter().filter(|cost| line.ops.contains(&cost.op)) {
+        table.print(line, cost, scale, off);
+    }
 }

@@ -1,15 +1,18 @@
 //! Attention of several sequences at once: one submission for each of them, or one for all.
 
-use criterion::Criterion;
 use metallic_core::{
     BLOCK_TOKENS, Backend, CompileOptions, DType, Program, RunStats, SequenceSpan, Step, Wanted,
 };
+use metallic_gpu::Providers;
 
+use crate::device::Device;
 use crate::graphs;
 
 /// Sequences of the batch, and tokens each has in its cache.
 const BATCH: usize = 8;
 const PAST: usize = 255;
+/// Runs of which the best counts.
+const REPEATS: usize = 10;
 
 struct Batch {
     program: Box<dyn Program>,
@@ -17,10 +20,11 @@ struct Batch {
 }
 
 impl Batch {
-    fn new(backend: &dyn Backend) -> Batch {
-        let line = graphs::attention(DType::F16, 64, 1, PAST);
+    fn new(device: &Device) -> Batch {
+        let line = graphs::attention(&device.sizes, DType::F16, 1, PAST);
+        let backend = device.backend(&Providers::new(), false);
         let mut program =
-            backend.compile(&line.graph, CompileOptions::kv(line.kv)).expect("the graph compiles");
+            backend.compile(&(line.build)(1), CompileOptions::kv(line.kv)).expect("the graph compiles");
         let each = (PAST + 1).div_ceil(BLOCK_TOKENS);
         program.reserve_blocks(BATCH * each).expect("memory");
         let blocks = (0..BATCH).map(|i| (0..each).map(|b| (i * each + b) as u32).collect()).collect();
@@ -70,20 +74,24 @@ impl Batch {
     }
 }
 
-pub(crate) fn strategies(c: &mut Criterion) {
-    let Some(backend) = crate::soft(metallic_gpu::Providers::new()) else { return };
-    let mut batch = Batch::new(&backend);
-    let mut group = c.benchmark_group(format!("batched_attention/{BATCH}x{}", PAST + 1));
-    for (name, run) in [
+pub(crate) fn strategies(device: &Device, wanted: &dyn Fn(&str) -> bool) {
+    let name = format!("batched_attention/{BATCH}x{}", PAST + 1);
+    if !wanted(&name) {
+        return;
+    }
+    let mut batch = Batch::new(device);
+    for (what, run) in [
         ("one submission for all", Batch::one_for_all as fn(&mut Batch) -> RunStats),
         ("one for each", Batch::one_for_each),
     ] {
         let stats = run(&mut batch);
+        let best = (0..REPEATS).map(|_| run(&mut batch).time).min().unwrap_or_default();
         println!(
-            "batched_attention, {name}: {} submissions, {} dispatches, {} bytes read",
-            stats.submissions, stats.dispatches, stats.bytes_read
+            "{name}, {what}: {:.2} µs, {} submissions, {} dispatches, {} bytes read",
+            best.as_secs_f64() * 1e6,
+            stats.submissions,
+            stats.dispatches,
+            stats.bytes_read
         );
-        group.bench_function(name, |b| b.iter(|| run(&mut batch)));
     }
-    group.finish();
 }

@@ -1,14 +1,19 @@
-//! Single operations on tensors, which no graph has or not alone: norms, choices, copies, arithmetic, plain attention.
+//! Single operations on tensors, which no graph has or not alone: norms, choices, copies, arithmetic, plain attention. Their time is
+//! that of the caller, who waits for each.
 
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
-use criterion::{Criterion, Throughput};
 use metallic_core::quant::{dequantize, quantize};
 use metallic_core::sample::{Choice, Choices, philox, uniform};
 use metallic_core::tensor::{Operand, TensorDevice, TensorMemory, View};
 use metallic_core::{Backend, Binary, DType, Mask, Op, Sdpa};
 
-use crate::difference;
+use metallic_cpu::Cpu;
+use metallic_gpu::Providers;
+
+use crate::device::Device;
+use crate::runner::difference;
 
 /// What is timed.
 enum Job {
@@ -142,25 +147,31 @@ impl<'a> Runner<'a> {
     }
 }
 
-pub(crate) fn operations(c: &mut Criterion, backends: &[(&str, Box<dyn Backend>)]) {
-    for line in lines() {
-        let mut group = c.benchmark_group(line.name);
-        let mut expected: Option<Vec<f32>> = None;
-        for (name, backend) in backends {
-            let runner = Runner::new(backend.as_ref(), &line);
-            let found = runner.step();
-            group.throughput(if matches!(line.job, Job::Eval(Op::Sdpa(_))) {
-                Throughput::Elements(2 * 12 * 64 * (128 * 129 / 2))
-            } else {
-                let read: usize = line.inputs.iter().map(|input| input.bytes.len()).sum();
-                Throughput::Bytes((read + found.memory.len()) as u64)
-            });
-            let found = found.values();
-            let off = expected.as_ref().map_or(0.0, |expected| difference(expected, &found));
-            assert!(off < 1e-3, "{}: {name} is off by {off}", line.name);
-            expected.get_or_insert(found);
-            group.bench_function(*name, |b| b.iter(|| runner.step()));
+/// How long a line is measured.
+const LONG_ENOUGH: Duration = Duration::from_millis(50);
+
+pub(crate) fn operations(device: &Device, cpu: &Cpu, wanted: &dyn Fn(&str) -> bool) {
+    let backend = device.backend(&Providers::new(), false);
+    println!("\n{:36} {:>10} {:>9} {:>9}", "OPERATION ON TENSORS", "µs", "GB/s", "TFLOP/s");
+    for line in lines().into_iter().filter(|line| wanted(line.name)) {
+        let runner = Runner::new(&backend, &line);
+        let found = runner.step();
+        let off = difference(&Runner::new(cpu, &line).step().values(), &found.values());
+        assert!(off < 1e-3, "{}: off by {off}", line.name);
+        let (start, mut best) = (Instant::now(), Duration::MAX);
+        while start.elapsed() < LONG_ENOUGH {
+            let begun = Instant::now();
+            runner.step();
+            best = best.min(begun.elapsed());
         }
-        group.finish();
+        let seconds = best.as_secs_f64();
+        let read: usize = line.inputs.iter().map(|input| input.bytes.len()).sum();
+        let flops = if matches!(line.job, Job::Eval(Op::Sdpa(_))) {
+            format!("{:.3}", 2.0 * (2 * 12 * 64 * (128 * 129 / 2)) as f64 / seconds / 1e12)
+        } else {
+            "-".to_owned()
+        };
+        let bytes = (read + found.memory.len()) as f64 / seconds / 1e9;
+        println!("{:36} {:>10.2} {bytes:>9.1} {flops:>9}", line.name, seconds * 1e6);
     }
 }
