@@ -118,6 +118,8 @@ fn other_signals_of_the_kind_are_left_to_whoever_handled_them_before() {
         for _ in 0..2 {
             Command::new("kill").args(["-BUS", &std::process::id().to_string()]).status().unwrap();
         }
+        // A signal may take a moment to come.
+        std::thread::sleep(std::time::Duration::from_secs(2));
         println!("alive");
         return;
     }

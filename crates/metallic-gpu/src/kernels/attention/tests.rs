@@ -242,13 +242,11 @@ fn a_row_within_reach_is_one_dispatch_and_a_longer_one_is_split_while_the_gpu_is
     assert!(split(128, 3, &LIMITS).splits > 4);
     assert_eq!(split(4096, 1000, &LIMITS).splits, 1);
     // 4,608 tokens over four key/value heads: a block for every simdgroup where there are cores enough.
-    for (chip, expected) in [("Apple M4", (15, 10)), ("Apple M4 Max", (18, 8)), ("Apple M3 Ultra", (18, 8))] {
+    for (chip, expected) in
+        [("Apple M4", (15, 10, 8)), ("Apple M4 Max", (18, 8, 8)), ("Apple M3 Ultra", (36, 4, 4))]
+    {
         let Split { simdgroups, span, splits } = split(144, 4, &Limits::of_apple(chip));
-        assert_eq!(
-            (splits, span, simdgroups),
-            (expected.0, expected.1, LIMITS.tuning.attention_simdgroups),
-            "{chip}"
-        );
+        assert_eq!((splits, span, simdgroups), expected, "{chip}");
     }
 }
 
