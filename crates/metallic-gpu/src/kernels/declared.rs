@@ -4,7 +4,7 @@ use super::{attention_tiles, attention_units, matmul};
 
 /// Bytes that a kernel declares in its own body; 0: its launches name all it has.
 pub(crate) fn bytes(function: &str) -> u32 {
-    let tiles_of_cells = |n: u32| 2 * n * 64 * 16 + 2 * n * 16 * 4;
+    let tiles_of_cells = |n: u32| 2 * n * 64 * 16;
     match function {
         "matmul_project" => matmul::TILE_BYTES,
         "attention_tiles_8" | "attention_tiles_16" | "attention_tiles_32" => attention_tiles::MEMORY,
@@ -14,7 +14,7 @@ pub(crate) fn bytes(function: &str) -> u32 {
         "cell_matmul_64" => tiles_of_cells(8),
         "cell_matmul_128" => tiles_of_cells(16),
         "choose" => (32 + 32 + 4 + 256 + 256) * 4,
-        name if name.starts_with("cell_columns") => 32 * 4,
+        "cell_columns" | "library_rows" | "tensor_vectors" => 32 * 4,
         name if name.starts_with("turn_f32_") || name.starts_with("turn_u32_") => 32 * 33 * 4,
         name if name.starts_with("turn_") => 32 * 33 * 2,
         name if name.starts_with("argmax_") => (32 + 32) * 4,

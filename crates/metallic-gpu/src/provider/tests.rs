@@ -120,7 +120,8 @@ fn the_environment_asks_and_a_caller_goes_before_it() {
 #[test]
 fn a_provider_that_would_not_do_well_serves_only_where_it_is_asked_for() {
     let providers = Providers::new();
-    let choice = Choice { op: OpKind::Matmul, without: vec![Provider::MatmulLibrary] };
+    let choice =
+        Choice { op: OpKind::Matmul, without: vec![Provider::MatmulLibrary, Provider::MatmulTensor] };
     assert_eq!(providers.choose(choice.clone(), Ok), Ok(Provider::MatmulTiles));
     assert_eq!(made(&providers), [(Provider::MatmulTiles, Why::Default, 1)], "no fallback");
     assert!(!providers.is_forced(OpKind::Matmul));

@@ -354,7 +354,7 @@ fn many_cores_share_short_rows_by_heads_and_long_ones_by_blocks() {
     assert_eq!(split(256, 400, &limits).splits, 1);
     let kernel = |tokens: usize, limits: &Limits| {
         let sequences: Vec<_> = (0..tokens).map(|_| (9, 1)).collect();
-        plan(&Scene::new(GROUPED, DType::F16, &sequences).spec(), limits).unwrap().stages[0].launch
+        plan(&Scene::new(GROUPED, DType::BF16, &sequences).spec(), limits).unwrap().stages[0].launch
     };
     assert_eq!(
         kernel(44, &limits).kernel.function,
