@@ -160,7 +160,8 @@ METAL_FUNC void put_sums(threadgroup float* own, uint lane, thread const float4*
 template <uint N>
 METAL_FUNC float result_of(Results r, threadgroup const float* team, uint split, uint row, uint token) {
     float y = 0.0f;
-    ROLLED for (uint s = 0; s < split; s++) y += team[s * sums_of_simd<N>() + row * 4 * N + token];
+    _Pragma("clang loop unroll_count(4)")
+    for (uint s = 0; s < split; s++) y += team[s * sums_of_simd<N>() + row * 4 * N + token];
     return WITH_NORM != 0 ? y * r.scales[token] : y;
 }
 

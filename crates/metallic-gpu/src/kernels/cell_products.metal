@@ -33,6 +33,9 @@ struct Products {
         const uint width = WITH_GATE != 0 ? p.rows0 : p.rows0 + p.rows1 + p.rows2;
         for (uint i = thread_of_team; i < count * in.tokens; i += split * SIMD) {
             const uint t = i / count, r0 = i % count;
+            const ulong to = ulong(token + t) * width + tile.before + row + r0;
+            // It comes while the sums are added up.
+            const float beside = WITH_RESIDUAL != 0 ? residual[to] : 0.0f;
             float y = result_of<N>(r, team, split, r0, t);
             if (WITH_BIAS != 0) y += m.bias_of(tile.part)[row + r0];
             if (WITH_GATE != 0) {
@@ -40,9 +43,7 @@ struct Products {
                 if (WITH_BIAS != 0) gated += m.bias1[row + r0];
                 y = activate(GATE, y) * gated;
             }
-            const ulong to = ulong(token + t) * width + tile.before + row + r0;
-            if (WITH_RESIDUAL != 0) y += residual[to];
-            out[to] = y;
+            out[to] = WITH_RESIDUAL != 0 ? y + beside : y;
         }
     }
 };

@@ -42,7 +42,7 @@ fn a_field_takes_its_values_and_refuses_others_by_name() {
 fn devices_have_tables_by_their_names_which_say_where_they_come_from() {
     let many = Tuning { attention_reach: 8, attention_span: 4, heads_apart: 2, ..Tuning::DEFAULT };
     for (kind, name, cores, expected) in [
-        ("cuda", "NVIDIA H200", 132, (many, Origin::Measured)),
+        ("cuda", "NVIDIA H200", 132, (Tuning { cell_split: 8, ..many }, Origin::Measured)),
         ("cuda", "NVIDIA A100", 108, (many, Origin::Reasoned)),
         ("cuda", "NVIDIA RTX A2000", 26, (Tuning::DEFAULT, Origin::Default)),
         ("soft", "Metal in software", 0, (Tuning::DEFAULT, Origin::Default)),
