@@ -204,7 +204,8 @@ impl Llm {
             (own(false)?, own(true)?)
         };
         let backend = device.open_with(open)?;
-        let mut config = engine.resolve(&model, &tokenizer, memory_of(backend.as_ref()))?;
+        let weights = held_bytes(&model, backend.as_ref());
+        let mut config = engine.resolve(&model, &tokenizer, weights, memory_of(backend.as_ref()))?;
         let program = model.compile(backend.as_ref(), engine.kv_type)?;
         // Blocks of layers with a window were counted for steps as they usually are.
         if !config.states.is_mixed() {
@@ -351,17 +352,24 @@ fn memory_of(backend: &dyn Backend) -> Option<u64> {
     backend.info().memory_bytes.into_iter().chain(available_memory()).min()
 }
 
+/// Bytes the weights take on a device. NVIDIA's have matrices laid out for their units, beside tables as they are in their files.
+fn held_bytes(model: &Model, backend: &dyn Backend) -> u64 {
+    let twice = if backend.info().kind == "cuda" { model.tied_bytes() } else { 0 };
+    model.weight_bytes() + twice
+}
+
 impl EngineOptions {
-    /// The engine's limits, computed before anything is loaded onto the device, of which so many bytes are left.
+    /// The engine's limits, computed before anything is loaded onto the device, of which so many bytes are left and where weights
+    /// take `weights`.
     fn resolve(
         &self,
         model: &Model,
         tokenizer: &Tokenizer,
+        weights: u64,
         available: Option<u64>,
     ) -> Result<EngineConfig, Error> {
         let context = self.context.unwrap_or(usize::MAX).min(model.config().context);
         let kv = model.states(self.kv_type)?;
-        let weights = model.weight_bytes();
         let budget = match (self.kv_budget, available) {
             (Some(bytes), _) => bytes,
             (None, Some(available)) => {

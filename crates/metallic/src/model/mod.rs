@@ -33,8 +33,8 @@ mod transformer;
 use std::path::{Path, PathBuf};
 
 use metallic_core::{
-    Backend, BackendError, CompileOptions, DType, Graph, GraphBuilder, Program, Schedule, Sizes, StateLayout,
-    Var, rewrite,
+    Backend, BackendError, CompileOptions, DType, Graph, GraphBuilder, Op, Program, Schedule, Sizes,
+    StateLayout, Var, WeightUse, rewrite,
 };
 pub use metallic_formats::Access;
 use metallic_formats::{FormatError, Gguf, Metadata, SafeTensors, Tensor};
@@ -406,6 +406,24 @@ impl Model {
     /// Bytes of the weights as stored in the file.
     pub fn weight_bytes(&self) -> u64 {
         self.graph.weights().iter().map(|w| w.data.len() as u64).sum()
+    }
+
+    /// Bytes of tables that are matrices as well, as embeddings that are the head: a device that lays matrices out anew holds them
+    /// in both forms.
+    pub fn tied_bytes(&self) -> u64 {
+        let mut used = vec![(false, false); self.graph.weights().len()];
+        for node in self.graph.nodes() {
+            for (index, input) in node.inputs.iter().enumerate() {
+                let Op::Weight(id) = self.graph.node(*input).op else { continue };
+                match node.op.weight_use(index) {
+                    WeightUse::Table => used[id.0].0 = true,
+                    WeightUse::Matrix => used[id.0].1 = true,
+                    WeightUse::Vector => {}
+                }
+            }
+        }
+        let both = self.graph.weights().iter().zip(used).filter(|(_, used)| *used == (true, true));
+        both.map(|(weight, _)| weight.data.len() as u64).sum()
     }
 
     /// Number of parameters.

@@ -21,6 +21,7 @@ mod golden_soft;
 mod gpu_faults;
 mod llm;
 mod memory;
+mod ptx;
 mod quantize;
 mod real_models;
 mod real_models_soft;

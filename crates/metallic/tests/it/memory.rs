@@ -23,6 +23,16 @@ const MAPPED: f64 = 1.3;
 const IN_MEMORY: f64 = 1.4;
 
 #[test]
+fn tables_that_are_matrices_as_well_are_counted_and_others_are_not() {
+    let open = |name: &str| Model::open(&data::own().join("families").join(name)).unwrap();
+    let (tied, apart) = (open("gemma"), open("arcee"));
+    let table = (tied.config().vocab * tied.config().hidden) as u64;
+    assert!(tied.tied_bytes().is_multiple_of(table) && tied.tied_bytes() > 0, "{}", tied.tied_bytes());
+    assert!(tied.tied_bytes() < tied.weight_bytes());
+    assert_eq!(apart.tied_bytes(), 0);
+}
+
+#[test]
 fn a_model_takes_little_more_memory_than_its_weights() {
     if let Some(path) = std::env::var_os(MEASURED) {
         let access = if std::env::var_os(READ).is_some() { Access::Read } else { Access::Map };
