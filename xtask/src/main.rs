@@ -39,7 +39,8 @@ cargo xtask NAME [OPTIONS]
   setup        fetch the test models and stop
 
 Environment: METALLIC_TEST_MODELS (folder of the test models, default target/test-models),
-METALLIC_SHARED (folder of larger test data, default ../shared, not needed). Tests that need a clang fail without
+METALLIC_SHARED (folder of larger test data, default ../shared, not needed), SOFTMETAL_PTXAS (NVIDIA's assembler, which
+is fetched on Linux with x86-64 where none is named). Tests that need a clang fail without
 one under METALLIC_TEST_ALL=1, which `test` sets; elsewhere they say that they prove nothing.";
 
 fn main() -> ExitCode {

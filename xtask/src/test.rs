@@ -8,12 +8,14 @@ use anyhow::{Result, bail};
 
 use crate::checks::ALL_FEATURES;
 use crate::clang;
-use crate::models::{self, QWEN, SMOLLM2};
+use crate::models::{self, PTXAS, QWEN, SMOLLM2};
 use crate::process::{cargo, root, works};
 
 /// How long the optional model may take to arrive before the tests go on without it.
 const OPTIONAL_LIMIT_S: u32 = 150;
 const LIMIT_S: u32 = 1800;
+/// Whether this machine can run NVIDIA's assembler as it is fetched.
+const HAS_PTXAS: bool = cfg!(all(target_os = "linux", target_arch = "x86_64"));
 
 #[derive(Clone, Copy, PartialEq, Debug)]
 enum Fetch {
@@ -104,6 +106,9 @@ fn prepare(fetch: Fetch) -> Result<Vec<String>> {
         let python = models::python()?;
         eprintln!("test models: {}", models::folder().display());
         SMOLLM2.fetch(&python, LIMIT_S)?;
+        if HAS_PTXAS && let Err(error) = PTXAS.fetch_program(&python, OPTIONAL_LIMIT_S) {
+            eprintln!("going on without NVIDIA's assembler: {error:#}");
+        }
         match fetch {
             Fetch::All => QWEN.fetch(&python, LIMIT_S)?,
             Fetch::Usual => {
@@ -123,6 +128,9 @@ fn prepare(fetch: Fetch) -> Result<Vec<String>> {
             notes.push(format!("NOT THERE: {}. The tests that need this model did not run.", model.file));
         }
     }
+    if ptxas().is_none() && !works("ptxas", &["--version"]) {
+        notes.push("NOT THERE: ptxas (NVIDIA's assembler). The test that needs it did not run.".into());
+    }
     match shared() {
         Some(folder) => notes.push(format!("larger test data: {}", folder.display())),
         None => notes.push(
@@ -130,6 +138,12 @@ fn prepare(fetch: Fetch) -> Result<Vec<String>> {
         ),
     }
     Ok(notes)
+}
+
+/// NVIDIA's assembler: the one that is named, else the one that was fetched.
+fn ptxas() -> Option<PathBuf> {
+    let named = std::env::var_os("SOFTMETAL_PTXAS").filter(|name| !name.is_empty()).map(PathBuf::from);
+    Some(named.unwrap_or_else(|| PTXAS.path())).filter(|path| path.is_file())
 }
 
 /// The folder of larger test data, where there is one.
@@ -143,6 +157,9 @@ fn shared() -> Option<PathBuf> {
 
 fn run_tests(command: &mut Command) -> Result<()> {
     command.env("METALLIC_TEST_MODELS", models::folder());
+    if let Some(ptxas) = ptxas() {
+        command.env("SOFTMETAL_PTXAS", ptxas);
+    }
     // Without one, which only `--offline` comes to, the closing lines say what did not run.
     if clang::is_there() {
         command.env("METALLIC_TEST_ALL", "1");
