@@ -61,7 +61,9 @@ fn a_long_answer_holds_few_blocks_of_layers_with_a_window() {
     // It goes on by one token at a time, so that none is missed; and after a while, where it has come further than the question for
     // its statistics, which it cannot answer while it waits.
     let (go, next) = channel();
-    let held = asked().hook(move |_, _| drop(next.recv_timeout(Duration::from_millis(100))));
+    let held = asked().hook(move |_, _| {
+        let _ = next.recv_timeout(Duration::from_millis(100));
+    });
     go.send(()).unwrap();
     let (mut tokens, mut near, mut far) = (Vec::new(), 0, 0);
     for event in engine.submit(held).unwrap() {
