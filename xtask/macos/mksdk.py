@@ -35,7 +35,7 @@ FRAMEWORKS = {
     "CoreFoundation": ("A", CORE_FOUNDATION),
     "CoreGraphics": ("A", ""),
     "Foundation": ("C", "_NSFoundationVersionNumber _NSLocalizedDescriptionKey"),
-    "Metal": ("A", "_MTLCreateSystemDefaultDevice _MTLCopyAllDevices"),
+    "Metal": ("A", "_MTLCreateSystemDefaultDevice _MTLCopyAllDevices _MTLCommonCounterSetTimestamp"),
     "MetalPerformanceShaders": ("A", "_MPSSupportsMTLDevice"),
     "MetalPerformanceShadersGraph": ("A", ""),
     "Security": ("A", SECURITY),
