@@ -15,7 +15,6 @@ use crate::kernels::{
 };
 use crate::provider::{Choice, OpKind, Provider};
 use crate::step::StepShape;
-use crate::tuning::Tuning;
 
 /// An operation as it is to run: its operands' types as they lie in memory, and what comes with a step.
 #[derive(Clone, Copy)]
@@ -29,6 +28,9 @@ pub(crate) struct Site<'a> {
     /// Its matrices are laid out for matrix units.
     pub(crate) cells: bool,
 }
+
+/// The part of a device's memory that the products of a library may take for themselves: one of so many.
+const LIBRARY_PART: u64 = 32;
 
 /// What kernels an operation has.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -83,7 +85,7 @@ pub(crate) fn choice(site: &Site<'_>, limits: &Limits) -> Option<Choice> {
     match kernels_of(site.op) {
         Kernels::Attention => Some(OpKind::Sdpa.into()),
         Kernels::Products => {
-            let library = limits.library && site.suits_library(&limits.tuning);
+            let library = limits.library && site.suits_library(limits);
             // Tiles of weights in cells take halfs.
             let tiles = !site.cells || site.takes_halfs();
             let tensor = limits.tensor_ops && !site.cells && site.rounds();
@@ -456,11 +458,26 @@ impl Site<'_> {
         types.filter(|(index, _)| self.op.weight_use(*index) == WeightUse::Matrix).map(|(_, ty)| ty.dtype)
     }
 
-    /// Whether a library's product does well here: it has weights laid out anew each time, which many tokens make good.
-    fn suits_library(&self, tuning: &Tuning) -> bool {
-        self.rows(self.out) >= tuning.library_tokens as usize
+    /// Whether a library's product does well here: it has weights laid out anew each time, which many tokens make good, and takes
+    /// memory for them and for the products.
+    fn suits_library(&self, limits: &Limits) -> bool {
+        let fits = |budget: u64| self.library_bytes() as u64 <= budget / LIBRARY_PART;
+        self.rows(self.out) >= limits.tuning.library_tokens as usize
             && self.rounds()
             && library::takes(self.matrices())
+            && limits.budget.is_none_or(fits)
+    }
+
+    /// Bytes of weights as a library takes them, and of products.
+    fn library_bytes(&self) -> usize {
+        let types = self.inputs.iter().enumerate();
+        let matrices = types.filter(|(index, _)| self.op.weight_use(*index) == WeightUse::Matrix);
+        let each = matrices.map(|(_, ty)| {
+            let (elements, cols) = (self.elements(*ty), ty.shape.cols().max(1));
+            let products = (elements / cols).saturating_mul(self.rows(self.out)).saturating_mul(4);
+            elements.saturating_mul(2).saturating_add(products)
+        });
+        each.fold(0, usize::saturating_add)
     }
 
     /// The products by tensor operations, which take activations as halfs and matrices as they lie in their files.

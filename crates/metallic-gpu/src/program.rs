@@ -391,8 +391,11 @@ impl Program for GpuProgram {
     }
 
     fn step_tokens(&self) -> usize {
-        // A library has weights laid out anew for each step.
-        if self.lowered.shared.gpu.limits().library { 2048 } else { 512 }
+        let Lowered { shared, states, .. } = &self.lowered;
+        let limits = shared.gpu.limits();
+        // A library has weights laid out anew for each step, and tiles fill many cores. What is exact goes by few tokens at a time.
+        let many = limits.library || limits.matrix_units.is_some();
+        if many && states.layout.dtype() != DType::F32 { 2048 } else { 512 }
     }
 
     fn depth(&self) -> usize {

@@ -179,6 +179,8 @@ pub struct Llm {
 const FULL_CONTEXTS: u64 = 4;
 /// Memory left to everything else.
 const SPARE_BYTES: u64 = 256 << 20;
+/// The part of a GPU's memory that is left to its steps where they are large: one of so many.
+const STEPS_PART: u64 = 16;
 
 impl Llm {
     /// Loads a GGUF file or a Hugging Face folder onto the best device.
@@ -347,9 +349,11 @@ impl Llm {
     }
 }
 
-/// Bytes a model may take: what the device has, and no more than the machine has left.
+/// Bytes a model may take: what the device has, and no more than the machine has left. Large steps take a part of a GPU's memory.
 fn memory_of(backend: &dyn Backend) -> Option<u64> {
-    backend.info().memory_bytes.into_iter().chain(available_memory()).min()
+    let steps = |bytes: u64| if backend.info().kind == "cuda" { bytes / STEPS_PART } else { 0 };
+    let own = backend.info().memory_bytes.map(|bytes| bytes - steps(bytes));
+    own.into_iter().chain(available_memory()).min()
 }
 
 /// Bytes the weights take on a device. NVIDIA's have matrices laid out for their units, beside tables as they are in their files.

@@ -69,7 +69,8 @@ pub fn compiler() -> Result<String, String> {
 
 /// The library of NVIDIA's that makes products of many tokens, or why there is none: kernels of ours then do.
 pub fn library() -> Result<String, String> {
-    api::products_version()
+    let started = || Blas::new(&Context::new(&Driver::load()?, 0)?);
+    started().map(|blas| blas.version()).map_err(|error: GpuError| error.to_string())
 }
 
 /// Whether kernels can be had for a GPU of this machine: there is what compiles them, or somebody has.
@@ -235,7 +236,7 @@ pub fn open(asked: Option<&str>) -> Result<Cuda, GpuError> {
     if let Some(reason) = &device.unusable {
         return Err(GpuError::Missing(format!("`{}` cannot run the kernels: {reason}", device.info.name)));
     }
-    // What is installed and does not start is for `metallic devices` to tell; kernels of ours serve without it.
+    // One that does not start is for `metallic devices` to tell; kernels of ours serve without it.
     let blas = Blas::new(&context).ok();
     device.limits.library = blas.is_some();
     Ok(Cuda {
@@ -276,13 +277,15 @@ impl Cuda {
                         *to = buffer.memory.at(binding.region.offset());
                         kept.buffers.push(buffer.clone());
                     }
-                    if let (Command::Gemm { product, .. }, Some(_)) = (command, &self.blas) {
+                    // What the library cannot make, the kernel does that says what it is.
+                    if let (Command::Gemm { product, .. }, Some(blas)) = (command, &self.blas)
+                        && let [x, w, out, ..] = addresses[..]
+                        && blas.makes(product)
+                    {
                         check::product(dispatch, product)?;
-                        if let [x, w, out, ..] = addresses[..] {
-                            let label = dispatch.label;
-                            work.push(Work::Product { label, product: *product, at: [x, w, out] });
-                            continue;
-                        }
+                        let label = dispatch.label;
+                        work.push(Work::Product { label, product: *product, at: [x, w, out] });
+                        continue;
                     }
                     kept.pipelines.push(ready.clone());
                     work.push(Work::Launch { dispatch, kernel: kept.pipelines.len() - 1, addresses });

@@ -18,6 +18,7 @@ use crate::lock;
 
 /// Hands a list over by a recording that times its commands.
 pub(super) fn submit(cuda: &Cuda, commands: &CommandList) -> Result<Box<dyn Submission>, GpuError> {
+    cuda.context.alive()?;
     let label = fault::label(commands);
     let work = &mut *lock(&cuda.work);
     let (stream, under_way) = (&work.0, &mut work.1);

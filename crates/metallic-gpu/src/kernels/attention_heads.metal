@@ -99,8 +99,8 @@ METAL_FUNC uint2 most_and_rest(float2 x) {
         uint2 weights[4];
         UNROLL for (uint j = 0; j < 4; j++) {
             float2 w;
-            // Where a row has seen nothing yet, nothing it does not see counts either.
-            UNROLL for (uint i = 0; i < 2; i++) w[i] = scores[j][i] > LOWEST ? precise::exp(scores[j][i] - high) : 0.0f;
+            // Where a row has seen nothing yet, nothing it does not see counts either; what is no number stays none.
+            UNROLL for (uint i = 0; i < 2; i++) w[i] = scores[j][i] == LOWEST ? 0.0f : precise::exp(scores[j][i] - high);
             total += w.x + w.y;
             weights[j] = most_and_rest(w);
         }
@@ -112,7 +112,8 @@ METAL_FUNC uint2 most_and_rest(float2 x) {
                 UNROLL for (uint k = 0; k < 4; k++) {
                     const uint key = 16 * i + 4 * t + k, dim = c * 64 + g * 8;
                     device const uchar* from = values + start + key * kv_row_bytes() + dim * 2;
-                    own[i][k] = dim < HEAD_DIM && key < seen ? *(device const uint4*)from : uint4(0);
+                    const bool counts = key < seen && base + key >= begin;
+                    own[i][k] = dim < HEAD_DIM && counts ? *(device const uint4*)from : uint4(0);
                 }
             }
             UNROLL for (uint i = 0; i < 2; i++) {

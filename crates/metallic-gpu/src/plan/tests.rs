@@ -51,3 +51,23 @@ fn kernels_that_know_a_type_are_given_it_and_others_floats() {
     let norm = types(Op::RmsNorm { eps: 1e-5, groups: 1 }, &[x, scale], x);
     assert_eq!(norm, ["copy_f16_f32", "copy_bf16_f32", "rms_norm_f32", "copy_f32_f16"]);
 }
+
+#[test]
+fn a_library_serves_where_there_are_tokens_and_memory_enough() {
+    let states = StateLayout::new(DType::F16, Vec::new());
+    let shape = StepShape::default();
+    let without = |tokens: usize, weights: DType, limits: Limits| {
+        let inputs = [fixed(DType::F32, &[tokens, 512]), fixed(weights, &[256, 512])];
+        let (op, out) = (&Op::Linear, fixed(DType::F32, &[tokens, 256]));
+        let site = Site { op, inputs: &inputs, out, shape: &shape, states: Some(&states), cells: false };
+        choice(&site, &limits).unwrap().without.contains(&Provider::MatmulLibrary)
+    };
+    let limits = Limits { library: true, ..LIMITS };
+    assert!(!without(33, DType::Q4_0, limits) && without(32, DType::Q4_0, limits));
+    assert!(without(64, DType::F32, limits) && without(64, DType::Q4_0, LIMITS));
+    // Weights as halfs, products as floats.
+    let bytes = (256 * 512 * 2 + 256 * 64 * 4) as u64;
+    let enough = |budget: u64| Limits { budget: Some(budget), ..limits };
+    assert!(!without(64, DType::Q4_0, enough(LIBRARY_PART * bytes)));
+    assert!(without(64, DType::Q4_0, enough(LIBRARY_PART * bytes - 1)));
+}

@@ -173,6 +173,20 @@ pub fn find(device: &TunedDevice) -> Result<Found, BackendError> {
     find_by(device, std::env::var_os(VARIABLE), cache_folder().as_deref())
 }
 
+/// Says so where the cache's file is of another release, which may have had other fields.
+fn of_another_release(path: &Path) -> Option<String> {
+    let text = fs::metadata(path)
+        .ok()
+        .filter(|about| about.len() <= MOST_BYTES)
+        .and_then(|_| fs::read_to_string(path).ok())?;
+    let any: serde_json::Value = serde_json::from_str(&text).ok()?;
+    let (then, now) = (any.get("metallic")?.as_str()?, env!("CARGO_PKG_VERSION"));
+    (then != now).then(|| {
+        let instead = "what is built in is used, `metallic tune` measures anew";
+        format!("`{}`: it was measured with metallic {then}; this is {now}; {instead}", path.display())
+    })
+}
+
 fn find_by(
     device: &TunedDevice,
     variable: Option<OsString>,
@@ -188,6 +202,9 @@ fn find_by(
     };
     if !asked && !path.exists() {
         return Ok(built_in(None));
+    }
+    if !asked && let Some(why) = of_another_release(&path) {
+        return Ok(built_in(Some(why)));
     }
     let (kept, tuning) = Kept::read(&path, device).map_err(|reason| {
         let variable = if asked { format!("{VARIABLE}=") } else { "tuning ".to_owned() };
@@ -316,6 +333,22 @@ mod tests {
         let asked = find_by(&newer, Some(path.clone().into_os_string()), None).unwrap();
         assert_eq!((asked.tuning, asked.source), (tuning, TuningSource::File(path)));
         assert!(asked.note.unwrap().contains("CUDA 12.8"));
+    }
+
+    #[test]
+    fn a_file_of_another_release_is_left_whatever_is_in_it() {
+        let folder = tempfile::tempdir().unwrap();
+        let (path, _) = in_cache(&folder);
+        let own = format!("\"metallic\": \"{}\"", env!("CARGO_PKG_VERSION"));
+        let text = fs::read_to_string(&path).unwrap();
+        assert!(text.contains(&own), "{text}");
+        let old = text.replace(&own, "\"metallic\": \"0.0.1\"").replace("cell_split", "cells_shared");
+        fs::write(&path, old).unwrap();
+        let found = find_by(&device(), None, Some(folder.path())).unwrap();
+        assert_eq!(found.tuning, device().built_in);
+        assert!(found.note.unwrap().contains("metallic 0.0.1"));
+        let error = find_by(&device(), Some(path.into_os_string()), None).unwrap_err().to_string();
+        assert!(error.contains("no field `cells_shared`"), "{error}");
     }
 
     #[cfg(not(any(target_os = "macos", windows)))]

@@ -118,8 +118,9 @@ impl<'t> Scheduler<'t> {
         self.admit();
         let pending = self.running.iter().map(Sequence::due);
         // Who waits for the next token of an answer does not wait for a long piece of somebody's prompt.
-        let answers = pending.clone().any(|due| due == 1);
-        let most = if answers { self.config.step_tokens.min(STEP_TOKENS) } else { self.config.step_tokens };
+        let answers = pending.clone().filter(|due| *due == 1).count();
+        let usual = if answers > 0 { STEP_TOKENS.max(2 * answers) } else { usize::MAX };
+        let most = self.config.step_tokens.min(usual);
         share_tokens(pending, most, &mut self.shares);
         self.make_room();
         let shares = self.running.iter().zip(&self.shares).filter(|(_, share)| **share > 0);

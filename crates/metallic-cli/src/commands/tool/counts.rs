@@ -79,7 +79,7 @@ struct Outcome {
 
 struct Measured {
     whole: Measurement,
-    /// Where each operation is a submission of its own.
+    /// With the times of operations.
     by_op: Measurement,
 }
 

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::ffi::{c_int, c_void};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 use std::{fmt, ptr};
 
@@ -96,7 +96,7 @@ pub(in super::super) struct Blas {
     workspace: Memory,
     known: Mutex<HashMap<Gemm, Arc<Known>>>,
     context: Arc<Context>,
-    _library: Arc<Library>,
+    _library: Library,
 }
 
 // SAFETY: a handle of the library may be used by any thread, and by several.
@@ -119,50 +119,52 @@ impl Drop for Blas {
     }
 }
 
-/// The first library there is, with its functions.
-fn load() -> Result<(Arc<Library>, Functions), String> {
-    let mut first = None;
-    for name in names() {
-        // SAFETY: it is NVIDIA's library of products; its initialisers are what every program that multiplies there runs.
-        let found = unsafe { Library::new(&name) };
-        let found = found.and_then(|library| Functions::find(&library).map(|functions| (library, functions)));
-        match found {
-            Ok((library, functions)) => return Ok((Arc::new(library), functions)),
-            Err(error) => {
-                first.get_or_insert(error.to_string());
-            }
-        }
-    }
-    Err(first.unwrap_or_default())
-}
-
-/// The version of the library, or why there is none.
-pub(in super::super) fn version() -> Result<String, String> {
-    let (_library, functions) = load()?;
-    // SAFETY: it takes nothing.
-    let version = unsafe { (functions.version)() };
-    Ok(format!("cuBLASLt {}.{}.{}", version / 10000, version / 100 % 100, version % 100))
+/// A library with its functions.
+fn load(name: &Path) -> Result<(Library, Functions), libloading::Error> {
+    // SAFETY: it is NVIDIA's library of products; its initialisers are what every program that multiplies there runs.
+    let library = unsafe { Library::new(name) }?;
+    let functions = Functions::find(&library)?;
+    Ok((library, functions))
 }
 
 impl Blas {
-    /// Loads and starts it.
+    /// Loads and starts the newest one that starts.
     pub(in super::super) fn new(context: &Arc<Context>) -> Result<Blas, GpuError> {
-        let (library, functions) = load().map_err(GpuError::Missing)?;
+        let workspace = Memory::new(context, WORKSPACE)?;
+        let mut first = None;
+        for name in names() {
+            match load(&name) {
+                Ok((library, functions)) => match Blas::start(&functions, context) {
+                    Ok(handle) => {
+                        let (known, context) = (Mutex::default(), context.clone());
+                        return Ok(Blas { functions, handle, workspace, known, context, _library: library });
+                    }
+                    Err(error) => first = Some(first.unwrap_or(error)),
+                },
+                Err(error) => first = Some(first.unwrap_or_else(|| GpuError::Missing(error.to_string()))),
+            }
+        }
+        Err(first.unwrap_or_else(|| GpuError::Missing("cuBLASLt".to_owned())))
+    }
+
+    fn start(functions: &Functions, context: &Context) -> Result<Handle, GpuError> {
         let mut handle = ptr::null_mut();
         context.functions();
         // SAFETY: the context is current; `handle` receives the library's state.
         let status = unsafe { (functions.create)(&raw mut handle) };
-        Blas::check(status, "start of cuBLASLt")?;
-        let mut blas = Blas {
-            functions,
-            handle,
-            workspace: Memory::new(context, 0)?,
-            known: Mutex::default(),
-            context: context.clone(),
-            _library: library,
-        };
-        blas.workspace = Memory::new(context, WORKSPACE)?;
-        Ok(blas)
+        Blas::check(status, "start of cuBLASLt").map(|()| handle)
+    }
+
+    /// Which one it is.
+    pub(in super::super) fn version(&self) -> String {
+        // SAFETY: it takes nothing.
+        let version = unsafe { (self.functions.version)() };
+        format!("cuBLASLt {}.{}.{}", version / 10000, version / 100 % 100, version % 100)
+    }
+
+    /// Whether it can make a product.
+    pub(in super::super) fn makes(&self, product: &Gemm) -> bool {
+        self.known(product).is_ok()
     }
 
     fn check(status: Status, what: &str) -> Result<(), GpuError> {

@@ -18,7 +18,7 @@ use std::sync::{Arc, OnceLock};
 
 use libloading::Library;
 
-pub(super) use self::blas::{Blas, version as products_version};
+pub(super) use self::blas::Blas;
 use self::codes::{Meaning, meaning};
 pub(super) use self::work::{Arguments, Event, Grid, Kernel, Replay, Stream, Takes};
 use crate::error::GpuError;
