@@ -1,5 +1,6 @@
 use metallic_core::Shape;
 
+use super::products::LIBRARY_PART;
 use super::*;
 use crate::threadgroup::tests::LIMITS;
 

@@ -8,44 +8,25 @@ use std::{fmt, ptr};
 
 use libloading::Library;
 
-use super::{Address, Context, Handle, Memory, Stream};
+use super::{Address, Context, Handle, Memory, Status, Stream};
 use crate::error::GpuError;
 use crate::kernels::Gemm;
 use crate::lock;
 
-type Status = c_int;
-
-macro_rules! functions {
-    ($($name:ident = $symbol:literal($($arg:ty),*) -> $result:ty;)*) => {
-        struct Functions {
-            $($name: unsafe extern "C" fn($($arg),*) -> $result,)*
-        }
-
-        impl Functions {
-            fn find(library: &Library) -> Result<Functions, libloading::Error> {
-                Ok(Functions {$(
-                    // SAFETY: the declarations are those of cublasLt.h for these names; the library stays as long as they do.
-                    $name: unsafe { *library.get(concat!($symbol, "\0").as_bytes())? },
-                )*})
-            }
-        }
-    };
-}
-
 functions! {
     version = "cublasLtGetVersion"() -> usize;
-    create = "cublasLtCreate"(*mut Handle) -> Status;
-    destroy = "cublasLtDestroy"(Handle) -> Status;
-    product = "cublasLtMatmulDescCreate"(*mut Handle, c_int, c_int) -> Status;
-    set_product = "cublasLtMatmulDescSetAttribute"(Handle, c_int, *const c_void, usize) -> Status;
-    destroy_product = "cublasLtMatmulDescDestroy"(Handle) -> Status;
-    layout = "cublasLtMatrixLayoutCreate"(*mut Handle, c_int, u64, u64, i64) -> Status;
-    destroy_layout = "cublasLtMatrixLayoutDestroy"(Handle) -> Status;
-    preference = "cublasLtMatmulPreferenceCreate"(*mut Handle) -> Status;
-    set_preference = "cublasLtMatmulPreferenceSetAttribute"(Handle, c_int, *const c_void, usize) -> Status;
-    destroy_preference = "cublasLtMatmulPreferenceDestroy"(Handle) -> Status;
-    choose = "cublasLtMatmulAlgoGetHeuristic"(Handle, Handle, Handle, Handle, Handle, Handle, Handle, c_int, *mut Found, *mut c_int) -> Status;
-    multiply = "cublasLtMatmul"(Handle, Handle, *const f32, Address, Handle, Address, Handle, *const f32, Address, Handle, Address, Handle, *const Found, Address, usize, Handle) -> Status;
+    create = "cublasLtCreate"(*mut Handle);
+    destroy = "cublasLtDestroy"(Handle);
+    product = "cublasLtMatmulDescCreate"(*mut Handle, c_int, c_int);
+    set_product = "cublasLtMatmulDescSetAttribute"(Handle, c_int, *const c_void, usize);
+    destroy_product = "cublasLtMatmulDescDestroy"(Handle);
+    layout = "cublasLtMatrixLayoutCreate"(*mut Handle, c_int, u64, u64, i64);
+    destroy_layout = "cublasLtMatrixLayoutDestroy"(Handle);
+    preference = "cublasLtMatmulPreferenceCreate"(*mut Handle);
+    set_preference = "cublasLtMatmulPreferenceSetAttribute"(Handle, c_int, *const c_void, usize);
+    destroy_preference = "cublasLtMatmulPreferenceDestroy"(Handle);
+    choose = "cublasLtMatmulAlgoGetHeuristic"(Handle, Handle, Handle, Handle, Handle, Handle, Handle, c_int, *mut Found, *mut c_int);
+    multiply = "cublasLtMatmul"(Handle, Handle, *const f32, Address, Handle, Address, Handle, *const f32, Address, Handle, Address, Handle, *const Found, Address, usize, Handle);
 }
 
 /// Numbers of cublasLt.h.

@@ -7,7 +7,6 @@
 //! done. That kernels keep to what they are given is what softmetal checks them for.
 #![allow(unsafe_code)]
 
-mod blas;
 mod codes;
 mod work;
 
@@ -28,22 +27,35 @@ type Handle = *mut c_void;
 /// An address in the memory of a device.
 pub(super) type Address = u64;
 
+/// What a function of these libraries returns where nothing is said.
+macro_rules! returned {
+    () => {
+        Status
+    };
+    ($result:ty) => {
+        $result
+    };
+}
+
+/// Declares functions of a library, to be found when it was loaded.
 macro_rules! functions {
-    ($($name:ident = $symbol:literal($($arg:ty),*);)*) => {
+    ($($name:ident = $symbol:literal($($arg:ty),*) $(-> $result:ty)?;)*) => {
         struct Functions {
-            $($name: unsafe extern "C" fn($($arg),*) -> Status,)*
+            $($name: unsafe extern "C" fn($($arg),*) -> returned!($($result)?),)*
         }
 
         impl Functions {
             fn find(library: &Library) -> Result<Functions, libloading::Error> {
                 Ok(Functions {$(
-                    // SAFETY: the declarations are those of cuda.h for these names; the library stays as long as they do.
+                    // SAFETY: the declarations are those of the library's own header; the library stays as long as they do.
                     $name: unsafe { *library.get(concat!($symbol, "\0").as_bytes())? },
                 )*})
             }
         }
     };
 }
+
+mod blas;
 
 functions! {
     init = "cuInit"(c_uint);
