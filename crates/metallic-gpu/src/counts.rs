@@ -3,7 +3,7 @@
 use metallic_core::OpCost;
 
 use crate::command::{Command, Dispatch};
-use crate::count::KernelCounts;
+use crate::kernel_counts::KernelCounts;
 use crate::kernels::{Moved, SlotUse, Stage};
 use crate::step::StepCounts;
 

@@ -9,7 +9,6 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 mod backend;
 mod cache;
 mod command;
-mod count;
 mod counts;
 #[cfg(feature = "cuda")]
 pub mod cuda;
@@ -18,6 +17,7 @@ mod driver;
 mod error;
 pub mod fault;
 mod gpu;
+mod kernel_counts;
 pub mod kernels;
 #[cfg(target_os = "macos")]
 pub mod metal;
