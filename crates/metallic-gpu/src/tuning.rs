@@ -66,10 +66,8 @@ tuning! {
     exact_tokens: 4 of [4, 8];
     /// Simdgroups that a core has of matrix–vector products in cells.
     cell_simdgroups: 16 of [4, 8, 16];
-    /// Simdgroups that share a pair of tiles of cells at least: fewer have fewer loads under way.
-    cell_split: 4 of [1, 2, 4, 8, 16];
-    /// Threadgroups that a core has of matrix–vector products in cells of up to four tokens: one works while another waits.
-    cell_groups: 2 of [1, 2, 4];
+    /// Threadgroups that these are of, of up to eight tokens: one works while another waits, but each has the vectors for itself.
+    cell_groups: 1 of [1, 2, 4];
     /// Tokens of a step that go by the smallest tiles of cells.
     small_tile_tokens: 32 of [16, 32, 64];
     /// Largest tiles of cells that each core must get, else they are smaller.
@@ -133,7 +131,7 @@ impl Tuning {
     }
 }
 
-/// The fields that are not as by default: `cell_split=8, busy=200`.
+/// The fields that are not as by default: `cell_groups=2, busy=200`.
 impl fmt::Display for Tuning {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut between = "";

@@ -105,6 +105,18 @@ template <class T> MSL_FN float4 softmetal_mma(uint4 a, uint2 b, float4 c) {
     return float4(x, y, z, w);
 }
 #undef MSL_MMA
+// The same of bytes, [16, 8] + [16, 32] · [32, 8]; those of `b` have a sign.
+#define MSL_MMA(type) \
+    __asm__("mma.sync.aligned.m16n8k32.row.col.s32." type ".s8.s32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};" \
+            : "+r"(x), "+r"(y), "+r"(z), "+r"(w) \
+            : "r"(a.x), "r"(a.y), "r"(a.z), "r"(a.w), "r"(b.x), "r"(b.y))
+template <bool SIGNED> MSL_FN int4 softmetal_mma_bytes(uint4 a, uint2 b, int4 c) {
+    int x = c.x, y = c.y, z = c.z, w = c.w;
+    if constexpr (SIGNED) MSL_MMA("s8");
+    else MSL_MMA("u8");
+    return int4(x, y, z, w);
+}
+#undef MSL_MMA
 // Memory that is read once, by whoever reads it, and written by nobody while this kernel or the one before it runs: it takes no
 // room in the first cache. In the order of the source, so that what is
 // read ahead is under way while other things are computed.
@@ -135,6 +147,9 @@ template <class T> MSL_FN void softmetal_copy_ahead(T* to, const T* from, bool l
     }
 }
 MSL_FN void softmetal_wait_for_copies() { __asm__ volatile("cp.async.wait_all;" ::: "memory"); }
+// The copies since the last call go as one; all of those that went are there, but for the last N.
+MSL_FN void softmetal_copies_go() { __asm__ volatile("cp.async.commit_group;" ::: "memory"); }
+template <uint N> MSL_FN void softmetal_all_copies_but() { __asm__ volatile("cp.async.wait_group %0;" ::"n"(N) : "memory"); }
 // The same number, of which nothing is computed before this: what was read ahead is not waited for where it is read.
 MSL_FN uint softmetal_here(uint x) {
     __asm__ volatile("" : "+r"(x));
@@ -148,6 +163,23 @@ MSL_FN uint softmetal_add_halfs(uint x, uint y) {
 MSL_FN uint softmetal_fma_halfs(uint x, uint y, uint z) {
     __asm__("fma.rn.f16x2 %0, %1, %2, %0;" : "+r"(z) : "r"(x), "r"(y));
     return z;
+}
+// Four of the bytes of two words, by the digits of `which`.
+template <uint WHICH> MSL_FN uint softmetal_pick_bytes(uint x, uint y) {
+    uint r;
+    __asm__("prmt.b32 %0, %1, %2, %3;" : "=r"(r) : "r"(x), "r"(y), "n"(WHICH));
+    return r;
+}
+// The bytes of a word, with their signs, added to a sum.
+MSL_FN int softmetal_add_bytes(uint x, int sum) {
+    __asm__("dp4a.s32.s32 %0, %1, %2, %0;" : "+r"(sum) : "r"(x), "r"(0x01010101));
+    return sum;
+}
+// About 1 / x.
+MSL_FN float softmetal_inverse(float x) {
+    float r;
+    __asm__("rcp.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(x));
+    return r;
 }
 // (x & mask) | bits in one instruction.
 MSL_FN uint softmetal_and_or(uint x, uint mask, uint bits) {

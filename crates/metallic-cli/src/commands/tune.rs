@@ -309,7 +309,7 @@ mod tests {
         };
         let found = Tunings {
             before: Tuning::DEFAULT,
-            after: Tuning { cell_split: 8, ..Tuning::DEFAULT },
+            after: Tuning { cell_groups: 4, ..Tuning::DEFAULT },
             fields: vec![
                 tried(0, 8, Outcome::Ratios(vec![1.0312, 0.999])),
                 tried(1, 4, Outcome::Ratios(vec![0.5, 1.0])),

@@ -41,7 +41,7 @@ impl Device {
 #[cfg(feature = "soft")]
 fn soft(units: bool) -> Result<Arc<dyn Gpu>, String> {
     use metallic_gpu::{MatrixUnits, Soft, SoftOptions};
-    let units = units.then_some(MatrixUnits { cores: 2, threadgroup_memory: 99 << 10 });
+    let units = units.then_some(MatrixUnits { cores: 2, threadgroup_memory: 32 << 10 });
     let soft = Soft::new(SoftOptions::default().matrix_units(units));
     Ok(Arc::new(soft.map_err(|error| error.to_string())?))
 }

@@ -4,8 +4,8 @@ use metallic_core::{Attention, BLOCK_TOKENS, DType};
 
 use super::rope::{KV, KV_ALIGN, kv_type};
 use super::{
-    COMMON, Constants, Launch, Moved, Slot, Stage, Stages, attention_heads, attention_tiles, attention_units,
-    family, work,
+    COMMON, Constants, Launch, Moved, Slot, Stage, Stages, attention_head, attention_heads, attention_tiles,
+    attention_units, family, work,
 };
 use crate::error::GpuError;
 use crate::gpu::Limits;
@@ -82,7 +82,7 @@ impl AttentionSpec {
         (window, self.attention.scale, self.attention.softcap.unwrap_or(1.0))
     }
 
-    fn params(&self, part: u32, split: Split, round: u32) -> AttentionParams {
+    pub(crate) fn params(&self, part: u32, split: Split, round: u32) -> AttentionParams {
         let (window, scale, softcap) = self.numbers();
         let (heads, kv_heads) = (self.attention.heads as u32, self.attention.kv_heads as u32);
         let Split { span, splits, .. } = split;
@@ -213,6 +213,12 @@ fn rows(spec: &AttentionSpec, limits: &Limits) -> Result<Stages, GpuError> {
         return with_merge(spec, launch, parts, split.splits, limits);
     }
     let (parts, part, room) = parts(heads / kv_heads, apart, rooms);
+    if apart && attention_head::fits(spec, limits) {
+        let mut split = split(blocks, heads.saturating_mul(tokens), limits);
+        split.simdgroups = split.simdgroups.min(limits.max_threads / limits.simd_width.max(1)).max(1);
+        let launch = attention_head::launch(spec, split, limits)?;
+        return with_merge(spec, launch, parts, split.splits, limits);
+    }
     let kernel = FAMILY.kernel(&format!("{name}_{room}"), constants);
     let groups = kv_heads * parts;
     let mut split = split(blocks, groups.saturating_mul(tokens), limits);

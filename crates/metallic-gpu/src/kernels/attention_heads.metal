@@ -36,6 +36,8 @@ METAL_FUNC uint2 most_and_rest(float2 x) {
     const uint end = row.y, begin = window_begin(end, p.window);
     const uint first = begin / BLOCK_TOKENS + at.z * p.span;
     const uint last = min((end + BLOCK_TOKENS - 1) / BLOCK_TOKENS, first + p.span);
+    uint block = first + simd < last ? blocks[row.x + first + simd] : 0;
+    wait_for_earlier();
 
     // The queries of head g, scaled by a power of two so that the greatest is below 512; of one that is not there, the last one's.
     uint4 queries[MOST_DIMS / 16];
@@ -63,7 +65,8 @@ METAL_FUNC uint2 most_and_rest(float2 x) {
     float top = LOWEST, total = 0.0f;
     ROLLED for (uint b = first + simd; b < last; b += simds) {
         const uint base = b * BLOCK_TOKENS;
-        const ulong start = kv_block_start(blocks[row.x + b], kv_head, p.kv_heads);
+        const ulong start = kv_block_start(block, kv_head, p.kv_heads);
+        if (b + simds < last) block = blocks[row.x + b + simds];
         // What nobody wrote is no number.
         const uint seen = min(BLOCK_TOKENS, end - base);
         // Product j has in column n the key 16 (j / 2) + 4 (n / 2) + 2 (j % 2) + n % 2.

@@ -3,6 +3,7 @@
 use metallic_core::DType;
 
 use super::attention::{ATTEND, AttentionParams, AttentionSpec, Split};
+use super::attention_head::EARLY;
 use super::cells::UNITS;
 use super::rope::{KV, KV_ALIGN};
 use super::{COMMON, Launch, family};
@@ -10,7 +11,7 @@ use crate::error::GpuError;
 use crate::gpu::Limits;
 
 family! {
-    "attention_heads" (AttentionParams) uses COMMON, KV, ATTEND, UNITS;
+    "attention_heads" (AttentionParams) uses COMMON, EARLY, KV, ATTEND, UNITS;
     "attention_heads" {
         reads q: 16, keys: KV_ALIGN, values: KV_ALIGN, rows: 8, blocks: 4, sinks: 4; writes out: 4, stats: 8
     }

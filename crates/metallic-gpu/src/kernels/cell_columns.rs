@@ -2,7 +2,7 @@
 
 use metallic_core::DType;
 
-use super::cells::{CELL_COLS, bytes};
+use super::cells::{CELL_COLS, UNITS, bytes};
 use super::project::Projection;
 use super::{COMMON, Constants, Launch, Slot, Stage, Stages, family};
 use crate::error::GpuError;
@@ -21,8 +21,21 @@ pub(crate) const HALF_SCALE: (&str, &str) = ("half_scale.metal", include_str!("h
 pub(crate) const ROW_SCALES: (&str, &str) = ("row_scales.metal", include_str!("row_scales.metal"));
 
 family! {
-    "cell_columns" (ColumnParams) uses COMMON, HALF_SCALE, ROW_SCALES;
+    "cell_columns" (ColumnParams) uses COMMON, HALF_SCALE, ROW_SCALES, UNITS, TWO_BYTES;
     "cell_columns" { reads x: 16, norm: 16; writes columns: 16, sums: 4, scales: 4 }
+    "cell_bytes" { reads x: 16, norm: 16; writes columns: 16, sums: 8, scales: 4 }
+}
+
+/// Vectors as numbers of two bytes. [`UNITS`] goes before.
+pub(crate) const TWO_BYTES: (&str, &str) = ("two_bytes.metal", include_str!("two_bytes.metal"));
+
+/// How vectors lie.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Columns {
+    /// As halfs, with the sums of each 32 columns.
+    Halfs,
+    /// As numbers of two bytes, with a unit and a sum for each 32 columns.
+    Bytes,
 }
 
 /// Tokens of a tile of the vectors of many tokens.
@@ -46,17 +59,25 @@ pub(crate) fn row_threads(cols: u32, tokens: u32, limits: &Limits) -> u32 {
     threadgroup::row_threads(cols, &Limits { max_threads: limits.max_threads.min(most), ..*limits })
 }
 
-/// The vectors as halfs, as matrix units take them: a stage, and where numbers, sums and scales lie.
-pub(crate) fn columns(projection: &Projection, limits: &Limits) -> Result<(Stages, [Slot; 3]), GpuError> {
+/// The vectors as matrix units take them: a stage, and where numbers, sums and scales lie.
+pub(crate) fn columns(
+    projection: &Projection,
+    kind: Columns,
+    limits: &Limits,
+) -> Result<(Stages, [Slot; 3]), GpuError> {
     let (tokens, cols) = (projection.tokens, projection.cols);
     let tiles = tokens.div_ceil(TILE_TOKENS);
     let blocks = 2 * cols.div_ceil(CELL_COLS) as usize;
     let mut stages = Stages::default();
     let columns = stages.add_scratch(tiles as usize * blocks * 512);
-    let sums = stages.add_scratch(tiles as usize * blocks * 32);
+    let (name, sums_each) = match kind {
+        Columns::Halfs => ("cell_columns", 32),
+        Columns::Bytes => ("cell_bytes", 64),
+    };
+    let sums = stages.add_scratch(tiles as usize * blocks * sums_each);
     let scales = stages.add_scratch((tiles * TILE_TOKENS) as usize * 4);
     let with_norm = Constants::of([u32::from(projection.norm.is_some())]);
-    let kernel = FAMILY.kernel("cell_columns", with_norm);
+    let kernel = FAMILY.kernel(name, with_norm);
     let eps = projection.norm.map_or(0.0, |(eps, _)| eps);
     let params = ColumnParams { cols, tokens, eps }.params();
     let threads = row_threads(cols, tokens, limits);

@@ -1,29 +1,18 @@
 // Products of matrices in cells with the vectors of up to 4 N tokens.
 //
-// A threadgroup has the vectors in threadgroup memory, as two bfloats a number: eight bits of it, and eight more of what is
-// left. So a column of a matrix unit's product is a half of a token, and weights are read once for all of them. Its simdgroups
-// are teams of `split`; a team takes pairs of tiles of 16 rows in turn, and its simdgroups the cells of a tile. What comes
-// next is loaded before it is needed, across the borders of tiles. The norm's scale is a factor on the result.
+// A threadgroup has the vectors in threadgroup memory, so that a column of a matrix unit's product is a half of a token's number and
+// weights are read once for all of them. For weights of few bits numbers are of two bytes, with a unit for each 32 columns; for others
+// two bfloats: eight bits of it, and eight more of what is left. A group has some pairs of tiles of 16 rows, whose cells follow each
+// other; each simdgroup takes as many of them as the others, wherever a pair ends, and the parts of a pair's sums meet at the end.
+// Cells are copied to threadgroup memory before they are needed: registers hold few, and who waits for one of several loads waits for
+// all of them. The norm's scale is a factor on the result.
 
 constant constexpr uint PAIR_ROWS = 2 * CELL_ROWS;
-
-// What was computed before is there from here on; weights may be read before that. Every kernel of these families calls it.
-METAL_FUNC void wait_for_earlier() {
-#ifdef SOFTMETAL_EARLY
-    softmetal_wait_for_earlier();
-#endif
-}
 
 // The threads that work, and their memory.
 struct Crew {
     uint tid, lane, simd, simds;
     threadgroup uchar* memory;
-};
-
-// Where the weights of a pair's tiles lie.
-struct Tiles {
-    device const uchar* one;
-    device const uchar* two;
 };
 
 struct Inputs {
@@ -32,58 +21,86 @@ struct Inputs {
     uint tokens;
 };
 
+// Whether vectors lie as bfloats for some of the matrices.
+constant bool SOME_BFLOATS = WEIGHT0 == CELLS_F16 || WEIGHT0 == CELLS_BF16 || WEIGHT1 == CELLS_F16 || WEIGHT1 == CELLS_BF16 ||
+    WEIGHT2 == CELLS_F16 || WEIGHT2 == CELLS_BF16;
+
 // Bytes from one half of a token's numbers to the next: no two of them on the same banks.
+template <bool BYTES>
 METAL_FUNC uint plane_bytes(uint chunk) {
-    return 2 * chunk + 64;
+    return (BYTES ? (chunk + 127) / 128 * 128 : 2 * chunk) + 64;
 }
 
-// The sums of each sixteen columns of a token, behind the numbers of all.
-METAL_FUNC threadgroup float* column_sums(Crew crew, Inputs in, uint chunk, uint token) {
-    return (threadgroup float*)(crew.memory + 2 * in.tokens * plane_bytes(chunk)) + token * (chunk / 16);
+// Bytes of all numbers, in whichever form.
+METAL_FUNC uint numbers_bytes(Inputs in, uint chunk) {
+    return 2 * in.tokens * (SOME_BFLOATS ? plane_bytes<false>(chunk) : plane_bytes<true>(chunk));
+}
+
+// What numbers are worth in each 32 columns of a token, behind the numbers of all.
+METAL_FUNC threadgroup Block* blocks_of(Crew crew, Inputs in, uint chunk, uint token) {
+    return (threadgroup Block*)(crew.memory + numbers_bytes(in, chunk)) + token * (chunk / 32);
+}
+
+METAL_FUNC void put_bfloats(float4 v, uint quad, threadgroup uchar* to, uint plane) {
+    const uint4 high = as_type<uint4>(v) & 0xffff0000u;
+    const float4 rest = v - as_type<float4>(high);
+    // What is left, to the nearest.
+    const uint4 low = (as_type<uint4>(rest) + 0x8000u) & 0xffff0000u;
+    to += quad / 8 * 64 + quad % 4 * 16 + quad % 8 / 4 * 8;
+    *(threadgroup uint2*)to = uint2(high.x >> 16 | high.y, high.z >> 16 | high.w);
+    *(threadgroup uint2*)(to + plane) = uint2(low.x >> 16 | low.y, low.z >> 16 | low.w);
 }
 
 // Columns `from .. from + chunk` of the vectors into threadgroup memory, zeros past the end; the squares of each token and
-// simdgroup are added up. So many loads of a thread are under way at a time.
-template <uint AT_ONCE>
+// simdgroup are added up. A thread has twice four columns at a time, sixteen apart, and so many loads under way. The norm's weights were
+// there before the vectors are.
+template <uint AT_ONCE, bool BYTES>
 METAL_FUNC void stage_columns(
-    constant ProjectParams& p, Inputs in, uint from, uint chunk, Crew crew, threadgroup float* squares
+    constant ProjectParams& p, Inputs in, uint from, uint chunk, bool wait, Crew crew, threadgroup float* squares
 ) {
-    const uint plane = plane_bytes(chunk);
+    const uint plane = plane_bytes<BYTES>(chunk);
+    // Whole simdgroups come along, also past the end: lanes add up.
+    const uint threads = crew.simds * SIMD, all = (chunk + 255) / 256 * 32;
     ROLLED for (uint t = 0; t < in.tokens; t++) {
         float square = 0.0f;
-        // Whole simdgroups come along, also past the end: lanes add up.
-        const uint threads = crew.simds * SIMD;
         device const float* own_x = in.x + ulong(t) * p.cols + from;
-        ROLLED for (uint start = crew.tid * 4; start < (chunk + 127) / 128 * 128; start += AT_ONCE * threads * 4) {
-            float4 v[AT_ONCE];
-            UNROLL for (uint u = 0; u < AT_ONCE; u++) {
-                const uint i = start + u * threads * 4;
+        threadgroup uchar* to = crew.memory + 2 * t * plane;
+        ROLLED for (uint start = crew.tid; start < all || wait; start += AT_ONCE * threads) {
+            float4 v[2 * AT_ONCE], w[2 * AT_ONCE];
+            UNROLL for (uint u = 0; u < 2 * AT_ONCE; u++) {
+                const uint item = start + u / 2 * threads, i = item / 4 * 32 + u % 2 * 16 + item % 4 * 4;
+                if (WITH_NORM != 0) w[u] = i < chunk && from + i < p.cols ? *(device const float4*)(in.norm + from + i) : float4(0.0f);
+            }
+            if (wait) wait_for_earlier();
+            wait = false;
+            UNROLL for (uint u = 0; u < 2 * AT_ONCE; u++) {
+                const uint item = start + u / 2 * threads, i = item / 4 * 32 + u % 2 * 16 + item % 4 * 4;
                 v[u] = i < chunk && from + i < p.cols ? *(device const float4*)(own_x + i) : float4(0.0f);
             }
-            if (WITH_NORM != 0) {
-                UNROLL for (uint u = 0; u < AT_ONCE; u++) {
-                    const uint i = start + u * threads * 4;
-                    const float4 small = v[u] * UNIT;
-                    square += across(small * small);
-                    if (i < chunk && from + i < p.cols) v[u] *= *(device const float4*)(in.norm + from + i);
-                }
-            }
             UNROLL for (uint u = 0; u < AT_ONCE; u++) {
-                const uint i = start + u * threads * 4;
-                if (i >= (chunk + 127) / 128 * 128) break;
-                const uint4 high = as_type<uint4>(v[u]) & 0xffff0000u;
-                const float4 rest = v[u] - as_type<float4>(high);
-                // What is left, to the nearest.
-                const uint4 low = (as_type<uint4>(rest) + 0x8000u) & 0xffff0000u;
-                const uint quad = i / 4, at = quad / 8 * 64 + quad % 4 * 16 + quad % 8 / 4 * 8;
-                threadgroup uchar* to = crew.memory + 2 * t * plane + at;
-                if (i < chunk) {
-                    *(threadgroup uint2*)to = uint2(high.x >> 16 | high.y, high.z >> 16 | high.w);
-                    *(threadgroup uint2*)(to + plane) = uint2(low.x >> 16 | low.y, low.z >> 16 | low.w);
+                const uint item = start + u * threads;
+                float4 near = v[2 * u], far = v[2 * u + 1];
+                if (WITH_NORM != 0) {
+                    const float4 small = near * UNIT, smaller = far * UNIT;
+                    square += across(small * small + smaller * smaller);
+                    near *= w[2 * u];
+                    far *= w[2 * u + 1];
                 }
-                // Of what the products see, not of what was: their offsets would not cancel.
-                const float sum = quad_sum(across(as_type<float4>(high) + as_type<float4>(low)));
-                if (i < chunk && crew.lane % 4 == 0) column_sums(crew, in, chunk, t)[i / 16] = sum;
+                const bool live = item / 4 * 32 < chunk;
+                if (BYTES) {
+                    if (item < all) {
+                        const TwoBytes made = two_bytes(near, far);
+                        const uint block = item / 4, place = block / 2 * 64 + block % 2 * 8 + item % 4 * 16;
+                        if (live) {
+                            *(threadgroup uint2*)(to + place) = made.high;
+                            *(threadgroup uint2*)(to + plane + place) = made.low;
+                            if (item % 4 == 0) blocks_of(crew, in, chunk, t)[block] = made.block;
+                        }
+                    }
+                } else if (live) {
+                    put_bfloats(near, item / 4 * 8 + item % 4, to, plane);
+                    put_bfloats(far, item / 4 * 8 + 4 + item % 4, to, plane);
+                }
             }
         }
         if (WITH_NORM != 0) {
@@ -95,170 +112,300 @@ METAL_FUNC void stage_columns(
 }
 
 // What this lane has of the columns of a cell, the `cell`-th that lies in threadgroup memory.
-template <uint N, bool SUMS>
+template <uint N>
 METAL_FUNC void take_columns(thread Columns<N>& c, Inputs in, uint cell, uint chunk, Crew crew) {
     UNROLL for (uint n = 0; n < N; n++) {
         const uint half_token = 8 * n + crew.lane / 4;
         const bool live = half_token < 2 * in.tokens;
         threadgroup const uint4* from =
-            (threadgroup const uint4*)(crew.memory + half_token * plane_bytes(chunk) + cell * 128) + crew.lane % 4;
+            (threadgroup const uint4*)(crew.memory + half_token * plane_bytes<false>(chunk) + cell * 128) + crew.lane % 4;
         UNROLL for (uint b = 0; b < 2; b++) c.x[n][b] = live ? from[4 * b] : uint4(0);
-        if (SUMS) {
-            const uint token = min(4 * n + crew.lane % 4, in.tokens - 1);
-            c.sums[n] = *(threadgroup const float4*)(column_sums(crew, in, chunk, token) + 4 * cell);
-        }
+    }
+}
+template <uint N>
+METAL_FUNC void take_columns(thread ByteColumns<N>& c, Inputs in, uint cell, uint chunk, Crew crew) {
+    UNROLL for (uint n = 0; n < N; n++) {
+        const uint half_token = 8 * n + crew.lane / 4;
+        const bool live = half_token < 2 * in.tokens;
+        threadgroup const uchar* from = crew.memory + half_token * plane_bytes<true>(chunk) + cell * 64;
+        c.x[n] = live ? ((threadgroup const uint4*)from)[crew.lane % 4] : uint4(0);
+        const uint token = min(4 * n + crew.lane % 4, in.tokens - 1);
+        const uint4 both = *(threadgroup const uint4*)(blocks_of(crew, in, chunk, token) + 2 * cell);
+        c.unit[n] = as_type<float2>(both.xz);
+        c.sums[n] = as_type<int2>(both.yw);
     }
 }
 
-// Floats of threadgroup memory that a simdgroup's sums take: 32 rows of 4 N tokens.
-template <uint N>
-METAL_FUNC uint sums_of_simd() {
-    return PAIR_ROWS * 4 * N;
-}
-
-// What is shared of the results, behind the columns: the norm's scales, the squares of each token and simdgroup they are made of,
-// then the sums of all simdgroups, of two rounds in turn.
+// What is shared of the results: a factor for each token, then parts of sums.
 struct Results {
     threadgroup float* scales;
     threadgroup float* sums;
 };
 
-template <uint N>
-METAL_FUNC Results results_of(Inputs in, uint chunk, Crew crew) {
-    threadgroup float* scales = column_sums(crew, in, chunk, in.tokens);
-    return {scales, scales + 4 * N * (crew.simds + 1)};
+// Floats of threadgroup memory that the sums of a pair take: 32 rows of so many tokens.
+template <uint TOKENS>
+METAL_FUNC uint sums_of_pair() {
+    return PAIR_ROWS * TOKENS;
 }
 
-template <uint N>
-METAL_FUNC threadgroup float* squares_of(Results r) {
-    return r.scales + 4 * N;
+// The next place at the beginning of a line. What is copied ahead begins there, as it does in its buffer: else every line would be asked
+// for twice.
+METAL_FUNC threadgroup float* line_from(threadgroup uchar* memory, uint bytes) {
+    return (threadgroup float*)(memory + (bytes + 127) / 128 * 128);
 }
 
-// The norm's scales, of the squares that all threads have seen.
-template <uint N>
-METAL_FUNC void share_scales(constant ProjectParams& p, Inputs in, Results r, Crew crew) {
-    if (WITH_NORM == 0 || crew.tid >= in.tokens) return;
-    threadgroup const float* parts = squares_of<N>(r) + crew.tid * crew.simds;
-    float square = 0.0f;
-    ROLLED for (uint s = 0; s < crew.simds; s++) square += parts[s];
-    r.scales[crew.tid] = UNIT * precise::rsqrt(square / float(p.cols) + p.eps * (UNIT * UNIT));
+// A lane's sums of the rows g and g + 8: of both halves of a number, or of whole ones.
+METAL_FUNC float2 rows_of_sum(float4 sum) {
+    return sum.xz + sum.yw;
+}
+METAL_FUNC float2 rows_of_sum(float2 sum) {
+    return sum;
 }
 
-template <uint N>
-METAL_FUNC void put_sums(threadgroup float* own, uint lane, thread const float4* sum) {
+// The sums of a pair's rows with 4 N tokens, of which a lane has every fourth.
+template <uint N, typename Sum>
+METAL_FUNC void put_tokens(threadgroup float* to, uint lane, thread const Sum* sum) {
     UNROLL for (uint tile = 0; tile < 2; tile++) {
         UNROLL for (uint n = 0; n < N; n++) {
-            const float4 s = sum[tile * N + n];
+            const float2 s = rows_of_sum(sum[tile * N + n]);
             const uint row = tile * CELL_ROWS + lane / 4, token = 4 * n + lane % 4;
-            own[row * 4 * N + token] = s.x + s.y;
-            own[(row + 8) * 4 * N + token] = s.z + s.w;
+            to[row * 4 * N + token] = s.x;
+            to[(row + 8) * 4 * N + token] = s.y;
         }
     }
 }
 
-// The product of a row of a team's 32 with a token.
+// What a kind of cells takes of vectors, and how it adds up.
+template <bool BYTES, uint N>
+struct Taken {
+    typedef Columns<N> In;
+    typedef float4 Sum;
+};
 template <uint N>
-METAL_FUNC float result_of(Results r, threadgroup const float* team, uint split, uint row, uint token) {
+struct Taken<true, N> {
+    typedef ByteColumns<N> In;
+    typedef float2 Sum;
+};
+
+// How vectors lie in threadgroup memory.
+enum Form : uint { NOWHERE, AS_BYTES, AS_BFLOATS };
+
+// The vectors of up to 4 N tokens in threadgroup memory, so many cells at a time. Behind them: the norm's scales, the squares of each
+// token and simdgroup they are made of, parts of sums.
+template <uint N>
+struct Staged {
+    enum : uint { TOKENS = 4 * N, SUMS = 2 * N };
+    template <typename W>
+    using Sums = typename Taken<W::BYTES != 0, N>::Sum;
+
+    constant ProjectParams& p;
+    Inputs in;
+    Crew crew;
+    uint form;
+
+    METAL_FUNC Inputs inputs() const { return in; }
+    METAL_FUNC uint chunk() const { return p.blocks * CELL_COLS; }
+    METAL_FUNC Results results() const {
+        threadgroup float* scales = (threadgroup float*)blocks_of(crew, in, chunk(), in.tokens);
+        const uint before = numbers_bytes(in, chunk()) + in.tokens * (chunk() / 4) + 16 * N * (crew.simds + 1);
+        return {scales, line_from(crew.memory, before)};
+    }
+    METAL_FUNC threadgroup float* squares() const { return results().scales + 4 * N; }
+
+    // The norm's scales, of the squares that all threads have seen, a simdgroup for each token.
+    METAL_FUNC void share_scales() const {
+        ROLLED for (uint t = crew.simd; t < in.tokens; t += crew.simds) {
+            float square = 0.0f;
+            ROLLED for (uint s = crew.lane; s < crew.simds; s += SIMD) square += squares()[t * crew.simds + s];
+            square = simd_sum(square);
+            if (crew.lane == 0) results().scales[t] = UNIT * precise::rsqrt(square / float(p.cols) + p.eps * (UNIT * UNIT));
+        }
+    }
+
+    // Puts the cells from `first` on in their place, in the form that W takes.
+    template <typename W>
+    METAL_FUNC void ready(uint first, uint) {
+        const uint wanted = W::BYTES != 0 ? AS_BYTES : AS_BFLOATS, cells = cells_of(p.cols);
+        if (form == wanted && p.blocks >= cells) return;
+        // Nobody reads what lies there.
+        if (form != NOWHERE) threadgroup_barrier(mem_flags::mem_threadgroup);
+        // The norm takes registers of its own.
+        if (WITH_NORM != 0) stage_columns<2, W::BYTES != 0>(p, in, first * CELL_COLS, chunk(), form == NOWHERE, crew, squares());
+        else stage_columns<4, W::BYTES != 0>(p, in, first * CELL_COLS, chunk(), form == NOWHERE, crew, squares());
+        threadgroup_barrier(mem_flags::mem_threadgroup);
+        form = wanted;
+        // They are needed at the end.
+        if (WITH_NORM != 0 && first + p.blocks >= cells) share_scales();
+    }
+    template <typename W>
+    METAL_FUNC void add(thread const W& a, thread const W& b, uint cell, thread Sums<W>* sum) const {
+        typename Taken<W::BYTES != 0, N>::In c;
+        take_columns(c, in, cell, chunk(), crew);
+        a.template add<N>(c, crew.lane, sum);
+        b.template add<N>(c, crew.lane, sum + N);
+    }
+    template <typename W>
+    METAL_FUNC void put(threadgroup float* to, thread const Sums<W>* sum) const {
+        put_tokens<N>(to, crew.lane, sum);
+    }
+    METAL_FUNC void nothing_to_do() const {
+        // Who waits for this kernel counts on what came before it as well.
+        if (form == NOWHERE) wait_for_earlier();
+    }
+};
+
+// How the cells of some pairs are shared, `width` of each pair: they follow each other, and simdgroups take as many each.
+struct Shares {
+    uint pairs, width, simds;
+
+    // Where a simdgroup's begin.
+    METAL_FUNC uint begin(uint simd) const { return pairs * width * simd / simds; }
+    // Who has the one at this place.
+    METAL_FUNC uint owner(uint place) const { return ((place + 1) * simds - 1) / (pairs * width); }
+    // The first who has cells of a pair, and how many of them there are.
+    METAL_FUNC uint2 owners(uint pair) const {
+        const uint one = owner(pair * width);
+        return uint2(one, owner((pair + 1) * width - 1) - one + 1);
+    }
+};
+
+// The parts of a pair's sums. That of a simdgroup lies at `pair + simd`, which no other has; those of later columns further behind.
+struct Parts {
+    threadgroup const float* sums;
+    Shares shares;
+    uint pair, cells, stride;
+    uint2 owners;
+};
+
+// The product of a row of a pair with a token.
+template <uint TOKENS>
+METAL_FUNC float result_of(Results r, Parts parts, uint row, uint token) {
     float y = 0.0f;
-    _Pragma("clang loop unroll_count(4)")
-    for (uint s = 0; s < split; s++) y += team[s * sums_of_simd<N>() + row * 4 * N + token];
+    threadgroup const float* sums = parts.sums + row * TOKENS + token;
+    uint2 owners = parts.owners;
+    uint first = 0;
+    ROLLED while (true) {
+        _Pragma("clang loop unroll_count(4)")
+        for (uint s = 0; s < owners.y; s++) y += sums[(parts.pair + owners.x + s) * sums_of_pair<TOKENS>()];
+        first += parts.shares.width;
+        if (first >= parts.cells) break;
+        sums += parts.stride;
+        const Shares shares = {parts.shares.pairs, min(parts.shares.width, parts.cells - first), parts.shares.simds};
+        owners = shares.owners(parts.pair);
+    }
     return WITH_NORM != 0 ? y * r.scales[token] : y;
 }
 
-// What a threadgroup goes on with from one type of matrices to the next: whether nothing was done yet, and where sums go.
-struct Progress {
-    bool fresh;
-    uint parity;
+// Cells on their way to a simdgroup, DEPTH - 1 of them at a time.
+template <typename W, typename Job>
+struct Stream {
+    thread const Job& job;
+    threadgroup uchar* ring;
+    // What is fetched next: a cell of a pair, which ends before `end` and begins at `first`.
+    uint pair, cell, left;
+    uint cells, first, end;
+    uint slot, free;
+    typename W::Source source;
+
+    METAL_FUNC void point(uint lane) { source.point(job.template tiles<W>(pair), cells, cell, lane); }
+    METAL_FUNC void fetch(uint lane) {
+        if (left > 0) {
+            source.fetch(ring + free, lane);
+            left--;
+            cell++;
+            if (cell != end) {
+                source.next(cell);
+            } else if (left > 0) {
+                cell = first;
+                pair++;
+                point(lane);
+            }
+        }
+        copies_go();
+        free = free == (W::DEPTH - 1) * W::SLOT ? 0 : free + W::SLOT;
+    }
+    METAL_FUNC void start(uint lane) {
+        // Nobody reads what was there.
+        simdgroup_barrier(mem_flags::mem_threadgroup);
+        point(lane);
+        ROLLED for (uint i = 0; i + 1 < W::DEPTH; i++) fetch(lane);
+    }
+    // The next cell of both tiles. The one before it is not read any more.
+    METAL_FUNC void take(thread W& a, thread W& b, uint lane) {
+        all_copies_but<W::DEPTH - 2>();
+        simdgroup_barrier(mem_flags::mem_threadgroup);
+        fetch(lane);
+        a.take(ring + slot, 0, lane);
+        b.take(ring + slot, 1, lane);
+        slot = slot == (W::DEPTH - 1) * W::SLOT ? 0 : slot + W::SLOT;
+    }
 };
 
-// The pairs `begin .. end` of a job, whose matrices are of one type. A job says where the two tiles of a pair lie and what is done
-// with their results.
-template <typename W, uint N, typename Job>
+// The pairs `range` of a job, whose matrices are of one type. A job says where the two tiles of a pair lie and what is done with their
+// results. A group has its part of them, so many at a time that the parts of their sums have room.
+template <typename W, typename Vectors, typename Job>
 METAL_FUNC void cell_dots(
-    constant ProjectParams& p, Inputs in, thread const Job& job, uint2 range, uint2 group, Crew crew, thread Progress& progress
+    constant ProjectParams& p, thread Vectors& vectors, thread const Job& job, uint2 range, uint2 group, Crew crew
 ) {
-    const uint cells = cells_of(p.cols), per_chunk = p.blocks, chunk = per_chunk * CELL_COLS;
-    const uint split = p.split, teams = crew.simds / split, team = crew.simd / split, own = crew.simd % split;
-    const Results r = results_of<N>(in, chunk, crew);
-    // Pairs of a group's teams come one after another; those past the end are the last one again, and thrown away.
-    uint base = range.x + group.x * teams;
-    if (base >= range.y) {
-        // Who waits for this kernel counts on what came before it as well.
-        wait_for_earlier();
-        return;
-    }
-    uint pair = min(base + team, range.y - 1);
-    Tiles from = job.template tiles<W>(pair);
-    W a[W::AHEAD], b[W::AHEAD];
-    UNROLL for (uint i = 0; i < W::AHEAD; i++) {
-        const uint cell = min(own + i * split, cells - 1);
-        a[i].load(from.one, cells, cell, crew.lane);
-        b[i].load(from.two, cells, cell, crew.lane);
-    }
-    ROLLED for (; base < range.y; base += group.y * teams) {
-        float4 sum[2 * N];
-        UNROLL for (uint i = 0; i < 2 * N; i++) sum[i] = float4(0.0f);
-        // The last cells of a pair are followed by the first ones of the next.
-        const uint next = min(base + group.y * teams + team, range.y - 1);
-        // A chunk but the last is a whole number of turns.
-        ROLLED for (uint first = 0; first < cells; first += per_chunk) {
-            if (progress.fresh || per_chunk < cells) {
-                if (progress.fresh) wait_for_earlier();
-                threadgroup_barrier(mem_flags::mem_threadgroup);
-                // The norm takes registers of its own.
-                if (WITH_NORM != 0) stage_columns<2>(p, in, first * CELL_COLS, chunk, crew, squares_of<N>(r));
-                else stage_columns<4>(p, in, first * CELL_COLS, chunk, crew, squares_of<N>(r));
-                threadgroup_barrier(mem_flags::mem_threadgroup);
-            }
-            const uint end = min(cells, first + per_chunk);
-            ROLLED for (uint turn = first; turn < end; turn += W::AHEAD * split) {
-                uint ahead = turn + W::AHEAD * split + own;
-                if (turn + W::AHEAD * split >= cells) {
-                    from = job.template tiles<W>(next);
-                    ahead = own;
+    const uint cells = cells_of(p.cols), per_chunk = p.blocks, runs = (cells + per_chunk - 1) / per_chunk;
+    const uint sums_each = sums_of_pair<Vectors::TOKENS>(), stride = (p.split + crew.simds) * sums_each;
+    const Results r = vectors.results();
+    threadgroup uchar* ring = (threadgroup uchar*)(r.sums + runs * stride) + crew.simd * W::DEPTH * W::SLOT;
+    const uint all = range.y - range.x, end = range.x + all * (group.x + 1) / group.y;
+    ROLLED for (uint begin = range.x + all * group.x / group.y; begin < end; begin += p.split) {
+        const uint pairs = min(p.split, end - begin);
+        ROLLED for (uint run = 0; run < runs; run++) {
+            const uint first = run * per_chunk, last = min(cells, first + per_chunk);
+            const Shares shares = {pairs, last - first, crew.simds};
+            uint place = shares.begin(crew.simd);
+            const uint stop = shares.begin(crew.simd + 1);
+            uint pair = place / shares.width, cell = place % shares.width;
+            Stream<W, Job> stream = {job, ring, begin + pair, first + cell, stop - place, cells, first, last, 0, 0, {}};
+            if (place < stop) stream.start(crew.lane);
+            vectors.template ready<W>(first, min(cell, shares.width - 1));
+            // Also who has no cells has a part, of zeros.
+            ROLLED do {
+                typename Vectors::template Sums<W> sum[Vectors::SUMS];
+                UNROLL for (uint i = 0; i < Vectors::SUMS; i++) sum[i] = 0.0f;
+                const uint until = min(cell + stop - place, shares.width);
+                place += until - cell;
+                ROLLED for (; cell < until; cell++) {
+                    W a, b;
+                    stream.take(a, b, crew.lane);
+                    vectors.add(a, b, cell, sum);
                 }
-                UNROLL for (uint i = 0; i < W::AHEAD; i++) {
-                    const uint cell = turn + own + i * split;
-                    if (cell < end) {
-                        Columns<N> c;
-                        take_columns<N, W::SUMS != 0>(c, in, cell - first, chunk, crew);
-                        a[i].template add<N>(c, crew.lane, sum);
-                        b[i].template add<N>(c, crew.lane, sum + N);
-                    }
-                    const uint then = min(ahead + i * split, cells - 1);
-                    a[i].load(from.one, cells, then, crew.lane);
-                    b[i].load(from.two, cells, then, crew.lane);
-                }
-            }
+                vectors.template put<W>(r.sums + run * stride + (pair + crew.simd) * sums_each, sum);
+                cell = 0;
+                pair++;
+            } while (place < stop);
         }
-        if (progress.fresh) share_scales<N>(p, in, r, crew);
-        progress.fresh = false;
-        threadgroup float* sums = r.sums + progress.parity * crew.simds * sums_of_simd<N>();
-        put_sums<N>(sums + crew.simd * sums_of_simd<N>(), crew.lane, sum);
         threadgroup_barrier(mem_flags::mem_threadgroup);
-        if (base + team < range.y) {
-            job.template finish<N>(pair, in, r, sums + team * split * sums_of_simd<N>(), split, own * SIMD + crew.lane);
+        const Shares shares = {pairs, min(cells, per_chunk), crew.simds};
+        ROLLED for (uint pair = crew.simd; pair < pairs; pair += crew.simds) {
+            const Parts parts = {r.sums, shares, pair, cells, stride, shares.owners(pair)};
+            job.template finish<Vectors::TOKENS>(begin + pair, vectors.inputs(), r, parts, crew.lane);
         }
-        progress.parity ^= 1;
-        pair = next;
+        if (begin + p.split < end) threadgroup_barrier(mem_flags::mem_threadgroup);
     }
 }
 
 constant bool ALIKE = WITH_GATE != 0 || (WEIGHT1 == WEIGHT0 && WEIGHT2 == WEIGHT0);
 
 // All pairs of a job; matrices of one type go together.
-template <uint N, typename Job>
-METAL_FUNC void all_products(constant ProjectParams& p, Inputs in, thread const Job& job, uint2 group, Crew crew) {
-    Progress progress = {true, 0};
+template <typename Vectors, typename Job>
+METAL_FUNC void all_products(constant ProjectParams& p, thread Vectors& vectors, thread const Job& job, uint2 group, Crew crew) {
     const uint each = WITH_GATE != 0 ? CELL_ROWS : PAIR_ROWS;
     uint begin = 0;
     ROLLED for (uint part = 0; part < 3; part++) {
         uint end = begin + (rows_of(p, part) + each - 1) / each;
         if (ALIKE && WITH_GATE == 0) end += (p.rows1 + each - 1) / each + (p.rows2 + each - 1) / each;
-#define CELL_DOTS(KIND) cell_dots<Cells##KIND, N>(p, in, job, uint2(begin, end), group, crew, progress);
+#define CELL_DOTS(KIND) cell_dots<Cells##KIND>(p, vectors, job, uint2(begin, end), group, crew);
         if (end > begin) FOR_CELL_TYPE(job.m.type_of(part), CELL_DOTS)
 #undef CELL_DOTS
         if (ALIKE) break;
+        // What was summed up is read before it is written over.
+        threadgroup_barrier(mem_flags::mem_threadgroup);
         begin = end;
     }
+    vectors.nothing_to_do();
 }

@@ -1,6 +1,6 @@
 //! Matrices in cells times the rows of many tokens, as halfs, by tiles: see `cell_matmul.metal`.
 
-use super::cell_columns::{check, columns, of_columns};
+use super::cell_columns::{Columns, check, columns, of_columns};
 use super::cells::{CELL_KINDS, CELL_ROWS, CELLS, PAIR_ROWS, UNITS};
 use super::project::{PROJECT, ProjectParams, Projection};
 use super::typed::{ACTIVATION, FUNCTIONS};
@@ -24,7 +24,7 @@ const MANY: u32 = 1 << 13;
 pub(crate) fn plan(projection: &Projection, limits: &Limits) -> Result<Stages, GpuError> {
     check(projection)?;
     let (tokens, cols) = (projection.tokens, projection.cols);
-    let (mut stages, columns) = columns(projection, limits)?;
+    let (mut stages, columns) = columns(projection, Columns::Halfs, limits)?;
     let rows = projection.part_rows();
     let gated = projection.gate.is_some();
     let (each, parts) = if gated { (CELL_ROWS, &rows[..1]) } else { (PAIR_ROWS, &rows[..]) };

@@ -15,7 +15,8 @@ template <uint N>
     const Crew crew = {tid, lane, simd, simds, (threadgroup uchar*)shared};
     const Inputs in = {x + ulong(token) * p.cols, norm, min(uint(4 * N), p.tokens - token)};
     const Products job = {p, {w0, w1, w2, bias0, bias1, bias2}, residual, out, token};
-    all_products<N>(p, in, job, uint2(group.x, groups.x), crew);
+    Staged<N> vectors = {p, in, crew, NOWHERE};
+    all_products(p, vectors, job, uint2(group.x, groups.x), crew);
 }
 
 KERNEL("cell_matvec_4", cell_matvec<1>)

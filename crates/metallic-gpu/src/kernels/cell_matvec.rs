@@ -1,19 +1,22 @@
 //! Matrices in cells times the vectors of a few tokens, exact to two bfloats a number: see `cell_dots.metal`.
 
-use super::cells::{CELL_COLS, CELL_KINDS, CELL_ROWS, CELLS, PAIR_ROWS, UNITS, ahead, bytes};
+use super::attention_head::EARLY;
+use super::cell_columns::TWO_BYTES;
+use super::cells::{
+    CELL_COLS, CELL_KINDS, CELL_ROWS, CELLS, PAIR_ROWS, UNITS, bytes, ring_bytes, takes_bytes,
+};
 use super::project::{PROJECT, ProjectParams, Projection};
 use super::typed::{ACTIVATION, FUNCTIONS};
 use super::{COMMON, Constants, Family, Launch, Slot, Stage, Stages, family, work};
 use crate::error::GpuError;
 use crate::gpu::{Limits, MatrixUnits};
-use crate::tuning::Tuning;
 
 pub(crate) const CELL_DOTS: (&str, &str) = ("cell_dots.metal", include_str!("cell_dots.metal"));
 pub(crate) const CELL_PRODUCTS: (&str, &str) = ("cell_products.metal", include_str!("cell_products.metal"));
 
 family! {
     "cell_matvec" (ProjectParams) uses
-        COMMON, FUNCTIONS, ACTIVATION, PROJECT, CELL_KINDS, UNITS, CELLS, CELL_DOTS, CELL_PRODUCTS;
+        COMMON, EARLY, FUNCTIONS, ACTIVATION, PROJECT, CELL_KINDS, UNITS, CELLS, TWO_BYTES, CELL_DOTS, CELL_PRODUCTS;
     "cell_matvec_4", "cell_matvec_8" {
         reads x: 16, norm: 16, w0: 16, w1: 16, w2: 16, bias0: 4, bias1: 4, bias2: 4, residual: 4; writes out: 4
     }
@@ -23,11 +26,12 @@ family! {
 pub(crate) const MAX_TOKENS: u32 = 8;
 
 /// How the rows of a projection in cells are spread.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct CellSpread {
     /// Tokens that read the weights together, 4 or 8.
     pub(crate) slots: u32,
-    /// Simdgroups that share a pair of tiles.
-    pub(crate) split: u32,
+    /// Pairs of tiles that a threadgroup has at a time.
+    pub(crate) at_a_time: u32,
     /// Cells of the vectors that lie in threadgroup memory at a time.
     pub(crate) per_chunk: u32,
     pub(crate) groups: [u32; 3],
@@ -35,63 +39,98 @@ pub(crate) struct CellSpread {
     pub(crate) threadgroup_bytes: u32,
 }
 
-/// The greatest power of two that is no greater.
-fn power_of_two(n: u32) -> u32 {
-    1 << n.max(1).ilog2()
+/// What takes threadgroup memory of a group: its vectors' tokens, or none where they are not staged, and its simdgroups.
+struct Needs {
+    slots: u32,
+    staged: u32,
+    with_bfloats: bool,
+    simds: u32,
+    ring: u32,
 }
 
-impl CellSpread {
-    pub(crate) fn of(projection: &Projection, units: MatrixUnits, limits: &Limits) -> Option<CellSpread> {
-        let slots = if projection.tokens <= 4 { 4 } else { MAX_TOKENS };
-        let together = projection.tokens.min(slots);
-        let rows = projection.part_rows();
-        let pairs: u32 = if projection.gate.is_some() {
-            rows[0].div_ceil(CELL_ROWS)
-        } else {
-            rows.iter().map(|rows| rows.div_ceil(PAIR_ROWS)).sum()
-        };
-        let cells = projection.cols.div_ceil(CELL_COLS);
-        let Tuning { cell_simdgroups, cell_split, cell_groups, .. } = limits.tuning;
-        let most = power_of_two(cell_simdgroups.min(limits.max_threads / limits.simd_width.max(1)));
-        // As many simdgroups on a pair as keep all of them busy, but each with a few cells of it.
-        let split = power_of_two((units.cores * cell_simdgroups / pairs.max(1)).max(cell_split));
-        let split = split.min(most).min(power_of_two(cells.div_ceil(2)));
-        // Few tokens leave room for several groups on a core: while one waits another works.
-        let each = power_of_two(cell_simdgroups / cell_groups.max(1));
-        let simds = if slots == MAX_TOKENS { most } else { most.min(each).max(split) };
-        let ahead = projection.parts.iter().flatten().map(|part| ahead(part.dtype)).fold(1, least_common);
-        // Fewer simdgroups, where the sums of many leave no room for the vectors.
-        let fewer = (0..=simds.ilog2()).map(|n| (simds >> n, split.min(simds >> n)));
-        fewer.into_iter().find_map(|(simds, split)| {
-            let per_core = (cell_simdgroups / simds).max(1);
-            // The norm's scales, the squares of each simdgroup, and two rounds of all their sums.
-            let fixed = 4 * slots * (simds + 1) + 2 * simds * PAIR_ROWS * slots * 4;
-            let room =
-                (units.threadgroup_memory / per_core.clamp(1, cell_groups.max(1))).checked_sub(fixed)?;
-            let plane =
-                |cells: u32| together * (2 * (2 * cells * CELL_COLS + 64) + cells * CELL_COLS / 16 * 4);
-            let fit = room.checked_sub(plane(0))? / (plane(1) - plane(0)).max(1);
-            // A chunk is a whole number of turns of what is loaded ahead.
-            let per_chunk = if cells <= fit { cells } else { fit / (split * ahead) * (split * ahead) };
-            (per_chunk > 0).then(|| CellSpread {
-                slots,
-                split,
-                per_chunk,
-                groups: [
-                    pairs.div_ceil(simds / split).min(units.cores * per_core),
-                    projection.tokens.div_ceil(slots),
-                    1,
-                ],
-                threads: simds * limits.simd_width,
-                threadgroup_bytes: plane(per_chunk) + fixed,
-            })
-        })
+impl Needs {
+    /// Bytes for so many cells of the vectors and pairs of tiles at a time, and chunks that columns come in.
+    fn bytes(&self, per_chunk: u32, at_a_time: u32, chunks: u32) -> u64 {
+        let columns = per_chunk * CELL_COLS;
+        let plane = if self.with_bfloats { 2 * columns } else { columns.next_multiple_of(LINE) } + 64;
+        // Halves of numbers, and units and sums of each 32; the norm's scales, and the squares of each simdgroup.
+        let vectors = u64::from(self.staged) * u64::from(2 * plane + columns / 4);
+        let scales = 4 * self.slots * if self.staged > 0 { self.simds + 1 } else { 1 };
+        let sums = u64::from(chunks * (at_a_time + self.simds)) * u64::from(PAIR_ROWS * self.slots * 4);
+        (vectors + u64::from(scales)).next_multiple_of(LINE.into()) + sums + u64::from(self.simds * self.ring)
     }
 }
 
-/// The least number that both divide.
-fn least_common(a: u32, b: u32) -> u32 {
-    (1..=b).map(|n| a * n).find(|n| n.is_multiple_of(b)).unwrap_or(a * b)
+/// Bytes of a line of threadgroup memory.
+const LINE: u32 = 128;
+
+/// A number, and what is left of it by halves.
+fn halves(n: u32) -> impl Iterator<Item = u32> {
+    (0..=n.max(1).ilog2()).map(move |by| n.max(1) >> by)
+}
+
+impl CellSpread {
+    /// How a projection is spread whose vectors are staged in threadgroup memory, or come from a buffer as they are needed.
+    pub(crate) fn of(
+        projection: &Projection,
+        staged: bool,
+        units: MatrixUnits,
+        limits: &Limits,
+    ) -> Option<CellSpread> {
+        // Fewer groups on a core, where they leave each other no room, and then fewer simdgroups.
+        halves(limits.tuning.cell_groups).find_map(|per_core| {
+            let most = limits.max_threads / limits.simd_width.max(1);
+            let simds = (limits.tuning.cell_simdgroups / per_core).min(most);
+            halves(simds).find_map(|simds| Self::with(projection, staged, (per_core, simds), units, limits))
+        })
+    }
+
+    /// The same with so many groups on a core, of so many simdgroups.
+    fn with(
+        projection: &Projection,
+        staged: bool,
+        (per_core, simds): (u32, u32),
+        units: MatrixUnits,
+        limits: &Limits,
+    ) -> Option<CellSpread> {
+        let slots = if projection.tokens <= 4 { 4 } else { MAX_TOKENS };
+        let gated = projection.gate.is_some();
+        let rows = projection.part_rows();
+        let (each, parts) = if gated { (CELL_ROWS, &rows[..1]) } else { (PAIR_ROWS, &rows[..]) };
+        let cells = projection.cols.div_ceil(CELL_COLS);
+        // All cores have as many groups, also such as have nothing to do: the next kernel's come where there is room, and two of them
+        // on one core would take twice as long.
+        let groups = units.cores.max(1) * per_core;
+        // Matrices of one type are shared as one.
+        let types = || projection.parts.iter().flatten().map(|part| part.dtype);
+        let pairs = parts.iter().map(|rows| rows.div_ceil(each));
+        let alike = types().all(|dtype| Some(dtype) == types().next());
+        let pairs = if gated || alike { pairs.sum::<u32>() } else { pairs.max().unwrap_or(0) };
+        let needs = Needs {
+            slots,
+            staged: if staged { projection.tokens.min(slots) } else { 0 },
+            with_bfloats: !types().all(takes_bytes),
+            simds,
+            ring: types().map(ring_bytes).max().unwrap_or(0),
+        };
+        let room = u64::from(units.threadgroup_memory / per_core);
+        // All columns at once if that leaves room for a pair, else in chunks.
+        (1..=if staged { cells } else { 1 }).find_map(|chunks| {
+            let per_chunk = cells.div_ceil(chunks);
+            let chunks = cells.div_ceil(per_chunk);
+            halves(pairs.div_ceil(groups)).find_map(|at_a_time| {
+                let bytes = needs.bytes(per_chunk, at_a_time, chunks);
+                (bytes <= room).then_some(CellSpread {
+                    slots,
+                    at_a_time,
+                    per_chunk,
+                    groups: [groups, projection.tokens.div_ceil(slots), 1],
+                    threads: simds * limits.simd_width,
+                    threadgroup_bytes: u32::try_from(bytes).ok()?,
+                })
+            })
+        })
+    }
 }
 
 /// The launch of a projection by one of the families of these products, whose kernels are named after `name` and have these
@@ -105,10 +144,10 @@ pub(crate) fn stage<const N: usize>(
 ) -> Result<Stage, GpuError> {
     let refuse = |reason: &str| GpuError::unsupported(projection.op, reason);
     let units = limits.matrix_units.ok_or_else(|| refuse("weights in cells, and no matrix units"))?;
-    let spread = CellSpread::of(projection, units, limits)
+    let spread = CellSpread::of(projection, true, units, limits)
         .ok_or_else(|| refuse("too little threadgroup memory for weights in cells"))?;
     let kernel = family.kernel(&format!("{name}_{}", spread.slots), constants);
-    let params = ProjectParams { blocks: spread.per_chunk, split: spread.split, ..params };
+    let params = ProjectParams { blocks: spread.per_chunk, split: spread.at_a_time, ..params };
     let rows: u32 = projection.part_rows().iter().sum();
     let launch = Launch {
         threadgroup_bytes: spread.threadgroup_bytes,

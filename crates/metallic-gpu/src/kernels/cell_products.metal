@@ -24,22 +24,22 @@ struct Products {
         return {one, one + (tile.places.y > CELL_ROWS ? bytes : 0)};
     }
 
-    template <uint N>
+    template <uint TOKENS>
     METAL_FUNC void finish(
-        uint pair, Inputs in, Results r, threadgroup const float* team, uint split, uint thread_of_team
+        uint pair, Inputs in, Results r, Parts parts, uint lane
     ) const {
         const Tile tile = at(pair);
         const uint row = tile.places.x, count = tile.places.y;
         const uint width = WITH_GATE != 0 ? p.rows0 : p.rows0 + p.rows1 + p.rows2;
-        for (uint i = thread_of_team; i < count * in.tokens; i += split * SIMD) {
+        for (uint i = lane; i < count * in.tokens; i += SIMD) {
             const uint t = i / count, r0 = i % count;
             const ulong to = ulong(token + t) * width + tile.before + row + r0;
             // It comes while the sums are added up.
             const float beside = WITH_RESIDUAL != 0 ? residual[to] : 0.0f;
-            float y = result_of<N>(r, team, split, r0, t);
+            float y = result_of<TOKENS>(r, parts, r0, t);
             if (WITH_BIAS != 0) y += m.bias_of(tile.part)[row + r0];
             if (WITH_GATE != 0) {
-                float gated = result_of<N>(r, team, split, CELL_ROWS + r0, t);
+                float gated = result_of<TOKENS>(r, parts, CELL_ROWS + r0, t);
                 if (WITH_BIAS != 0) gated += m.bias1[row + r0];
                 y = activate(GATE, y) * gated;
             }

@@ -40,18 +40,18 @@ struct IntoCache {
         return {w + (row + pair.one) / CELL_ROWS * bytes, w + (row + pair.two) / CELL_ROWS * bytes};
     }
 
-    template <uint N>
+    template <uint TOKENS>
     METAL_FUNC void finish(
-        uint number, Inputs in, Results r, threadgroup const float* team, uint split, uint thread_of_team
+        uint number, Inputs in, Results r, Parts parts, uint lane
     ) const {
         const Pair pair = at(number);
         device const float* bias = m.bias_of(pair.part);
-        for (uint i = thread_of_team; i < CELL_ROWS * in.tokens; i += split * SIMD) {
+        for (uint i = lane; i < CELL_ROWS * in.tokens; i += SIMD) {
             const uint t = i / CELL_ROWS, j = i % CELL_ROWS;
             // The two elements as rows of the pair, and in their head.
             const uint2 at = INTERLEAVED != 0 ? uint2(2 * j, 2 * j + 1) : uint2(j, CELL_ROWS + j);
             const uint2 place = INTERLEAVED != 0 ? pair.one + at : uint2(pair.one + j, pair.two + j);
-            float one = result_of<N>(r, team, split, at.x, t), two = result_of<N>(r, team, split, at.y, t);
+            float one = result_of<TOKENS>(r, parts, at.x, t), two = result_of<TOKENS>(r, parts, at.y, t);
             if (WITH_BIAS != 0) {
                 one += bias[pair.head * HEAD_DIM + place.x];
                 two += bias[pair.head * HEAD_DIM + place.y];
@@ -93,7 +93,8 @@ template <uint N>
     const Crew crew = {tid, lane, simd, simds, (threadgroup uchar*)shared};
     const Inputs in = {x + ulong(token) * p.cols, norm, min(uint(4 * N), p.tokens - token)};
     const IntoCache job = {p, {w0, w1, w2, bias0, bias1, bias2}, positions, freqs, rows, blocks, out, keys, values, token};
-    all_products<N>(p, in, job, uint2(group.x, groups.x), crew);
+    Staged<N> vectors = {p, in, crew, NOWHERE};
+    all_products(p, vectors, job, uint2(group.x, groups.x), crew);
 }
 
 KERNEL("cell_qkv_4", cell_qkv<1>)

@@ -2,6 +2,8 @@
 
 use metallic_core::DType;
 
+use super::attention_head::EARLY;
+use super::cell_columns::TWO_BYTES;
 use super::cell_matvec::{CELL_DOTS, plan_vectors, stage};
 use super::cells::{CELL_KINDS, CELL_ROWS, CELLS, PAIR_ROWS, UNITS};
 use super::project::{PROJECT, ProjectParams, Projection};
@@ -11,7 +13,7 @@ use crate::error::GpuError;
 use crate::gpu::Limits;
 
 family! {
-    "cell_qkv" (ProjectParams) uses COMMON, KV, ROTATE, PROJECT, CELL_KINDS, UNITS, CELLS, CELL_DOTS;
+    "cell_qkv" (ProjectParams) uses COMMON, EARLY, KV, ROTATE, PROJECT, CELL_KINDS, UNITS, CELLS, TWO_BYTES, CELL_DOTS;
     "cell_qkv_4", "cell_qkv_8" {
         reads x: 16, norm: 16, w0: 16, w1: 16, w2: 16, bias0: 4, bias1: 4, bias2: 4, positions: 4, freqs: 4,
         rows: 8, blocks: 4;

@@ -1,11 +1,6 @@
-// Matrices in cells times the vectors of a tile of up to eight tokens, which are halfs and lie as `cell_columns` leaves them: every
-// column of a matrix unit's product is a token. Teams share pairs of tiles as in `cell_dots.metal`; nothing is staged.
-
-// The vectors: numbers, and the sums of each 32.
-struct Eights {
-    device const uint4* columns;
-    device const float* sums;
-};
+// Matrices in cells times the vectors of a tile of up to eight tokens, which lie as `cell_columns` leaves them: as halfs, of which every
+// column of a matrix unit's product is a token, or as numbers of two bytes, which take two columns each. Cells are shared and copied as
+// in `cell_dots.metal`; nothing is staged.
 
 template <typename W>
 METAL_FUNC void add_eight(thread const W& w, uint4 x, float2 s, uint first, uint lane, thread float4& to) {
@@ -24,78 +19,139 @@ METAL_FUNC void add_eight(thread const W& w, uint4 x, float2 s, uint first, uint
     if (W::OFFSET != 0) to = fma(by_rows(-w.offset(first)), s.xyxy, to);
 }
 
-// The pairs `begin .. end` of a job, whose matrices are of one type.
-template <typename W, typename Job>
-METAL_FUNC void eight_dots(
-    constant ProjectParams& p, Eights in, Inputs tokens, thread const Job& job, uint2 range, uint2 group, Crew crew, Results r,
-    thread Progress& progress
-) {
-    const uint cells = cells_of(p.cols);
-    const uint split = p.split, teams = crew.simds / split, team = crew.simd / split, own = crew.simd % split;
-    uint base = range.x + group.x * teams;
-    if (base >= range.y) {
-        // Who waits for this kernel counts on what came before it as well.
-        wait_for_earlier();
-        return;
-    }
-    uint pair = min(base + team, range.y - 1);
-    Tiles from = job.template tiles<W>(pair);
-    W a[W::AHEAD], b[W::AHEAD];
-    UNROLL for (uint i = 0; i < W::AHEAD; i++) {
-        const uint cell = min(own + i * split, cells - 1);
-        a[i].load(from.one, cells, cell, crew.lane);
-        b[i].load(from.two, cells, cell, crew.lane);
-    }
-    if (progress.fresh) {
-        wait_for_earlier();
-        if (crew.tid < tokens.tokens) r.scales[crew.tid] = tokens.x[crew.tid];
-        threadgroup_barrier(mem_flags::mem_threadgroup);
-        progress.fresh = false;
-    }
-    ROLLED for (; base < range.y; base += group.y * teams) {
-        float4 sum[2] = {float4(0.0f), float4(0.0f)};
-        const uint next = min(base + group.y * teams + team, range.y - 1);
-        ROLLED for (uint turn = 0; turn < cells; turn += W::AHEAD * split) {
-            uint ahead = turn + W::AHEAD * split + own;
-            if (turn + W::AHEAD * split >= cells) {
-                from = job.template tiles<W>(next);
-                ahead = own;
-            }
-            UNROLL for (uint i = 0; i < W::AHEAD; i++) {
-                const uint cell = turn + own + i * split;
-                if (cell < cells) {
-                    UNROLL for (uint h = 0; h < 2; h++) {
-                        const uint block = cell * 2 + h;
-                        const uint4 x = in.columns[block * SIMD + crew.lane];
-                        const float2 s =
-                            W::OFFSET != 0 ? *(device const float2*)(in.sums + block * 8 + crew.lane % 4 * 2) : float2(0.0f);
-                        add_eight(a[i], x, s, 2 * h, crew.lane, sum[0]);
-                        add_eight(b[i], x, s, 2 * h, crew.lane, sum[1]);
-                    }
-                }
-                const uint then = min(ahead + i * split, cells - 1);
-                a[i].load(from.one, cells, then, crew.lane);
-                b[i].load(from.two, cells, then, crew.lane);
-            }
+// Vectors that come from a buffer, each cell's while the one before it is computed with. In threadgroup memory are the scales of their
+// tokens, then parts of sums.
+struct Buffered {
+    device const float* scales;
+    Inputs in;
+    Crew crew;
+    uint cells;
+    bool fresh;
+
+    METAL_FUNC Results results() const { return {(threadgroup float*)crew.memory, line_from(crew.memory, 32)}; }
+    METAL_FUNC void begin() {
+        if (fresh) {
+            wait_for_earlier();
+            if (crew.tid < in.tokens) results().scales[crew.tid] = scales[crew.tid];
         }
-        threadgroup float* sums = r.sums + progress.parity * crew.simds * sums_of_simd<2>();
-        threadgroup float* mine = sums + crew.simd * sums_of_simd<2>();
+        fresh = false;
+    }
+    METAL_FUNC uint after(uint cell) const { return cell + 1 == cells ? 0 : cell + 1; }
+    METAL_FUNC void nothing_to_do() const {
+        if (fresh) wait_for_earlier();
+    }
+};
+
+// Halfs, and the sums of each 32.
+struct Eights {
+    enum : uint { TOKENS = 8, SUMS = 2 };
+    template <typename W>
+    using Sums = float4;
+
+    Buffered buffered;
+    device const uint4* columns;
+    device const float* sums;
+    uint4 x[2];
+    float2 s[2];
+
+    METAL_FUNC Inputs inputs() const { return buffered.in; }
+    METAL_FUNC Results results() const { return buffered.results(); }
+    METAL_FUNC void nothing_to_do() const { buffered.nothing_to_do(); }
+    template <typename W>
+    METAL_FUNC void load(uint cell) {
+        UNROLL for (uint h = 0; h < 2; h++) {
+            const uint block = cell * 2 + h;
+            x[h] = columns[block * SIMD + buffered.crew.lane];
+            s[h] = W::OFFSET != 0 ? *(device const float2*)(sums + block * 8 + buffered.crew.lane % 4 * 2) : float2(0.0f);
+        }
+    }
+    template <typename W>
+    METAL_FUNC void ready(uint, uint cell) {
+        buffered.begin();
+        load<W>(cell);
+    }
+    template <typename W>
+    METAL_FUNC void add(thread const W& a, thread const W& b, uint cell, thread float4* sum) {
+        const uint4 now[2] = {x[0], x[1]};
+        const float2 offsets[2] = {s[0], s[1]};
+        load<W>(buffered.after(cell));
+        UNROLL for (uint h = 0; h < 2; h++) {
+            add_eight(a, now[h], offsets[h], 2 * h, buffered.crew.lane, sum[0]);
+            add_eight(b, now[h], offsets[h], 2 * h, buffered.crew.lane, sum[1]);
+        }
+    }
+    template <typename W>
+    METAL_FUNC void put(threadgroup float* to, thread const float4* sum) const {
         UNROLL for (uint tile = 0; tile < 2; tile++) {
-            const uint row = tile * CELL_ROWS + crew.lane / 4, token = crew.lane % 4 * 2;
-            *(threadgroup float2*)(mine + row * 8 + token) = sum[tile].xy;
-            *(threadgroup float2*)(mine + (row + 8) * 8 + token) = sum[tile].zw;
+            const uint row = tile * CELL_ROWS + buffered.crew.lane / 4, token = buffered.crew.lane % 4 * 2;
+            *(threadgroup float2*)(to + row * TOKENS + token) = sum[tile].xy;
+            *(threadgroup float2*)(to + (row + 8) * TOKENS + token) = sum[tile].zw;
         }
-        threadgroup_barrier(mem_flags::mem_threadgroup);
-        if (base + team < range.y) {
-            job.template finish<2>(pair, tokens, r, sums + team * split * sums_of_simd<2>(), split, own * SIMD + crew.lane);
-        }
-        progress.parity ^= 1;
-        pair = next;
     }
-}
+};
+
+// The products of a cell with numbers of two bytes; kinds that do not take them do not come along.
+template <bool BYTES>
+struct OfBytes {
+    template <typename W>
+    static METAL_FUNC void add(thread const W&, thread const ByteColumns<2>&, uint, thread float2*) {}
+};
+template <>
+struct OfBytes<true> {
+    template <typename W>
+    static METAL_FUNC void add(thread const W& w, thread const ByteColumns<2>& c, uint lane, thread float2* sum) {
+        w.template add<2>(c, lane, sum);
+    }
+};
+
+// Numbers of two bytes: of each cell those of four tokens, then those of four more; and what they are worth.
+struct EightsOfBytes {
+    enum : uint { TOKENS = 8, SUMS = 4 };
+    template <typename W>
+    using Sums = float2;
+
+    Buffered buffered;
+    device const uint4* columns;
+    device const uint4* blocks;
+    uint4 x[2], worth[2];
+
+    METAL_FUNC Inputs inputs() const { return buffered.in; }
+    METAL_FUNC Results results() const { return buffered.results(); }
+    METAL_FUNC void nothing_to_do() const { buffered.nothing_to_do(); }
+    METAL_FUNC void load(uint cell) {
+        UNROLL for (uint n = 0; n < 2; n++) {
+            x[n] = columns[(cell * 2 + n) * SIMD + buffered.crew.lane];
+            worth[n] = blocks[cell * TOKENS + 4 * n + buffered.crew.lane % 4];
+        }
+    }
+    template <typename W>
+    METAL_FUNC void ready(uint, uint cell) {
+        buffered.begin();
+        load(cell);
+    }
+    template <typename W>
+    METAL_FUNC void add(thread const W& a, thread const W& b, uint cell, thread float2* sum) {
+        ByteColumns<2> c;
+        UNROLL for (uint n = 0; n < 2; n++) {
+            c.x[n] = x[n];
+            c.unit[n] = as_type<float2>(worth[n].xz);
+            c.sums[n] = as_type<int2>(worth[n].yw);
+        }
+        load(buffered.after(cell));
+        OfBytes<W::BYTES != 0>::add(a, c, buffered.crew.lane, sum);
+        OfBytes<W::BYTES != 0>::add(b, c, buffered.crew.lane, sum + 2);
+    }
+    template <typename W>
+    METAL_FUNC void put(threadgroup float* to, thread const float2* sum) const {
+        put_tokens<2>(to, buffered.crew.lane, sum);
+    }
+};
+
+// Whether all matrices are of kinds that take bytes.
+constant bool OF_BYTES = !SOME_BFLOATS;
 
 [[kernel, max_total_threads_per_threadgroup(512)]] void cell_rows(
-    constant ProjectParams& p [[buffer(0)]], device const uint4* columns [[buffer(1)]], device const float* sums [[buffer(2)]],
+    constant ProjectParams& p [[buffer(0)]], device const uint4* columns [[buffer(1)]], device const float4* sums [[buffer(2)]],
     device const float* scales [[buffer(3)]], device const uchar* w0 [[buffer(4)]], device const uchar* w1 [[buffer(5)]],
     device const uchar* w2 [[buffer(6)]], device const float* bias0 [[buffer(7)]], device const float* bias1 [[buffer(8)]],
     device const float* bias2 [[buffer(9)]], device const float* residual [[buffer(10)]], device float* out [[buffer(11)]],
@@ -105,22 +161,13 @@ METAL_FUNC void eight_dots(
     uint simds [[simdgroups_per_threadgroup]]
 ) {
     const Crew crew = {tid, lane, simd, simds, (threadgroup uchar*)shared};
-    const Inputs tokens = {scales, scales, p.tokens};
-    const Eights in = {columns, sums};
     const Products job = {p, {w0, w1, w2, bias0, bias1, bias2}, residual, out, 0};
-    // The tokens' scales, then the sums of two rounds.
-    const Results r = {(threadgroup float*)shared, (threadgroup float*)shared + 8};
-    Progress progress = {true, 0};
-    const uint each = WITH_GATE != 0 ? CELL_ROWS : PAIR_ROWS;
-    uint begin = 0;
-    ROLLED for (uint part = 0; part < 3; part++) {
-        uint end = begin + (rows_of(p, part) + each - 1) / each;
-        if (ALIKE && WITH_GATE == 0) end += (p.rows1 + each - 1) / each + (p.rows2 + each - 1) / each;
-#define EIGHT_DOTS(KIND) \
-    eight_dots<Cells##KIND>(p, in, tokens, job, uint2(begin, end), uint2(group.x, groups.x), crew, r, progress);
-        if (end > begin) FOR_CELL_TYPE(job.m.type_of(part), EIGHT_DOTS)
-#undef EIGHT_DOTS
-        if (ALIKE) break;
-        begin = end;
+    const Buffered buffered = {scales, {scales, scales, p.tokens}, crew, cells_of(p.cols), true};
+    if (OF_BYTES) {
+        EightsOfBytes vectors = {buffered, columns, (device const uint4*)sums, {}, {}};
+        all_products(p, vectors, job, uint2(group.x, groups.x), crew);
+    } else {
+        Eights vectors = {buffered, columns, (device const float*)sums, {}, {}};
+        all_products(p, vectors, job, uint2(group.x, groups.x), crew);
     }
 }

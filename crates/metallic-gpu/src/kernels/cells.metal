@@ -2,11 +2,11 @@
 // neighbouring bytes, 16 each. The cells of 16 rows lie one after another, what scales them after all of them.
 //
 // A cell has two blocks of 32 columns. Lane 4 g + t has eight columns of each in the rows g and g + 8: 4 t .. 4 t + 4 and
-// 16 + 4 t .. 16 + 4 t + 4, so that two products of matrix units take 16 neighbouring columns each. Levels become bfloats
-// without arithmetic: the bits of a level below 128 are put under those of 128.
+// 16 + 4 t .. 16 + 4 t + 4, so that two products of matrix units take 16 neighbouring columns each. The even levels of a word are
+// the bytes that a product of bytes takes first, the odd ones those it takes then.
 //
-// A kind of cells has SUMS (whether products need the sums of the vectors) and AHEAD (cells that are loaded before they are
-// needed), which Rust knows as well. For products of many tokens it has SCALED (columns that share a scale; 0: none has one)
+// A kind of cells has BYTES (whether it takes vectors as numbers of two bytes, else as two bfloats), and for the kernels that copy cells ahead SLOT, the bytes
+// of a cell of two tiles, and DEPTH, the slots of a simdgroup, which Rust knows as well. For products of many tokens it has SCALED (columns that share a scale; 0: none has one)
 // and OFFSET (whether something is taken away that is the same for all of them), the levels of its four times 16 columns as
 // halfs, and the scales of the rows g and g + 8. Places within a tile have 32 bits, of which registers hold many.
 
@@ -16,25 +16,25 @@ METAL_FUNC uint cells_of(uint cols) {
     return (cols + CELL_COLS - 1) / CELL_COLS;
 }
 
-// Two bfloats of 128.
-constant constexpr uint MAGIC = 0x43004300;
 // Two halfs of 1024.
 constant constexpr uint HALF_MAGIC = 0x64006400;
 // Four bits of each half of a word.
 constant constexpr uint PAIRS = 0x000f000f;
 
-// What the lanes have of the vectors for one cell: two words of each sixteen columns; and of their own token's numbers the
-// sums of each sixteen.
+// What the lanes have of the vectors for one cell, as two bfloats a number: two words of each sixteen columns.
 template <uint N>
 struct Columns {
     uint4 x[N][2];
-    float4 sums[N];
 };
 
-// What products of levels that are 128 and more begin with: a token's numbers are the first of two columns.
-METAL_FUNC float4 beginning(float sum) {
-    return float4(sum, 0.0f, sum, 0.0f);
-}
+// The same as numbers of two bytes, 256 x + y: two words of each 32 columns, and of their own token's what a one is worth in each
+// 32 columns, and their sums.
+template <uint N>
+struct ByteColumns {
+    uint4 x[N];
+    float2 unit[N];
+    int2 sums[N];
+};
 
 METAL_FUNC float4 by_rows(float2 v) {
     return float4(v.x, v.x, v.y, v.y);
@@ -47,13 +47,12 @@ METAL_FUNC float2 bytes_of(uint2 words, uint i) {
     return float2(float(words.x >> (8 * i) & 255), float(words.y >> (8 * i) & 255));
 }
 
-// Levels of four bits as 128 and more, of 16 columns: `shift` is 0 for the first, 8 for the others.
-METAL_FUNC uint4 nibbles_of(uint2 words, uint shift) {
-    const uint4 w = uint4(words >> shift, words >> (shift + 4));
-    return uint4(and_or(w.x, PAIRS, MAGIC), and_or(w.y, PAIRS, MAGIC), and_or(w.z, PAIRS, MAGIC), and_or(w.w, PAIRS, MAGIC));
+// Levels of four bits as bytes, of the 32 columns of two rows.
+METAL_FUNC uint4 nibbles_of(uint2 words) {
+    return uint4(words, words >> 4) & 0x0f0f0f0f;
 }
 
-// The same as halfs, which take the bits of levels below 1024 under those of 1024.
+// As halfs, which take the bits of levels below 1024 under those of 1024, of 16 columns: `shift` is 0 for the first, 8 for the others.
 METAL_FUNC uint4 half_nibbles(uint2 words, uint shift) {
     const uint4 w = uint4(words >> shift, words >> (shift + 4));
     return uint4(
@@ -65,6 +64,48 @@ METAL_FUNC uint4 all_less(uint4 eight, half offset) {
         add_halfs(eight.x, -offset), add_halfs(eight.y, -offset), add_halfs(eight.z, -offset), add_halfs(eight.w, -offset));
 }
 
+// Where the weights of a pair's tiles lie.
+struct Tiles {
+    device const uchar* one;
+    device const uchar* two;
+};
+
+// Read in one piece, also where parts of it are needed one by one.
+METAL_FUNC uint4 whole(uint4 v) {
+    return uint4(here(v.x), here(v.y), here(v.z), here(v.w));
+}
+METAL_FUNC uint2 whole(uint2 v) {
+    return uint2(here(v.x), here(v.y));
+}
+
+// Bytes that each cell of both tiles has, on their way into threadgroup memory, one tile's after the other's, 16 at a time by each
+// lane of a simdgroup.
+template <uint BYTES>
+struct Run {
+    // Of both tiles, or of the one that is this lane's.
+    device const uint4* from[BYTES < 512 ? 1 : 2];
+
+    METAL_FUNC void point(Tiles tiles, uint at, uint lane) {
+        const uint byte = lane * 16;
+        if (BYTES < 512) {
+            from[0] = (device const uint4*)((byte < BYTES ? tiles.one : tiles.two) + (at + byte % BYTES));
+        } else {
+            from[0] = (device const uint4*)(tiles.one + (at + byte));
+            from[BYTES < 512 ? 0 : 1] = (device const uint4*)(tiles.two + (at + byte));
+        }
+    }
+    METAL_FUNC void fetch(threadgroup uchar* to, uint lane) const {
+        if (BYTES < 512 && lane * 16 >= 2 * BYTES) return;
+        UNROLL for (uint start = 0; start < (BYTES < 512 ? 1 : 2 * BYTES); start += 512) {
+            const uint tile = start / BYTES;
+            copy_ahead((threadgroup uint4*)(to + start + lane * 16), from[tile] + start % BYTES / 16, true);
+        }
+    }
+    METAL_FUNC void next() {
+        UNROLL for (uint i = 0; i < (BYTES < 512 ? 1 : 2); i++) from[i] += BYTES / 16;
+    }
+};
+
 // The products of 16 columns with N times 8 vectors, added to `sum`.
 template <uint N>
 METAL_FUNC void add_products(uint4 a, thread const Columns<N>& c, uint which, uint lane, thread float4* sum) {
@@ -74,9 +115,20 @@ METAL_FUNC void add_products(uint4 a, thread const Columns<N>& c, uint which, ui
     }
 }
 
+// The products of a block of 32 columns with 4 N tokens, each begun with `offset` times the sum of the token's numbers, as floats. A
+// product's columns are the two bytes of a number.
+template <uint N, bool SIGNED>
+METAL_FUNC void byte_products(uint4 a, thread const ByteColumns<N>& c, uint block, int offset, uint lane, thread float2* y) {
+    UNROLL for (uint n = 0; n < N; n++) {
+        const int begin = offset * (block == 0 ? c.sums[n].x : c.sums[n].y);
+        const int4 sum = unit_bytes<SIGNED>(a, block == 0 ? c.x[n].xy : c.x[n].zw, int4(0, begin, 0, begin), lane);
+        y[n] = float2(sum.xz * 256 + sum.yw);
+    }
+}
+
 // d * (q - 8). Scales: a half for each row and block.
 struct CellsQ4_0 {
-    enum : uint { SUMS = 1, AHEAD = 3, SCALED = 32, OFFSET = 0 };
+    enum : uint { BYTES = 1, SLOT = 1152, DEPTH = 6, SCALED = 32, OFFSET = 0 };
     uint4 q;
     uint2 d;
 
@@ -85,16 +137,35 @@ struct CellsQ4_0 {
         q = streamed((device const uint4*)(w + (cell * 512 + lane * 16)));
         d = streamed((device const uint2*)(w + (cells * 512 + cell * 64 + lane / 4 * 8)));
     }
+    struct Source {
+        Run<512> levels; Run<64> scales;
+
+        METAL_FUNC void point(Tiles tiles, uint cells, uint cell, uint lane) {
+            levels.point(tiles, cell * 512, lane);
+            scales.point(tiles, cells * 512 + cell * 64, lane);
+        }
+        METAL_FUNC void fetch(threadgroup uchar* to, uint lane) const {
+            levels.fetch(to, lane);
+            scales.fetch(to + 1024, lane);
+        }
+        // On to this cell, from the one before it.
+        METAL_FUNC void next(uint) {
+            levels.next();
+            scales.next();
+        }
+    };
+    // Of the first or the second tile.
+    METAL_FUNC void take(threadgroup const uchar* slot, uint tile, uint lane) {
+        q = whole(*(threadgroup const uint4*)(slot + tile * 512 + lane * 16));
+        d = whole(*(threadgroup const uint2*)(slot + 1024 + tile * 64 + lane / 4 * 8));
+    }
     template <uint N>
-    METAL_FUNC void add(thread const Columns<N>& c, uint lane, thread float4* to) const {
+    METAL_FUNC void add(thread const ByteColumns<N>& c, uint lane, thread float2* to) const {
         UNROLL for (uint b = 0; b < 2; b++) {
-            const uint2 words = b == 0 ? q.xy : q.zw;
-            float4 sum[N];
-            UNROLL for (uint n = 0; n < N; n++) sum[n] = beginning((c.sums[n][2 * b] + c.sums[n][2 * b + 1]) * -136.0f);
-            add_products<N>(nibbles_of(words, 0), c, 2 * b, lane, sum);
-            add_products<N>(nibbles_of(words, 8), c, 2 * b + 1, lane, sum);
-            const float4 scale = by_rows(halves(here(b == 0 ? d.x : d.y)));
-            UNROLL for (uint n = 0; n < N; n++) to[n] = fma(scale, sum[n], to[n]);
+            float2 y[N];
+            byte_products<N, false>(nibbles_of(b == 0 ? q.xy : q.zw), c, b, -8, lane, y);
+            const float2 scale = halves(b == 0 ? d.x : d.y);
+            UNROLL for (uint n = 0; n < N; n++) to[n] = fma(scale * c.unit[n][b], y[n], to[n]);
         }
     }
     METAL_FUNC uint4 levels(uint i) const { return all_less(half_nibbles(i < 2 ? q.xy : q.zw, i % 2 * 8), 1032.0h); }
@@ -104,7 +175,7 @@ struct CellsQ4_0 {
 
 // d * scale * q - dmin * min. Scales: for each row and block two bytes; d and dmin for each row and four cells.
 struct CellsQ4_K {
-    enum : uint { SUMS = 1, AHEAD = 3, SCALED = 32, OFFSET = 1 };
+    enum : uint { BYTES = 1, SLOT = 1280, DEPTH = 6, SCALED = 32, OFFSET = 1 };
     uint4 q;
     uint2 scales, d;
 
@@ -114,21 +185,43 @@ struct CellsQ4_K {
         scales = streamed((device const uint2*)(w + (cells * 512 + cell * 64 + lane / 4 * 8)));
         d = streamed((device const uint2*)(w + (cells * 576 + cell / 4 * 64 + lane / 4 * 8)));
     }
+    struct Source {
+        Run<512> levels; Run<64> scales; Run<64> units;
+
+        METAL_FUNC void point(Tiles tiles, uint cells, uint cell, uint lane) {
+            levels.point(tiles, cell * 512, lane);
+            scales.point(tiles, cells * 512 + cell * 64, lane);
+            units.point(tiles, cells * 576 + cell / 4 * 64, lane);
+        }
+        METAL_FUNC void fetch(threadgroup uchar* to, uint lane) const {
+            levels.fetch(to, lane);
+            scales.fetch(to + 1024, lane);
+            units.fetch(to + 1152, lane);
+        }
+        // On to this cell, from the one before it.
+        METAL_FUNC void next(uint cell) {
+            levels.next();
+            scales.next();
+            if (cell % 4 == 0) units.next();
+        }
+    };
+    // Of the first or the second tile.
+    METAL_FUNC void take(threadgroup const uchar* slot, uint tile, uint lane) {
+        q = whole(*(threadgroup const uint4*)(slot + tile * 512 + lane * 16));
+        scales = whole(*(threadgroup const uint2*)(slot + 1024 + tile * 64 + lane / 4 * 8));
+        d = whole(*(threadgroup const uint2*)(slot + 1152 + tile * 64 + lane / 4 * 8));
+    }
     template <uint N>
-    METAL_FUNC void add(thread const Columns<N>& c, uint lane, thread float4* to) const {
-        const float2 one = halves(here(d.x)), two = halves(here(d.y));
-        const uint2 levels = uint2(here(scales.x), here(scales.y));
+    METAL_FUNC void add(thread const ByteColumns<N>& c, uint lane, thread float2* to) const {
+        const float2 one = halves(d.x), two = halves(d.y);
         UNROLL for (uint b = 0; b < 2; b++) {
-            const uint2 words = b == 0 ? q.xy : q.zw;
-            float4 sum[N];
-            UNROLL for (uint n = 0; n < N; n++) sum[n] = float4(0.0f);
-            add_products<N>(nibbles_of(words, 0), c, 2 * b, lane, sum);
-            add_products<N>(nibbles_of(words, 8), c, 2 * b + 1, lane, sum);
-            const float2 scale = float2(one.x, two.x) * bytes_of(levels, 2 * b);
-            const float2 offset = float2(one.y, two.y) * bytes_of(levels, 2 * b + 1) + 128.0f * scale;
+            float2 y[N];
+            byte_products<N, false>(nibbles_of(b == 0 ? q.xy : q.zw), c, b, 0, lane, y);
+            const float2 scale = float2(one.x, two.x) * bytes_of(scales, 2 * b);
+            const float2 offset = float2(one.y, two.y) * bytes_of(scales, 2 * b + 1);
             UNROLL for (uint n = 0; n < N; n++) {
-                to[n] = fma(by_rows(scale), sum[n], to[n]);
-                to[n].xz = fma(-offset, float2(c.sums[n][2 * b] + c.sums[n][2 * b + 1]), to[n].xz);
+                const float2 less = fma(scale, y[n], -offset * float(c.sums[n][b]));
+                to[n] = fma(float2(c.unit[n][b]), less, to[n]);
             }
         }
     }
@@ -143,7 +236,7 @@ struct CellsQ4_K {
 
 // d * q: the lower four bits of q + 128, and the upper ones, as levels of their own. Scales: a half for each row and block.
 struct CellsQ8_0 {
-    enum : uint { SUMS = 1, AHEAD = 2, SCALED = 32, OFFSET = 0 };
+    enum : uint { BYTES = 1, SLOT = 2176, DEPTH = 4, SCALED = 32, OFFSET = 0 };
     uint4 q[2];
     uint2 d;
 
@@ -152,21 +245,38 @@ struct CellsQ8_0 {
         UNROLL for (uint b = 0; b < 2; b++) q[b] = streamed((device const uint4*)(w + (cell * 1024 + b * 512 + lane * 16)));
         d = streamed((device const uint2*)(w + (cells * 1024 + cell * 64 + lane / 4 * 8)));
     }
+    struct Source {
+        Run<1024> levels; Run<64> scales;
+
+        METAL_FUNC void point(Tiles tiles, uint cells, uint cell, uint lane) {
+            levels.point(tiles, cell * 1024, lane);
+            scales.point(tiles, cells * 1024 + cell * 64, lane);
+        }
+        METAL_FUNC void fetch(threadgroup uchar* to, uint lane) const {
+            levels.fetch(to, lane);
+            scales.fetch(to + 2048, lane);
+        }
+        // On to this cell, from the one before it.
+        METAL_FUNC void next(uint) {
+            levels.next();
+            scales.next();
+        }
+    };
+    // Of the first or the second tile.
+    METAL_FUNC void take(threadgroup const uchar* slot, uint tile, uint lane) {
+        UNROLL for (uint b = 0; b < 2; b++) q[b] = whole(*(threadgroup const uint4*)(slot + tile * 1024 + b * 512 + lane * 16));
+        d = whole(*(threadgroup const uint2*)(slot + 2048 + tile * 64 + lane / 4 * 8));
+    }
     template <uint N>
-    METAL_FUNC void add(thread const Columns<N>& c, uint lane, thread float4* to) const {
+    METAL_FUNC void add(thread const ByteColumns<N>& c, uint lane, thread float2* to) const {
         UNROLL for (uint b = 0; b < 2; b++) {
-            float4 low[N], high[N];
-            UNROLL for (uint n = 0; n < N; n++) {
-                const float sum = c.sums[n][2 * b] + c.sums[n][2 * b + 1];
-                low[n] = beginning(sum * -128.0f);
-                high[n] = beginning(sum * -136.0f);
-            }
-            UNROLL for (uint h = 0; h < 2; h++) {
-                add_products<N>(nibbles_of(q[b].xy, 8 * h), c, 2 * b + h, lane, low);
-                add_products<N>(nibbles_of(q[b].zw, 8 * h), c, 2 * b + h, lane, high);
-            }
-            const float4 scale = by_rows(halves(here(b == 0 ? d.x : d.y)));
-            UNROLL for (uint n = 0; n < N; n++) to[n] = fma(scale, fma(high[n], 16.0f, low[n]), to[n]);
+            // Lower bits of a word's bytes, and upper ones of another's.
+            const uint2 low = q[b].xy, high = q[b].zw;
+            const uint4 levels = uint4((low & 0x0f0f0f0f) | (high << 4 & 0xf0f0f0f0), (low >> 4 & 0x0f0f0f0f) | (high & 0xf0f0f0f0));
+            float2 y[N];
+            byte_products<N, false>(levels, c, b, -128, lane, y);
+            const float2 scale = halves(b == 0 ? d.x : d.y);
+            UNROLL for (uint n = 0; n < N; n++) to[n] = fma(scale * c.unit[n][b], y[n], to[n]);
         }
     }
     METAL_FUNC uint4 levels(uint i) const {
@@ -184,7 +294,7 @@ struct CellsQ8_0 {
 // d * scale * (q - 32): four low bits of each level, then the two others. Scales: a signed byte for each row and 16
 // columns; d for each row and four cells.
 struct CellsQ6_K {
-    enum : uint { SUMS = 1, AHEAD = 2, SCALED = 16, OFFSET = 0 };
+    enum : uint { BYTES = 1, SLOT = 1792, DEPTH = 5, SCALED = 16, OFFSET = 0 };
     uint4 q;
     uint2 high, scales;
     uint d;
@@ -196,20 +306,54 @@ struct CellsQ6_K {
         scales = streamed((device const uint2*)(w + (cells * 768 + cell * 64 + lane / 4 * 8)));
         d = streamed((device const uint*)(w + (cells * 832 + cell / 4 * 32 + lane / 4 * 4)));
     }
+    struct Source {
+        Run<512> low; Run<256> high; Run<64> scales; Run<32> units;
+
+        METAL_FUNC void point(Tiles tiles, uint cells, uint cell, uint lane) {
+            low.point(tiles, cell * 512, lane);
+            high.point(tiles, cells * 512 + cell * 256, lane);
+            scales.point(tiles, cells * 768 + cell * 64, lane);
+            units.point(tiles, cells * 832 + cell / 4 * 32, lane);
+        }
+        METAL_FUNC void fetch(threadgroup uchar* to, uint lane) const {
+            low.fetch(to, lane);
+            high.fetch(to + 1024, lane);
+            scales.fetch(to + 1536, lane);
+            units.fetch(to + 1664, lane);
+        }
+        // On to this cell, from the one before it.
+        METAL_FUNC void next(uint cell) {
+            low.next();
+            high.next();
+            scales.next();
+            if (cell % 4 == 0) units.next();
+        }
+    };
+    // Of the first or the second tile.
+    METAL_FUNC void take(threadgroup const uchar* slot, uint tile, uint lane) {
+        q = whole(*(threadgroup const uint4*)(slot + tile * 512 + lane * 16));
+        high = whole(*(threadgroup const uint2*)(slot + 1024 + tile * 256 + lane * 8));
+        scales = whole(*(threadgroup const uint2*)(slot + 1536 + tile * 64 + lane / 4 * 8));
+        d = *(threadgroup const uint*)(slot + 1664 + tile * 32 + lane / 4 * 4);
+    }
     template <uint N>
-    METAL_FUNC void add(thread const Columns<N>& c, uint lane, thread float4* to) const {
-        const float2 unit = halves(here(d));
-        const uint2 levels = uint2(here(scales.x), here(scales.y));
-        UNROLL for (uint i = 0; i < 4; i++) {
-            // Each block has a word of high bits: crumb 2 j of either half is of the pair j of row g, 2 j + 1 of row g + 8.
-            const uint top = (i < 2 ? high.x : high.y) >> (8 * (i % 2));
-            const uint4 tops = uint4(top, top >> 2, top >> 4, top >> 6) & 0x00030003;
-            const uint4 a = nibbles_of(i < 2 ? q.xy : q.zw, 8 * (i % 2)) | tops << 4;
-            float4 sum[N];
-            UNROLL for (uint n = 0; n < N; n++) sum[n] = beginning(c.sums[n][i] * -160.0f);
-            add_products<N>(a, c, i, lane, sum);
-            const float2 scale = unit * float2(float(as_type<char4>(levels.x)[i]), float(as_type<char4>(levels.y)[i]));
-            UNROLL for (uint n = 0; n < N; n++) to[n] = fma(by_rows(scale), sum[n], to[n]);
+    METAL_FUNC void add(thread const ByteColumns<N>& c, uint lane, thread float2* to) const {
+        const float2 unit = halves(d) * 0.25f;
+        UNROLL for (uint b = 0; b < 2; b++) {
+            // Each block has a word of high bits: crumb 2 j of either half is of the pair j of row g, 2 j + 1 of row g + 8. Bytes are
+            // 4 (q - 32).
+            const uint2 words = b == 0 ? q.xy : q.zw;
+            const uint top = b == 0 ? high.x : high.y;
+            const uint4 low = uint4(words << 2, words >> 2), tops = uint4(top << 6, top << 4, top << 2, top);
+            const uint4 levels = ((low & 0x3c3c3c3c) | (tops & 0xc0c0c0c0)) ^ 0x80808080;
+            // The first sixteen columns are every other byte.
+            UNROLL for (uint i = 0; i < 2; i++) {
+                float2 y[N];
+                byte_products<N, true>(levels & (i == 0 ? 0x00ff00ff : 0xff00ff00), c, b, 0, lane, y);
+                const uint at = 2 * b + i;
+                const float2 scale = unit * float2(float(as_type<char4>(scales.x)[at]), float(as_type<char4>(scales.y)[at]));
+                UNROLL for (uint n = 0; n < N; n++) to[n] = fma(scale * c.unit[n][b], y[n], to[n]);
+            }
         }
     }
     METAL_FUNC uint4 levels(uint i) const {
@@ -226,12 +370,30 @@ struct CellsQ6_K {
 
 // Two bytes an element: the rows 0 to 8 of a block, then the others.
 struct CellsBF16 {
-    enum : uint { SUMS = 0, AHEAD = 1, SCALED = 0, OFFSET = 0 };
+    enum : uint { BYTES = 0, SLOT = 4096, DEPTH = 2, SCALED = 0, OFFSET = 0 };
     uint4 q[4];
 
     static METAL_FUNC ulong bytes(uint cells) { return ulong(cells) * 2048; }
     METAL_FUNC void load(device const uchar* w, uint, uint cell, uint lane) {
         UNROLL for (uint i = 0; i < 4; i++) q[i] = streamed((device const uint4*)(w + (cell * 2048 + lane * 16) + i * 512));
+    }
+    struct Source {
+        Run<2048> numbers;
+
+        METAL_FUNC void point(Tiles tiles, uint, uint cell, uint lane) {
+            numbers.point(tiles, cell * 2048, lane);
+        }
+        METAL_FUNC void fetch(threadgroup uchar* to, uint lane) const {
+            numbers.fetch(to, lane);
+        }
+        // On to this cell, from the one before it.
+        METAL_FUNC void next(uint) {
+            numbers.next();
+        }
+    };
+    // Of the first or the second tile.
+    METAL_FUNC void take(threadgroup const uchar* slot, uint tile, uint lane) {
+        UNROLL for (uint i = 0; i < 4; i++) q[i] = whole(*(threadgroup const uint4*)(slot + tile * 2048 + i * 512 + lane * 16));
     }
     template <uint N>
     METAL_FUNC void add(thread const Columns<N>& c, uint lane, thread float4* to) const {
@@ -252,11 +414,16 @@ struct CellsBF16 {
 
 // Halfs are two bfloats each: eight bits, and the three others.
 struct CellsF16 {
-    enum : uint { SUMS = 0, AHEAD = 1, SCALED = 0, OFFSET = 0 };
+    enum : uint { BYTES = 0, SLOT = CellsBF16::SLOT, DEPTH = CellsBF16::DEPTH, SCALED = 0, OFFSET = 0 };
     CellsBF16 cells;
 
     static METAL_FUNC ulong bytes(uint cells) { return CellsBF16::bytes(cells); }
     METAL_FUNC void load(device const uchar* w, uint units, uint cell, uint lane) { cells.load(w, units, cell, lane); }
+    typedef CellsBF16::Source Source;
+    // Of the first or the second tile.
+    METAL_FUNC void take(threadgroup const uchar* slot, uint tile, uint lane) {
+        cells.take(slot, tile, lane);
+    }
     template <uint N>
     METAL_FUNC void add(thread const Columns<N>& c, uint lane, thread float4* to) const {
         UNROLL for (uint i = 0; i < 4; i++) {

@@ -22,9 +22,10 @@ pub(crate) const CELL_COLS: u32 = 64;
 /// Rows of a pair of tiles.
 pub(crate) const PAIR_ROWS: u32 = 32;
 
-/// Declares which types have cells, for Rust and for the MSL: bytes of a cell, and of what stands once for four.
+/// Declares which types have cells, for Rust and for the MSL: bytes of a cell, and of what stands once for four; bytes of a cell of two
+/// tiles as simdgroups copy them, and how many of them each has room for; whether they take vectors as numbers of two bytes.
 macro_rules! cell_types {
-    ($($dtype:ident $kind:ident $number:literal: $cell:literal + $four:literal, $ahead:literal ahead);+ $(;)?) => {
+    ($($dtype:ident $kind:ident $number:literal: $cell:literal + $four:literal, $depth:literal of $slot:literal, $bytes:literal);+ $(;)?) => {
         /// Bytes of 16 rows of so many columns; `None` where the type has no cells.
         pub(crate) fn tile_bytes(dtype: DType, cols: u32) -> Option<usize> {
             let cells = cols.div_ceil(CELL_COLS) as usize;
@@ -34,11 +35,19 @@ macro_rules! cell_types {
             }
         }
 
-        /// Cells that kernels load before they are needed: `AHEAD` in the MSL.
-        pub(crate) fn ahead(dtype: DType) -> u32 {
+        /// Bytes of threadgroup memory that a simdgroup's cells take on their way: `DEPTH` times `SLOT` in the MSL.
+        pub(crate) fn ring_bytes(dtype: DType) -> u32 {
             match dtype {
-                $(DType::$dtype => $ahead,)+
-                _ => 1,
+                $(DType::$dtype => $depth * $slot,)+
+                _ => 0,
+            }
+        }
+
+        /// Whether vectors are numbers of two bytes for such weights: `BYTES` in the MSL. Else they are two bfloats.
+        pub(crate) fn takes_bytes(dtype: DType) -> bool {
+            match dtype {
+                $(DType::$dtype => $bytes,)+
+                _ => false,
             }
         }
 
@@ -50,17 +59,18 @@ macro_rules! cell_types {
             "#define FOR_CELL_TYPE(type, DO) switch (type) {",
             $(" case ", $number, ": DO(", stringify!($kind), ") break;",)+
             " }\n",
+            $("constant constexpr uint CELLS_", stringify!($kind), " = ", $number, ";\n",)+
         );
     };
 }
 
 cell_types! {
-    F16 F16 1: 2048 + 0, 1 ahead;
-    BF16 BF16 2: 2048 + 0, 1 ahead;
-    Q4_0 Q4_0 3: 576 + 0, 3 ahead;
-    Q8_0 Q8_0 7: 1088 + 0, 2 ahead;
-    Q4K Q4_K 10: 576 + 64, 3 ahead;
-    Q6K Q6_K 12: 832 + 32, 2 ahead;
+    F16 F16 1: 2048 + 0, 2 of 4096, false;
+    BF16 BF16 2: 2048 + 0, 2 of 4096, false;
+    Q4_0 Q4_0 3: 576 + 0, 6 of 1152, true;
+    Q8_0 Q8_0 7: 1088 + 0, 4 of 2176, true;
+    Q4K Q4_K 10: 576 + 64, 6 of 1280, true;
+    Q6K Q6_K 12: 832 + 32, 5 of 1792, true;
 }
 
 /// The kinds of cells by the numbers of their types.

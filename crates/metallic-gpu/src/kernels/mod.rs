@@ -2,6 +2,7 @@
 //! sizes and limits; it picks the kernel, its constants, the grid and the params.
 
 pub(crate) mod attention;
+pub(crate) mod attention_head;
 pub(crate) mod attention_heads;
 pub(crate) mod attention_plain;
 pub(crate) mod attention_tiles;
@@ -332,6 +333,7 @@ impl Launch {
 /// Every family, for tests that hold all kernels to their declarations.
 pub const FAMILIES: &[&Family] = &[
     &attention::FAMILY,
+    &attention_head::FAMILY,
     &attention_heads::FAMILY,
     &attention_plain::FAMILY,
     &attention_tiles::FAMILY,

@@ -12,8 +12,8 @@ use crate::params::kernel_params;
 kernel_params! {
     /// `x [tokens, cols]` times up to three matrices of so many rows, side by side. Where they are spread by
     /// [`matvec::Spread`], a simdgroup has `blocks` times [`matvec::ROWS`] rows of one; on the way into the cache, `pairs`
-    /// elements of each head are rotated with a partner. Of weights in cells, `blocks` lie in threadgroup memory at a time, and
-    /// `split` simdgroups share a pair of tiles.
+    /// elements of each head are rotated with a partner. Of vectors for weights in cells, `blocks` cells lie in threadgroup memory at
+    /// a time, and a threadgroup has `split` pairs of tiles at a time.
     ProjectParams {
         cols: u32, tokens: u32, rows0: u32, rows1: u32, rows2: u32, blocks: u32, eps: f32, pairs: u32, magnitude: f32,
         split: u32,

@@ -47,6 +47,18 @@ METAL_FUNC void copies_are_there() {
     softmetal_wait_for_copies();
 #endif
 }
+// The copies since the last call go as one. Those that went are there but for the last N, after the wait.
+METAL_FUNC void copies_go() {
+#ifdef SOFTMETAL_MMA
+    softmetal_copies_go();
+#endif
+}
+template <uint N>
+METAL_FUNC void all_copies_but() {
+#ifdef SOFTMETAL_MMA
+    softmetal_all_copies_but<N>();
+#endif
+}
 
 // Two halfs to a word.
 METAL_FUNC uint add_halfs(uint x, half y) {
@@ -81,6 +93,38 @@ METAL_FUNC uint and_or(uint x, uint mask, uint bits) {
 #endif
 }
 
+// Four of the bytes of two words: the lowest digit of `WHICH` says which is the lowest, the second word's are 4 to 7.
+template <uint WHICH>
+METAL_FUNC uint pick_bytes(uint x, uint y) {
+#ifdef SOFTMETAL_MMA
+    return softmetal_pick_bytes<WHICH>(x, y);
+#else
+    const ulong both = ulong(x) | ulong(y) << 32;
+    uint picked = 0;
+    for (uint i = 0; i < 4; i++) picked |= uint(both >> (8 * (WHICH >> (4 * i) & 7)) & 255) << (8 * i);
+    return picked;
+#endif
+}
+
+// The bytes of a word, with their signs, added to a sum.
+METAL_FUNC int add_bytes(uint x, int sum) {
+#ifdef SOFTMETAL_MMA
+    return softmetal_add_bytes(x, sum);
+#else
+    const char4 b = as_type<char4>(x);
+    return sum + ((b.x + b.y) + (b.z + b.w));
+#endif
+}
+
+// 1 / x to a few units in the last place.
+METAL_FUNC float inverse_of(float x) {
+#ifdef SOFTMETAL_MMA
+    return softmetal_inverse(x);
+#else
+    return 1.0f / x;
+#endif
+}
+
 template <typename T>
 METAL_FUNC float4 unit_product(uint4 a, uint2 b, float4 c, uint lane) {
 #ifdef SOFTMETAL_MMA
@@ -93,6 +137,38 @@ METAL_FUNC float4 unit_product(uint4 a, uint2 b, float4 c, uint lane) {
         c.y += products_of<T>(left.xz, odd);
         c.z += products_of<T>(left.yw, even);
         c.w += products_of<T>(left.yw, odd);
+    }
+    return c;
+#endif
+}
+
+// The same of bytes, c [16, 8] + a [16, 32] · b [32, 8] with whole sums. Lane 4 g + t has of `a` four columns 4 t and on (x, y) and four
+// 4 t + 16 and on (z, w) of the rows g (x, z) and g + 8 (y, w); of `b` the same rows of column g, with a sign; of `c` as above.
+#ifndef SOFTMETAL_MMA
+template <bool SIGNED>
+METAL_FUNC int byte_products_of(uint2 left, uint2 right) {
+    int sum = 0;
+    for (uint i = 0; i < 4; i++) {
+        const int2 a = SIGNED ? int2(as_type<char4>(left.x)[i], as_type<char4>(left.y)[i])
+                              : int2(as_type<uchar4>(left.x)[i], as_type<uchar4>(left.y)[i]);
+        sum += a.x * as_type<char4>(right.x)[i] + a.y * as_type<char4>(right.y)[i];
+    }
+    return sum;
+}
+#endif
+
+template <bool SIGNED>
+METAL_FUNC int4 unit_bytes(uint4 a, uint2 b, int4 c, uint lane) {
+#ifdef SOFTMETAL_MMA
+    return softmetal_mma_bytes<SIGNED>(a, b, c);
+#else
+    for (uint s = 0; s < 4; s++) {
+        const uint4 left = simd_shuffle(a, ushort((lane & ~3u) + s));
+        const uint2 even = simd_shuffle(b, ushort((lane & 3) * 8 + s)), odd = simd_shuffle(b, ushort((lane & 3) * 8 + 4 + s));
+        c.x += byte_products_of<SIGNED>(left.xz, even);
+        c.y += byte_products_of<SIGNED>(left.xz, odd);
+        c.z += byte_products_of<SIGNED>(left.yw, even);
+        c.w += byte_products_of<SIGNED>(left.yw, odd);
     }
     return c;
 #endif

@@ -29,17 +29,14 @@ impl fmt::Display for Origin {
 /// Cores that are many: a row of attention is as long as a core takes for its part.
 const MANY: u32 = 64;
 
-/// For GPUs with many cores, as the H200 wants them.
+/// For GPUs with many cores, as the H200 wants them: by `metallic tune` with models of 7B.
 const MANY_CORES: Tuning =
     Tuning { attention_reach: 8, attention_span: 4, heads_apart: 2, ..Tuning::DEFAULT };
-
-/// The H200's own, by `metallic tune` with models of 7B.
-const H200: Tuning = Tuning { cell_split: 8, ..MANY_CORES };
 
 /// What plans go by on a device, by its kind, its name and its cores, where they are known.
 pub fn built_in(kind: &str, name: &str, cores: u32) -> (Tuning, Origin) {
     match kind {
-        "cuda" if cores >= MANY && name.contains("H200") => (H200, Origin::Measured),
+        "cuda" if cores >= MANY && name.contains("H200") => (MANY_CORES, Origin::Measured),
         "cuda" | "soft" if cores >= MANY => (MANY_CORES, Origin::Reasoned),
         "metal" => apple(name),
         _ => (Tuning::DEFAULT, Origin::Default),

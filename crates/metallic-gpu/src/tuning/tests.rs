@@ -30,8 +30,8 @@ fn a_field_takes_its_values_and_refuses_others_by_name() {
         let error = field.with(&Tuning::DEFAULT, 77).unwrap_err().to_string();
         assert!(error.contains(field.name) && error.contains("77"), "{error}");
     }
-    let error = Tuning { cell_split: 3, ..Tuning::DEFAULT }.check().unwrap_err().to_string();
-    assert_eq!(error, "`cell_split` is 3; it may be 1, 2, 4, 8 or 16");
+    let error = Tuning { cell_groups: 3, ..Tuning::DEFAULT }.check().unwrap_err().to_string();
+    assert_eq!(error, "`cell_groups` is 3; it may be 1, 2 or 4");
     assert_eq!(
         Tuning { busy: 200, query_rows: 16, ..Tuning::DEFAULT }.to_string(),
         "busy=200, query_rows=16"
@@ -42,7 +42,7 @@ fn a_field_takes_its_values_and_refuses_others_by_name() {
 fn devices_have_tables_by_their_names_which_say_where_they_come_from() {
     let many = Tuning { attention_reach: 8, attention_span: 4, heads_apart: 2, ..Tuning::DEFAULT };
     for (kind, name, cores, expected) in [
-        ("cuda", "NVIDIA H200", 132, (Tuning { cell_split: 8, ..many }, Origin::Measured)),
+        ("cuda", "NVIDIA H200", 132, (many, Origin::Measured)),
         ("cuda", "NVIDIA A100", 108, (many, Origin::Reasoned)),
         ("cuda", "NVIDIA RTX A2000", 26, (Tuning::DEFAULT, Origin::Default)),
         ("soft", "Metal in software", 0, (Tuning::DEFAULT, Origin::Default)),

@@ -254,7 +254,7 @@ mod tests {
     }
 
     fn in_cache(folder: &tempfile::TempDir) -> (PathBuf, Tuning) {
-        let tuning = Tuning { cell_split: 8, busy: 200, ..device().built_in };
+        let tuning = Tuning { cell_groups: 4, busy: 200, ..device().built_in };
         let path = file_of(folder.path(), &device());
         let kept = Kept {
             measured: [("tg32".to_owned(), [400.0, 410.0])].into(),
@@ -279,7 +279,7 @@ mod tests {
         assert_eq!(found(Some("off")).unwrap(), built_in);
         assert_eq!(found(path.to_str()).unwrap(), of_file);
         let text = fs::read_to_string(&path).unwrap();
-        assert!(text.contains("\"cell_split\": 8") && !text.contains("heads_apart"), "{text}");
+        assert!(text.contains("\"cell_groups\": 4") && !text.contains("heads_apart"), "{text}");
         assert_eq!(fs::read_dir(path.parent().unwrap()).unwrap().count(), 1, "no draft stays");
         assert!(remove(&path).unwrap() && !remove(&path).unwrap());
         assert_eq!(found(None).unwrap(), built_in);
@@ -296,11 +296,11 @@ mod tests {
         };
         for (text, part) in [
             (String::new(), "EOF"),
-            ("{\"cell_split\": 8}".to_owned(), "no version"),
+            ("{\"cell_groups\": 4}".to_owned(), "no version"),
             (good[..good.len() / 2].to_owned(), "EOF"),
             (with("\"version\": 1", "\"version\": 2"), "version 2, 1 is needed"),
-            (with("\"cell_split\": 8", "\"cell_split\": 3"), "`cell_split` is 3; it may be 1, 2, 4, 8 or 16"),
-            (with("cell_split", "cell_spilt"), "no field `cell_spilt`"),
+            (with("\"cell_groups\": 4", "\"cell_groups\": 3"), "`cell_groups` is 3; it may be 1, 2 or 4"),
+            (with("cell_groups", "cell_spilt"), "no field `cell_spilt`"),
             (with("\"model\"", "\"mobel\""), "mobel"),
             (with("H200/x", "A100"), "it is of cuda (NVIDIA A100), this device is cuda (NVIDIA H200/x)"),
             (" ".repeat(2 << 20), "1048576 at most"),
@@ -342,7 +342,7 @@ mod tests {
         let own = format!("\"metallic\": \"{}\"", env!("CARGO_PKG_VERSION"));
         let text = fs::read_to_string(&path).unwrap();
         assert!(text.contains(&own), "{text}");
-        let old = text.replace(&own, "\"metallic\": \"0.0.1\"").replace("cell_split", "cells_shared");
+        let old = text.replace(&own, "\"metallic\": \"0.0.1\"").replace("cell_groups", "cells_shared");
         fs::write(&path, old).unwrap();
         let found = find_by(&device(), None, Some(folder.path())).unwrap();
         assert_eq!(found.tuning, device().built_in);

@@ -98,16 +98,16 @@ fn tuned(mut device: Planted, quick: bool) -> (Tunings, usize) {
 #[test]
 fn planted_winners_are_found_one_field_after_another() {
     let device = Planted {
-        decode: |t| 100.0 * if t.cell_split == 16 { 1.3 } else { 1.0 } / f64::from(t.busy.max(200)) * 200.0,
+        decode: |t| 100.0 * if t.cell_groups == 4 { 1.3 } else { 1.0 } / f64::from(t.busy.max(200)) * 200.0,
         prefill: |t| 1000.0 + f64::from(t.tile_rounds * 100),
         ..planted()
     };
     let (found, _) = tuned(device, false);
-    assert_eq!(found.after, Tuning { cell_split: 16, tile_rounds: 8, ..Tuning::DEFAULT });
+    assert_eq!(found.after, Tuning { cell_groups: 4, tile_rounds: 8, ..Tuning::DEFAULT });
     assert_eq!(found.tests.len(), 2);
     let of = |name: &str| found.fields.iter().find(|tried| tried.field.name == name).unwrap();
-    assert!((of("cell_split").gain().unwrap()[0] - 1.3).abs() < 0.01);
-    assert_eq!(of("cell_split").gain().unwrap()[1], 1.0, "its plans are the same there");
+    assert!((of("cell_groups").gain().unwrap()[0] - 1.3).abs() < 0.01);
+    assert_eq!(of("cell_groups").gain().unwrap()[1], 1.0, "its plans are the same there");
     assert_eq!(of("busy").gain(), None, "others are slower");
     assert!(matches!(&of("busy").trials[3].outcome, Outcome::Ratios(ratios) if ratios[0] < 0.6));
     assert!(of("query_rows").trials.iter().all(|trial| trial.outcome == Outcome::Same));
@@ -160,9 +160,9 @@ impl Variants for Broken {
 
 #[test]
 fn quick_looks_at_neighbours_and_a_broken_device_ends_it() {
-    let device = Planted { decode: |t| 100.0 + f64::from(t.cell_split), ..planted() };
+    let device = Planted { decode: |t| 100.0 + 4.0 * f64::from(t.cell_groups), ..planted() };
     let (found, _) = tuned(device, true);
-    assert_eq!(found.after.cell_split, 8, "the next one, not the best");
+    assert_eq!(found.after.cell_groups, 2, "the next one, not the best");
     let plan = TunePlan { tests: TESTS.to_vec(), rounds: 1, quick: true };
     let error = tune(&mut Broken, Tuning::DEFAULT, &plan, &mut |_| {}).unwrap_err();
     assert!(error.to_string().contains("lost"), "{error}");

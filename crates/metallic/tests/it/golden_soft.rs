@@ -68,7 +68,7 @@ fn smaller_caches_stay_within_their_tolerance() {
 /// Weights in cells, and every kernel that takes them: as exact as others where the cache is, else no worse than its halfs.
 #[test]
 fn weights_laid_out_for_matrix_units_give_the_same() {
-    let units = MatrixUnits { cores: 132, threadgroup_memory: 64 << 10 };
+    let units = MatrixUnits { cores: 132, threadgroup_memory: 32 << 10 };
     let options = SoftOptions::default().threads(2).matrix_units(units);
     let Some(soft) = needed(Soft::new(options)) else { return };
     let providers = Providers::new();
@@ -86,7 +86,7 @@ fn weights_laid_out_for_matrix_units_give_the_same() {
 /// Where the device's maker has a library of products, it is given matrices in cells and others, and the rest is as before.
 #[test]
 fn products_by_a_library_give_the_same() {
-    let units = MatrixUnits { cores: 132, threadgroup_memory: 64 << 10 };
+    let units = MatrixUnits { cores: 132, threadgroup_memory: 32 << 10 };
     for (name, units) in [("llama256.Q4_K_M", Some(units)), ("llama256.Q2_K", None)] {
         let options = SoftOptions::default().threads(2).matrix_units(units).library(true);
         let Some(soft) = needed(Soft::new(options)) else { return };

@@ -93,7 +93,7 @@ fn covering() -> Vec<Tuning> {
 #[test]
 fn every_value_of_every_field_computes_the_same() {
     // So many cores that the largest tiles are never taken: they have more threadgroup memory than there is in software.
-    let units = MatrixUnits { cores: 16, threadgroup_memory: 64 << 10 };
+    let units = MatrixUnits { cores: 16, threadgroup_memory: 32 << 10 };
     for (options, kv) in [
         (SoftOptions::default().threads(2), DType::F32),
         (SoftOptions::default().threads(2).matrix_units(units), DType::F16),

@@ -401,6 +401,34 @@ fn few_tokens_on_matrix_units_are_as_exact_as_without() {
     assert_eq!(attention_heads::split(3, 1, &limits), Split { simdgroups: 3, span: 3, splits: 1 });
 }
 
+#[test]
+fn heads_of_short_rows_have_threadgroups_of_their_own() {
+    let tuning = built_in("cuda", "NVIDIA H200", 132).0;
+    let limits = Limits { matrix_units: Some(UNITS), busy_simdgroups: 132 * 32, tuning, ..LIMITS };
+    let check = |scene: Scene, limits: &Limits, kernel: &str| {
+        let made = plan(&scene.spec(), limits).unwrap();
+        assert_eq!(made.stages[0].launch.kernel.function, kernel, "{scene:?}");
+        scene.check(&made, 2e-6);
+    };
+    // Simdgroups have several blocks of a row each.
+    let narrow = Limits { max_threads: 64, ..limits };
+    for (heads, kv_heads, head_dim, kernel) in
+        [(7, 1, 128, "attention_head"), (4, 2, 64, "attention_head"), (2, 1, 96, "attention_decode_1")]
+    {
+        let attention = Attention { heads, kv_heads, head_dim, value_dim: head_dim, scale: 0.2, ..GROUPED };
+        check(Scene::new(attention, DType::F16, &[(0, 1)]), &limits, kernel);
+        check(Scene::new(attention, DType::F16, &[(200, 1), (33, 2)]), &narrow, kernel);
+        check(
+            Scene::new(Attention { window: Some(40), ..attention }, DType::F16, &[(110, 1)]),
+            &limits,
+            kernel,
+        );
+        let sinks = (0..heads).map(|h| h as f32 - 2.0).collect();
+        let scene = Scene::new(Attention { softcap: Some(0.7), ..attention }, DType::F16, &[(70, 1)]);
+        check(Scene { sinks: Some(sinks), ..scene }, &limits, kernel);
+    }
+}
+
 /// Queries and weights are halfs there.
 const OF_HALFS: f32 = 2e-3;
 

@@ -12,7 +12,9 @@ fn tiles_hold(case: &Case) -> bool {
     let Some(made) = in_cells(case, make(case, case.tokens)) else { return false };
     let by = if case.tokens <= MAX_TOKENS as usize { cell_rows::plan } else { plan };
     let stages = by(&made.projection, &WITH_UNITS).unwrap();
-    held_within(6e-4, case, &made, &stages).is_some()
+    // Numbers of two bytes are finer than halfs.
+    let bytes = stages.stages[0].launch.kernel.function == "cell_bytes";
+    held_within(if bytes { 1.6e-5 } else { 6e-4 }, case, &made, &stages).is_some()
 }
 
 #[test]
