@@ -251,8 +251,17 @@ fn a_refusal_is_counted_where_it_is_allowed_and_fails_where_it_is_not() {
     let plan = Plan { only: "softcap", ..Plan::default() };
     let report = graphs::run(&unable, &plan);
     assert_eq!((report.passed, report.refused.len(), report.failed.len()), (0, 0, 3), "{report:?}");
-    let plan = Plan { may_refuse: &|name| name.ends_with(" F16"), ..plan };
+    let told = std::cell::RefCell::new(Vec::new());
+    let each = |name: &str, result: &Result<(), Failure>| {
+        told.borrow_mut().push((name.to_owned(), result.as_ref().unwrap_err().to_string()));
+    };
+    let plan = Plan { may_refuse: &|name| name.ends_with(" F16"), each: &each, ..plan };
     let report = graphs::run(&unable, &plan);
+    let told = told.into_inner();
+    assert!(
+        told.len() == 3
+            && told.iter().all(|(name, why)| name.contains("softcap") && why.contains("it cannot"))
+    );
     assert_eq!((report.passed, report.refused.len(), report.failed.len()), (0, 1, 2), "{report:?}");
     assert!(report.refused[0].contains("it cannot"), "{report:?}");
 }

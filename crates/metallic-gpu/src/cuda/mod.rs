@@ -23,7 +23,7 @@ use metallic_core::{Bytes, DeviceInfo};
 
 use self::api::{Attribute, Blas, Context, Driver, Event, Kernel, Memory, Stream};
 use self::ptx::{Translator, Wanted};
-pub use self::rehearsal::Rehearsal;
+pub use self::rehearsal::{Asked, Rehearsal, Translated};
 use self::replay::{Recorded, Replays};
 use self::running::Running;
 use self::uploads::Uploads;
