@@ -158,11 +158,11 @@ pub fn check_rounded(backend: &dyn Backend, case: &Case, plan: (Exactness, DType
 }
 
 /// As [`check`], over contexts of more than a thousand tokens.
-pub fn check_long(backend: &dyn Backend, case: &Case) -> Result<(), Failure> {
+pub fn check_long(backend: &dyn Backend, case: &Case, exactness: Exactness) -> Result<(), Failure> {
     let options = CompileOptions::kv(case.kv);
     let expected = Walker::new(&Reference::new(), &case.graph, options)?.walk(LONG, Asked::All)?;
     let found = Walker::new(backend, &case.graph, options)?.walk(LONG, Asked::All)?;
-    Ok(compare(&expected, &found, case.tolerance(Exactness::Exact), Asked::All)?)
+    Ok(compare(&expected, &found, case.tolerance(exactness), Asked::All)?)
 }
 
 fn compare(expected: &[Output], found: &[Output], tolerance: Tolerance, asked: Asked) -> Result<(), String> {
@@ -212,7 +212,7 @@ pub fn run(backend: &dyn Backend, plan: &Plan<'_>) -> Report {
 pub fn run_long(backend: &dyn Backend, plan: &Plan<'_>) -> Report {
     let mut report = Report::default();
     for case in cases::long().iter().filter(|case| case.name.contains(plan.only)) {
-        report.add(plan, &case.name, check_long(backend, case));
+        report.add(plan, &case.name, check_long(backend, case, plan.exactness));
     }
     report
 }

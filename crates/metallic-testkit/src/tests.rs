@@ -196,13 +196,16 @@ fn the_reference_passes_its_own_tables() {
     report.expect();
     assert!(passed > 3000, "{passed}");
     // The wider tolerance of backends that round must prove something still.
-    let differs = |case: &&Case| case.tolerance(Exactness::Rounded) != case.tolerance(Exactness::Exact);
-    let plan = Plan { exactness: Exactness::Rounded, walks: &[1], ..Plan::default() };
-    for case in cases::all().iter().filter(|case| case.place == RunsAs::Anywhere).filter(differs) {
-        graphs::check(&Reference::new(), case, &plan).unwrap_or_else(|e| panic!("{}: {e:?}", case.name));
+    for exactness in [Exactness::Rounded, Exactness::Units] {
+        let differs = |case: &&Case| case.tolerance(exactness) != case.tolerance(Exactness::Exact);
+        let plan = Plan { exactness, walks: &[1], ..Plan::default() };
+        for case in cases::all().iter().filter(|case| case.place == RunsAs::Anywhere).filter(differs) {
+            graphs::check(&Reference::new(), case, &plan).unwrap_or_else(|e| panic!("{}: {e:?}", case.name));
+        }
     }
     for case in cases::long() {
-        graphs::check_long(&Reference::new(), &case).unwrap_or_else(|e| panic!("{}: {e:?}", case.name));
+        let found = graphs::check_long(&Reference::new(), &case, Exactness::Units);
+        found.unwrap_or_else(|e| panic!("{}: {e:?}", case.name));
     }
 }
 

@@ -38,8 +38,12 @@ pub(super) fn run(args: &OpsArgs, ui: Ui) -> anyhow::Result<()> {
     let backend = args.device.device.open_with(&args.device.open()?)?;
     let info = backend.info();
     ui.note(&format!("{}: {}", info.kind, info.name));
-    // The processor rounds activations unless it is told not to.
-    let rounds = info.kind == "cpu" && !args.device.exact;
+    let exactness = match info.kind {
+        // The processor rounds activations unless it is told not to.
+        "cpu" if !args.device.exact => Exactness::Rounded,
+        "cuda" => Exactness::Units,
+        _ => Exactness::Exact,
+    };
     let closed = Cell::new(None);
     let each = |name: &str, result: &Result<(), Failure>| {
         let line = match result {
@@ -51,10 +55,9 @@ pub(super) fn run(args: &OpsArgs, ui: Ui) -> anyhow::Result<()> {
             closed.set(Some(error));
         }
     };
-    let exactness = if rounds { Exactness::Rounded } else { Exactness::Exact };
     let plan = Plan { exactness, only: &args.only, each: &each, ..Plan::default() };
     let mut report = run_all(backend.as_ref(), &plan);
-    if !rounds {
+    if exactness != Exactness::Rounded {
         report = report.and(graphs::run_long(backend.as_ref(), &plan));
     }
     closed.take().map_or(Ok(()), Err).context("cannot write to stdout")?;
