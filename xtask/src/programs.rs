@@ -7,18 +7,21 @@ use serde_json::Value;
 
 use crate::process::{cargo, output};
 
-/// What is built: the arguments for cargo, the package it is of and what kind of target it is.
+/// What is built: the arguments for cargo, the package it is of, what kind of target it is, and whether it is the program of its
+/// tests. It is built with the whole workspace, as `cargo xtask test` does: packages one by one would have other features, and be built anew.
 pub(crate) struct Built<'a> {
     pub(crate) args: &'a [&'a str],
     pub(crate) package: &'a str,
     pub(crate) kind: &'a str,
+    pub(crate) is_test: bool,
 }
 
 /// The command line, as tests have it.
 pub(crate) const METALLIC: Built<'static> = Built {
-    args: &["build", "--package", "metallic-cli", "--all-features"],
+    args: &["build", "--workspace", "--all-features", "--bin", "metallic"],
     package: "metallic-cli",
     kind: "bin",
+    is_test: false,
 };
 
 /// Builds it; returns where it is.
@@ -33,7 +36,9 @@ fn executable(line: &str, what: &Built<'_>) -> Option<PathBuf> {
     // The folder of a package has its name, however cargo spells its id.
     let manifest = Path::new(message["manifest_path"].as_str()?);
     let kinds = message["target"]["kind"].as_array()?;
-    let fits = manifest.parent()?.file_name()? == what.package && kinds.iter().any(|kind| kind == what.kind);
+    let fits = manifest.parent()?.file_name()? == what.package
+        && kinds.iter().any(|kind| kind == what.kind)
+        && message["profile"]["test"] == what.is_test;
     fits.then(|| message["executable"].as_str().map(PathBuf::from))?
 }
 
@@ -43,17 +48,20 @@ mod tests {
 
     #[test]
     fn a_program_is_found_among_the_messages_of_cargo() {
-        let line = |package: &str, kind: &str, executable: &str| {
+        let of_profile = |package: &str, kind: &str, executable: &str, test: bool| {
             format!(
                 "{{\"reason\":\"compiler-artifact\",\"manifest_path\":\"/w/crates/{package}/Cargo.toml\",\
-                 \"target\":{{\"kind\":[\"{kind}\"]}},\"executable\":{executable}}}"
+                 \"target\":{{\"kind\":[\"{kind}\"]}},\"profile\":{{\"test\":{test}}},\"executable\":{executable}}}"
             )
         };
+        let line = |package: &str, kind: &str, executable: &str| of_profile(package, kind, executable, false);
         let found = |line: &str| executable(line, &METALLIC);
         assert_eq!(found(&line("metallic-cli", "bin", "\"/t/metallic\"")), Some("/t/metallic".into()));
         assert_eq!(found(&line("metallic-cli", "test", "\"/t/it\"")), None);
         assert_eq!(found(&line("metallic", "bin", "\"/t/other\"")), None);
         assert_eq!(found(&line("metallic-cli", "bin", "null")), None);
         assert_eq!(found("not JSON"), None);
+        let tests = of_profile("metallic-cli", "bin", "\"/t/metallic-1234\"", true);
+        assert_eq!(found(&tests), None, "its tests are another program");
     }
 }

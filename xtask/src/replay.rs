@@ -13,14 +13,16 @@ const SCRIPT: &str = include_str!("replay.sh");
 
 /// The tests of single kernels, and those of the throw-away families.
 const KERNELS: Built<'static> = Built {
-    args: &["test", "--no-run", "--package", "metallic-gpu", "--all-features", "--lib"],
+    args: &["test", "--no-run", "--workspace", "--all-features", "--lib"],
     package: "metallic-gpu",
     kind: "lib",
+    is_test: true,
 };
 const FAMILIES: Built<'static> = Built {
-    args: &["test", "--no-run", "--package", "metallic-testkit", "--all-features", "--test", "it"],
+    args: &["test", "--no-run", "--workspace", "--all-features", "--test", "it"],
     package: "metallic-testkit",
     kind: "test",
+    is_test: true,
 };
 
 /// An H100's and an H200's, where nothing else is asked for.
