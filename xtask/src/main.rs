@@ -7,6 +7,8 @@ mod clang;
 mod macos;
 mod models;
 mod process;
+mod programs;
+mod ptx;
 mod replay;
 mod test;
 mod tidy;
@@ -33,9 +35,15 @@ cargo xtask NAME [OPTIONS]
                  --threads N, --rounds R, --json
   apple-speed  write docs/apple-speed.md: what the plans of Apple's GPUs come to
                  --check        only compare; fails where it is not what the plans give
-  replay       run the kernels' tests on an NVIDIA GPU, as PTX of the same sources
-                 FOLDER         where launches and PTX go (default target/replay); to run them on another
-                                machine, carry it there: python3 FOLDER/replay.py
+  ptx          make the kernels that NVIDIA GPUs need, for machines without a compiler: what models of known shapes ask for in
+               every mixture of types (`metallic tool ptx --known`), and the models that tests know
+                 -o FOLDER      where they go (default target/metallic-ptx); put it beside the program as `metallic-ptx`
+                 -m MODEL       these models too; may be given several times
+                 --no-golden    not those of the tests
+                 --types, --kv-type, --capability, --units, --threads, --ops, --dry-run: as `metallic tool ptx --help` says
+  replay       every check of the NVIDIA device as a folder: programs, PTX and a script, for a machine with such a GPU
+                 FOLDER         where it goes (default target/replay); carry it there: sh FOLDER/replay.sh
+                 --capability N compute capability of that GPU times ten (default 90)
   setup        fetch the test models and stop
 
 Environment: METALLIC_TEST_MODELS (folder of the test models, default target/test-models),
@@ -57,6 +65,7 @@ fn main() -> ExitCode {
         "check-macos" => macos::run(&rest),
         "bench" => bench::run(&rest),
         "apple-speed" => apple_speed::run(&rest),
+        "ptx" => ptx::run(&rest),
         "replay" => replay::run(&rest),
         "" | "help" | "-h" | "--help" => {
             println!("{HELP}");

@@ -1,137 +1,117 @@
-//! `cargo xtask replay`: the launches of the kernels' tests on an NVIDIA GPU, as PTX made of the same Metal sources.
+//! `cargo xtask replay`: every check of the NVIDIA device as a folder of programs and PTX, for a machine with such a GPU and nothing
+//! else: no cargo, no clang.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result, bail};
-use serde_json::Value;
+use anyhow::{Context, Result, bail, ensure};
 
-use crate::models;
-use crate::process::{cargo, command, output, root, run as run_command, works};
+use crate::process::{command, root, run as run_command, works};
+use crate::programs::{Built, METALLIC, build};
 
-const SCRIPT: &str = include_str!("replay.py");
-/// The least compute capability whose matrix units the kernels use.
-const SM: &str = "80";
+const SCRIPT: &str = include_str!("replay.sh");
 
-/// What one specialisation of a family launches.
-#[derive(Default)]
-struct Specialisation {
-    family: String,
-    constants: BTreeMap<usize, u64>,
-    functions: BTreeSet<String>,
-}
+/// The tests of single kernels, and those of the throw-away families.
+const KERNELS: Built<'static> = Built {
+    args: &["test", "--no-run", "--workspace", "--all-features", "--lib"],
+    package: "metallic-gpu",
+    kind: "lib",
+    is_test: true,
+};
+const FAMILIES: Built<'static> = Built {
+    args: &["test", "--no-run", "--workspace", "--all-features", "--test", "it"],
+    package: "metallic-testkit",
+    kind: "test",
+    is_test: true,
+};
+
+/// An H100's and an H200's, where nothing else is asked for.
+const CAPABILITY: &str = "90";
 
 pub(crate) fn run(args: &[String]) -> Result<()> {
-    let folder = match args {
-        [] => root().join("target/replay"),
-        [folder] if !folder.starts_with('-') => PathBuf::from(folder),
-        _ => bail!("replay takes a folder and nothing else"),
-    };
+    let (folder, capability) = parse(args)?;
     if folder.exists() {
-        std::fs::remove_dir_all(&folder).with_context(|| format!("cannot empty {}", folder.display()))?;
+        let ours = folder.join("replay.sh").is_file() || fs::read_dir(&folder)?.next().is_none();
+        ensure!(ours, "{} is there and is no replay; name another folder", folder.display());
+        fs::remove_dir_all(&folder).with_context(|| format!("cannot empty {}", folder.display()))?;
     }
-    std::fs::create_dir_all(&folder).with_context(|| format!("cannot make {}", folder.display()))?;
-    let folder = folder.canonicalize()?;
-    run_command(
-        cargo()
-            .args(["test", "--quiet", "-p", "metallic-gpu", "--lib", "kernels::"])
-            .env("METALLIC_RECORD_LAUNCHES", &folder),
-    )?;
-    let found = specialisations(&folder)?;
-    eprintln!("PTX of {} specialisations", found.len());
-    let softmetal = softmetal()?;
-    let all: Vec<_> = found.iter().collect();
-    let workers = std::thread::available_parallelism().map_or(1, usize::from);
-    std::thread::scope(|scope| {
-        let translate = |part| translate_all((&softmetal, &folder), part);
-        let parts = all.chunks(all.len().div_ceil(workers));
-        let running: Vec<_> = parts.map(|part| scope.spawn(move || translate(part))).collect();
-        let mut done = running.into_iter().map(std::thread::ScopedJoinHandle::join);
-        done.try_for_each(|result| result.unwrap_or_else(|_| bail!("a translation panicked")))
-    })?;
-    let script = folder.join("replay.py");
-    std::fs::write(&script, SCRIPT)?;
+    fs::create_dir_all(&folder).with_context(|| format!("cannot make {}", folder.display()))?;
+    let ptx = folder.join("metallic-ptx");
+    let programs = [("metallic", METALLIC), ("kernels", KERNELS), ("families", FAMILIES)];
+    for (name, what) in &programs {
+        carry(&build(what)?, &folder.join(name))?;
+    }
+    let test = |name: &str, filter: &str| {
+        let mut test = command(folder.join(name));
+        test.args([filter, "--quiet"]).env("METALLIC_TEST_PTX", &ptx);
+        run_command(test.env("METALLIC_TEST_CAPABILITY", &capability).env("METALLIC_TEST_ALL", "1"))
+    };
+    test("kernels", "kernels::")?;
+    test("families", "plans_of_nvidia_gpus_have_kernels_for_every_family")?;
+    let ops = ["tool", "ptx", "--ops", "--capability", &capability, "-o"];
+    run_command(command(folder.join("metallic")).args(ops).arg(&ptx))?;
+    let script = folder.join("replay.sh");
+    fs::write(&script, SCRIPT)?;
     if works("nvidia-smi", &[]) {
-        return run_command(command(models::python()?).arg(&script));
+        return run_command(command("sh").arg(&script));
     }
-    eprintln!("no NVIDIA GPU here; on a machine that has one: python3 {}", script.display());
+    eprintln!("no NVIDIA GPU here; on a machine that has one: sh {}", script.display());
     Ok(())
 }
 
-/// Everything that was recorded, by its name.
-fn specialisations(folder: &Path) -> Result<BTreeMap<String, Specialisation>> {
-    let mut found: BTreeMap<String, Specialisation> = BTreeMap::new();
-    for entry in std::fs::read_dir(folder)? {
-        let path = entry?.path();
-        if path.extension().is_none_or(|ending| ending != "jsonl") {
-            continue;
-        }
-        for line in std::fs::read_to_string(&path)?.lines() {
-            let launch: Value = serde_json::from_str(line).with_context(|| format!("{}", path.display()))?;
-            let text = |key: &str| launch[key].as_str().unwrap_or_default().to_owned();
-            let entry = found.entry(text("id")).or_default();
-            entry.family = text("family");
-            entry.functions.insert(text("function"));
-            for (index, value) in launch["constants"].as_object().into_iter().flatten() {
-                entry.constants.insert(index.parse()?, value.as_u64().unwrap_or_default());
-            }
+/// The folder and the compute capability.
+fn parse(args: &[String]) -> Result<(PathBuf, String)> {
+    let (mut folder, mut capability) = (root().join("target/replay"), CAPABILITY.to_owned());
+    let mut args = args.iter();
+    while let Some(arg) = args.next() {
+        match arg.as_str() {
+            "--capability" => capability.clone_from(args.next().context("--capability needs a number")?),
+            given if !given.starts_with('-') => folder = std::path::absolute(given)?,
+            other => bail!("replay takes a folder and --capability, found `{other}`"),
         }
     }
-    if found.is_empty() {
-        bail!("the tests launched nothing: is there a clang?");
-    }
-    Ok(found)
+    let number: Option<u32> = capability.parse().ok();
+    ensure!(
+        number.is_some_and(|number| (70..200).contains(&number)),
+        "--capability is a compute capability times ten, from 70 on, found `{capability}`"
+    );
+    Ok((folder, capability))
 }
 
-/// The translator, built here.
-fn softmetal() -> Result<PathBuf> {
-    let messages =
-        output(cargo().args(["build", "--quiet", "-p", "softmetal", "--bins", "--message-format=json"]))?;
-    let values = messages.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
-    let mut found = values.filter_map(|message| message["executable"].as_str().map(PathBuf::from));
-    found.next_back().context("cargo built no `softmetal`")
-}
-
-fn translate_all(
-    (softmetal, folder): (&Path, &Path),
-    specialisations: &[(&String, &Specialisation)],
-) -> Result<()> {
-    for (id, specialisation) in specialisations {
-        let file = folder.join(format!("{}.metal", specialisation.family));
-        let source = std::fs::read_to_string(&file)?;
-        let mut translate = command(softmetal);
-        translate.args(["ptx", "--json", "--sm", SM]).arg(&file);
-        for function in &specialisation.functions {
-            translate.args(["--kernel", function]);
-        }
-        for (index, value) in &specialisation.constants {
-            if let Some(name) = constant(&source, *index) {
-                translate.args(["--set", &format!("{name}={value}u")]);
-            }
-        }
-        let text = output(&mut translate).with_context(|| format!("PTX of `{}`", specialisation.family))?;
-        std::fs::write(folder.join(format!("{id}.json")), text)?;
-    }
+/// Copies a program without what only a debugger reads: it has to travel.
+fn carry(from: &Path, to: &Path) -> Result<()> {
+    fs::copy(from, to).with_context(|| format!("cannot copy {} to {}", from.display(), to.display()))?;
+    // Without `strip` it is larger and as good.
+    let _ = command("strip").arg(to).status();
     Ok(())
-}
-
-/// The name a source gives a function constant.
-fn constant(source: &str, index: usize) -> Option<&str> {
-    let mark = format!("[[function_constant({index})]]");
-    let line = source.lines().find(|line| line.contains(&mark))?;
-    line[..line.find(&mark)?].split_whitespace().next_back()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    fn words(line: &str) -> Vec<String> {
+        line.split_whitespace().map(String::from).collect()
+    }
+
     #[test]
-    fn a_constant_is_found_by_its_index() {
-        let source =
-            "constant uint KIND [[function_constant(1)]];\nconstant uint WIDE [[function_constant(12)]];\n";
-        assert_eq!(constant(source, 1), Some("KIND"));
-        assert_eq!(constant(source, 12), Some("WIDE"));
-        assert_eq!(constant(source, 2), None);
+    fn a_folder_and_a_capability_are_taken_and_anything_else_is_named() {
+        assert_eq!(parse(&words("/f --capability 80")).unwrap(), ("/f".into(), "80".to_owned()));
+        assert_eq!(parse(&[]).unwrap().1, "90");
+        for (line, part) in
+            [("--all", "`--all`"), ("--capability", "a number"), ("--capability 8.0", "`8.0`")]
+        {
+            let error = parse(&words(line)).unwrap_err().to_string();
+            assert!(error.contains(part), "{line}: {error}");
+        }
+    }
+
+    #[test]
+    fn the_script_runs_what_is_carried() {
+        for program in ["./metallic tool ops --device cuda", "./kernels kernels::", "./families"] {
+            assert!(SCRIPT.contains(program), "{program}");
+        }
+        let family = include_str!("../../crates/metallic-testkit/tests/it/agree.rs");
+        assert!(family.contains("fn plans_of_nvidia_gpus_have_kernels_for_every_family()"));
     }
 }

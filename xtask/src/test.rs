@@ -147,7 +147,7 @@ fn ptxas() -> Option<PathBuf> {
 }
 
 /// The folder of larger test data, where there is one.
-fn shared() -> Option<PathBuf> {
+pub(crate) fn shared() -> Option<PathBuf> {
     let folder = match std::env::var_os("METALLIC_SHARED") {
         Some(folder) if !folder.is_empty() => root().join(folder),
         _ => root().join("..").join("shared"),

@@ -100,6 +100,9 @@ fn tell(open: &OpenOptions, ui: Ui) {
     if let TuningSource::File(path) = open.tuned.source() {
         ui.note(&format!("note: tuned as measured in {}", path.display()));
     }
+    for note in providers.notes() {
+        ui.note(&format!("note: {note}"));
+    }
     for error in providers.passed_over() {
         ui.note(&format!("note: {error}; `--provider` goes before it"));
     }

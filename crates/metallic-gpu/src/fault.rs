@@ -170,6 +170,10 @@ impl Gpu for Faulty {
         self.inner.system()
     }
 
+    fn notes(&self) -> Vec<String> {
+        self.inner.notes()
+    }
+
     fn allocate(&self, bytes: usize, storage: Storage) -> Result<BufferId, GpuError> {
         if self.fails(Fault::Allocate) {
             return Err(GpuError::no_room("a buffer (injected failure)", bytes, None));

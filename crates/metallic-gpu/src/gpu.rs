@@ -138,6 +138,11 @@ pub trait Gpu: Send + Sync + fmt::Debug {
         String::new()
     }
 
+    /// What it does otherwise, or slower, than it should, as far as that is known by now: for people.
+    fn notes(&self) -> Vec<String> {
+        Vec::new()
+    }
+
     /// A new buffer, zeroed.
     fn allocate(&self, bytes: usize, storage: Storage) -> Result<BufferId, GpuError>;
 

@@ -102,6 +102,7 @@ impl GpuProgram {
         let layout =
             StateLayout::of(&graph, kv).map_err(|error| GpuError::unsupported("state", error.to_string()))?;
         let weights = DeviceWeights::new(&shared, &graph)?;
+        shared.options.providers.tell(shared.gpu.notes());
         let lanes = shared.depth();
         let tuned = shared.options.tuned.version();
         let outputs = graph.outputs().len();

@@ -190,6 +190,7 @@ struct State {
     quarantined: Vec<Quarantined>,
     passed_over: Vec<GpuError>,
     events: VecDeque<Selection>,
+    notes: Vec<String>,
 }
 
 impl Providers {
@@ -317,6 +318,21 @@ impl Providers {
     /// The providers that serve no more.
     pub fn quarantined(&self) -> Vec<Quarantined> {
         lock(&self.state).quarantined.clone()
+    }
+
+    /// Keeps what the device has to say, each thing once.
+    pub(crate) fn tell(&self, notes: Vec<String>) {
+        let mut state = lock(&self.state);
+        for note in notes {
+            if !state.notes.contains(&note) {
+                state.notes.push(note);
+            }
+        }
+    }
+
+    /// What the device does otherwise, or slower, than it should.
+    pub fn notes(&self) -> Vec<String> {
+        lock(&self.state).notes.clone()
     }
 
     /// Lets quarantined providers try again.

@@ -1,5 +1,6 @@
 //! Weights on the device: matrices and tables as they lie in their file, or matrices in cells; vectors as numbers.
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 
 use metallic_core::quant::dequantize;
@@ -8,15 +9,18 @@ use metallic_core::{Bytes, DType, Dim, Graph, Node, NodeId, Op, Sizes, TensorTyp
 use crate::backend::Shared;
 use crate::command::{Access, Command, CommandList, Dispatch, Region};
 use crate::error::GpuError;
-use crate::gpu::Storage;
+use crate::gpu::{Storage, Submission};
 use crate::kernels::cells;
-use crate::pipelines::HeldKernels;
+use crate::pipelines::{HeldKernels, ReadyPipeline};
 use crate::pool::Allocation;
 
 /// Vectors begin at this many bytes, so that they can be read four numbers at a time.
 const ALIGN: usize = 16;
 
 const WHAT: &str = "weights";
+
+/// Matrices that a device lays out while the host reads the next one.
+const LAID_OUT: usize = 2;
 
 /// A graph's weights, each in the forms its readers need.
 pub(crate) struct DeviceWeights {
@@ -27,6 +31,15 @@ pub(crate) struct DeviceWeights {
     memory: Vec<Allocation>,
     /// The files that are read in place.
     files: Vec<Bytes>,
+    /// Oldest first.
+    under_way: VecDeque<LayingOut>,
+}
+
+/// A matrix that is being laid out.
+struct LayingOut {
+    submission: Box<dyn Submission>,
+    /// What it is made of, and the kernel that does it.
+    _held: (Allocation, Arc<ReadyPipeline>),
 }
 
 #[derive(Clone, Copy, Default)]
@@ -49,8 +62,8 @@ impl DeviceWeights {
     pub(crate) fn new(shared: &Arc<Shared>, graph: &Graph) -> Result<DeviceWeights, GpuError> {
         let forms = vec![Forms::default(); graph.weights().len()];
         let in_cells: Vec<bool> = graph.nodes().iter().map(|node| in_cells(shared, graph, node)).collect();
-        let (memory, files) = (Vec::new(), Vec::new());
-        let mut weights = DeviceWeights { shared: shared.clone(), forms, in_cells, memory, files };
+        let (memory, files, under_way) = (Vec::new(), Vec::new(), VecDeque::new());
+        let mut weights = DeviceWeights { shared: shared.clone(), forms, in_cells, memory, files, under_way };
         let mut vectors = Vec::new();
         for (number, node) in graph.nodes().iter().enumerate() {
             for (index, input) in node.inputs.iter().enumerate() {
@@ -73,6 +86,7 @@ impl DeviceWeights {
             }
         }
         weights.vectors(graph, &vectors)?;
+        weights.wait_until(0)?;
         graph.weights().iter().try_for_each(|weight| weight.data.check())?;
         Ok(weights)
     }
@@ -100,8 +114,30 @@ impl DeviceWeights {
         Ok(copy)
     }
 
+    /// Waits until no more matrices than that are being laid out.
+    fn wait_until(&mut self, left: usize) -> Result<(), GpuError> {
+        while self.under_way.len() > left
+            && let Some(mut oldest) = self.under_way.pop_front()
+        {
+            oldest.submission.wait(self.shared.options.timeout)?;
+        }
+        Ok(())
+    }
+
     /// A matrix laid out for matrix units, by a kernel; what it is made of is gone afterwards.
     fn cells(&mut self, weight: &Weight) -> Result<Region, GpuError> {
+        self.wait_until(LAID_OUT - 1)?;
+        match self.lay_out(weight) {
+            // What those before it are made of may be all that is in the way.
+            Err(GpuError::OutOfMemory { .. }) if !self.under_way.is_empty() => {
+                self.wait_until(0)?;
+                self.lay_out(weight)
+            }
+            laid_out => laid_out,
+        }
+    }
+
+    fn lay_out(&mut self, weight: &Weight) -> Result<Region, GpuError> {
         let refuse =
             || GpuError::unsupported("weight", format!("`{}`: no cells of {}", weight.name, weight.ty));
         let (Some([rows, cols]), dtype) = (fixed(&weight.ty), weight.ty.dtype) else { return Err(refuse()) };
@@ -115,7 +151,8 @@ impl DeviceWeights {
         let bindings = [raw.region().bind(Access::Read), memory.region().bind(Access::Write)];
         let mut commands = CommandList::new();
         commands.push(Command::Dispatch(Dispatch::new("cells", kernel.pipeline.id, &launch, &bindings)?));
-        gpu.submit(&commands)?.wait(self.shared.options.timeout)?;
+        let submission = gpu.submit(&commands)?;
+        self.under_way.push_back(LayingOut { submission, _held: (raw, kernel) });
         let region = memory.region();
         self.memory.push(memory);
         Ok(region)
@@ -181,4 +218,65 @@ fn in_cells(shared: &Shared, graph: &Graph, node: &Node) -> bool {
     let inputs: Vec<TensorType> = node.inputs.iter().map(|id| graph.node(*id).ty).collect();
     let is_weight = |index: usize| matches!(graph.node(node.inputs[index]).op, Op::Weight(_));
     cells::serve(&node.op, &inputs, is_weight, shared.gpu.limits())
+}
+
+#[cfg(test)]
+mod tests {
+    use metallic_core::{Backend, BackendError, CompileOptions, GraphBuilder, Shape};
+
+    use super::*;
+    use crate::backend::{GpuBackend, GpuOptions};
+    use crate::fault::{Fault, Faulty};
+    use crate::gpu::{Gpu, Limits, MatrixUnits};
+    use crate::null::Null;
+
+    const SIDE: usize = 1024;
+    /// Bytes of a matrix, in its file and in cells.
+    const MATRIX: u64 = 2 * (SIDE * SIDE) as u64;
+    const MATRICES: u64 = 6;
+
+    /// As many products, one after the other, of matrices that go into cells.
+    fn graph() -> Graph {
+        let g = GraphBuilder::new();
+        let matrix = |name: String| {
+            let ty = TensorType::new(DType::F16, Shape::matrix(SIDE, SIDE));
+            g.weight(Weight { name, ty, data: vec![0_u8; MATRIX as usize].into() })
+        };
+        let x = matrix("embeddings".to_owned()).embed(g.tokens());
+        let out = (0..MATRICES).fold(x, |x, number| x.linear(matrix(format!("matrix {number}"))));
+        g.finish(&[out]).unwrap()
+    }
+
+    fn compile(gpu: &Arc<Faulty>, budget: Option<u64>) -> Result<(), BackendError> {
+        let backend = GpuBackend::new(gpu.clone(), GpuOptions::default().budget(budget));
+        backend.compile(&graph(), CompileOptions::kv(DType::F16)).map(drop)
+    }
+
+    fn device() -> Arc<Faulty> {
+        let matrix_units = Some(MatrixUnits { cores: 132, threadgroup_memory: 99 << 10 });
+        let null = Null::with(Limits { matrix_units, ..*Null::new().limits() });
+        Arc::new(Faulty::new(Arc::new(null)))
+    }
+
+    #[test]
+    fn matrices_are_laid_out_side_by_side_only_where_there_is_room() {
+        let gpu = device();
+        // The table, all cells and what one of them is made of.
+        let needed = (1 + MATRICES + 1) * MATRIX;
+        compile(&gpu, Some(needed + MATRIX / 2)).unwrap();
+        assert_eq!(gpu.calls(Fault::Submit), MATRICES);
+        let error = compile(&gpu, Some(needed - MATRIX / 2)).unwrap_err();
+        assert!(matches!(error, BackendError::OutOfMemory { .. }), "{error:?}");
+    }
+
+    #[test]
+    fn a_matrix_that_cannot_be_laid_out_fails_the_program_and_leaves_nothing() {
+        for nth in 1..=MATRICES {
+            let gpu = device();
+            gpu.fail(Fault::Execute, nth);
+            let error = compile(&gpu, None).unwrap_err().to_string();
+            assert!(error.contains("injected failure"), "{nth}: {error}");
+            assert_eq!(gpu.counts().buffers, 0, "{nth}");
+        }
+    }
 }

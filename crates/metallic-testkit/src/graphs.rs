@@ -147,19 +147,22 @@ pub fn check_rounded(backend: &dyn Backend, case: &Case, plan: (Exactness, DType
     // What is chosen among rounded numbers is another thing than what is chosen among exact ones.
     let expected = if matches!(exact[0], Output::Ids(_)) { rounded } else { exact };
     let fused = rewrite::fuse(&case.widened).map_err(|e| e.to_string())?;
+    let mut forms = Vec::new();
     for graph in [&case.widened, &fused] {
-        let found = Walker::new(backend, graph, options)?.walk(steps, Asked::All)?;
-        compare(&expected, &found, tolerance, Asked::All)?;
+        forms.push(Walker::new(backend, graph, options)?);
+    }
+    for found in &mut forms {
+        compare(&expected, &found.walk(steps, Asked::All)?, tolerance, Asked::All)?;
     }
     Ok(())
 }
 
 /// As [`check`], over contexts of more than a thousand tokens.
-pub fn check_long(backend: &dyn Backend, case: &Case) -> Result<(), Failure> {
+pub fn check_long(backend: &dyn Backend, case: &Case, exactness: Exactness) -> Result<(), Failure> {
     let options = CompileOptions::kv(case.kv);
     let expected = Walker::new(&Reference::new(), &case.graph, options)?.walk(LONG, Asked::All)?;
     let found = Walker::new(backend, &case.graph, options)?.walk(LONG, Asked::All)?;
-    Ok(compare(&expected, &found, case.tolerance(Exactness::Exact), Asked::All)?)
+    Ok(compare(&expected, &found, case.tolerance(exactness), Asked::All)?)
 }
 
 fn compare(expected: &[Output], found: &[Output], tolerance: Tolerance, asked: Asked) -> Result<(), String> {
@@ -201,6 +204,15 @@ pub fn run(backend: &dyn Backend, plan: &Plan<'_>) -> Report {
             };
             report.add(plan, &name, result);
         }
+    }
+    report
+}
+
+/// Every case of a context that a device may split.
+pub fn run_long(backend: &dyn Backend, plan: &Plan<'_>) -> Report {
+    let mut report = Report::default();
+    for case in cases::long().iter().filter(|case| case.name.contains(plan.only)) {
+        report.add(plan, &case.name, check_long(backend, case, plan.exactness));
     }
     report
 }

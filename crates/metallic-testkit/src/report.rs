@@ -1,5 +1,7 @@
 //! Running tables, and what came of it.
 
+use std::fmt;
+
 use metallic_core::{Backend, BackendError};
 
 use crate::cases::Exactness;
@@ -12,6 +14,15 @@ pub enum Failure {
     Refused(BackendError),
     /// The result is wrong, or there is none.
     Wrong(String),
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Failure::Refused(error) => error.fmt(f),
+            Failure::Wrong(what) => f.write_str(what),
+        }
+    }
 }
 
 impl From<BackendError> for Failure {
@@ -34,18 +45,26 @@ impl From<String> for Failure {
 pub struct Plan<'a> {
     /// How close its results must be.
     pub exactness: Exactness,
-    /// Cases with this in their name.
+    /// Cases with this in their name, and single operations that are called so.
     pub only: &'a str,
     /// Which of the walks programs go, see [`crate::graphs::WALKS`].
     pub walks: &'a [usize],
     /// Cases, by name, that the backend may refuse by [`BackendError::Unsupported`].
     pub may_refuse: &'a dyn Fn(&str) -> bool,
+    /// Is told what came of each case as soon as it is known.
+    pub each: &'a dyn Fn(&str, &Result<(), Failure>),
 }
 
 impl Default for Plan<'_> {
     /// Every case, exactly, on all walks, none refused.
     fn default() -> Self {
-        Plan { exactness: Exactness::Exact, only: "", walks: &[0, 1, 2, 3], may_refuse: &|_| false }
+        Plan {
+            exactness: Exactness::Exact,
+            only: "",
+            walks: &[0, 1, 2, 3],
+            may_refuse: &|_| false,
+            each: &|_, _| {},
+        }
     }
 }
 
@@ -63,6 +82,7 @@ pub struct Report {
 
 impl Report {
     pub(crate) fn add(&mut self, plan: &Plan<'_>, name: &str, result: Result<(), Failure>) {
+        (plan.each)(name, &result);
         match result {
             Ok(()) => self.passed += 1,
             Err(Failure::Refused(error)) if (plan.may_refuse)(name) => {
@@ -97,6 +117,11 @@ impl Report {
 pub fn run_all(backend: &dyn Backend, plan: &Plan<'_>) -> Report {
     let mut report =
         graphs::run(backend, plan).and(eager::run(backend, plan)).and(copies::run(backend, plan));
-    report.add(plan, "refusals", eager::check_refusals(backend).map_err(Failure::Wrong));
+    if REFUSALS.contains(plan.only) {
+        report.add(plan, REFUSALS, eager::check_refusals(backend).map_err(Failure::Wrong));
+    }
     report
 }
+
+/// What is said of all that a backend must refuse.
+const REFUSALS: &str = "refusals";

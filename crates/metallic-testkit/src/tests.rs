@@ -196,13 +196,16 @@ fn the_reference_passes_its_own_tables() {
     report.expect();
     assert!(passed > 3000, "{passed}");
     // The wider tolerance of backends that round must prove something still.
-    let differs = |case: &&Case| case.tolerance(Exactness::Rounded) != case.tolerance(Exactness::Exact);
-    let plan = Plan { exactness: Exactness::Rounded, walks: &[1], ..Plan::default() };
-    for case in cases::all().iter().filter(|case| case.place == RunsAs::Anywhere).filter(differs) {
-        graphs::check(&Reference::new(), case, &plan).unwrap_or_else(|e| panic!("{}: {e:?}", case.name));
+    for exactness in [Exactness::Rounded, Exactness::Units] {
+        let differs = |case: &&Case| case.tolerance(exactness) != case.tolerance(Exactness::Exact);
+        let plan = Plan { exactness, walks: &[1], ..Plan::default() };
+        for case in cases::all().iter().filter(|case| case.place == RunsAs::Anywhere).filter(differs) {
+            graphs::check(&Reference::new(), case, &plan).unwrap_or_else(|e| panic!("{}: {e:?}", case.name));
+        }
     }
     for case in cases::long() {
-        graphs::check_long(&Reference::new(), &case).unwrap_or_else(|e| panic!("{}: {e:?}", case.name));
+        let found = graphs::check_long(&Reference::new(), &case, Exactness::Units);
+        found.unwrap_or_else(|e| panic!("{}: {e:?}", case.name));
     }
 }
 
@@ -251,8 +254,17 @@ fn a_refusal_is_counted_where_it_is_allowed_and_fails_where_it_is_not() {
     let plan = Plan { only: "softcap", ..Plan::default() };
     let report = graphs::run(&unable, &plan);
     assert_eq!((report.passed, report.refused.len(), report.failed.len()), (0, 0, 3), "{report:?}");
-    let plan = Plan { may_refuse: &|name| name.ends_with(" F16"), ..plan };
+    let told = std::cell::RefCell::new(Vec::new());
+    let each = |name: &str, result: &Result<(), Failure>| {
+        told.borrow_mut().push((name.to_owned(), result.as_ref().unwrap_err().to_string()));
+    };
+    let plan = Plan { may_refuse: &|name| name.ends_with(" F16"), each: &each, ..plan };
     let report = graphs::run(&unable, &plan);
+    let told = told.into_inner();
+    assert!(
+        told.len() == 3
+            && told.iter().all(|(name, why)| name.contains("softcap") && why.contains("it cannot"))
+    );
     assert_eq!((report.passed, report.refused.len(), report.failed.len()), (0, 1, 2), "{report:?}");
     assert!(report.refused[0].contains("it cannot"), "{report:?}");
 }

@@ -1,6 +1,8 @@
 //! The only place that chooses a backend.
 
 mod list;
+#[cfg(feature = "cuda")]
+pub mod ptx;
 pub mod tuning;
 
 use std::fmt;
@@ -230,18 +232,6 @@ fn cuda(_: Option<&str>) -> Result<Arc<dyn Gpu>, GpuError> {
 
 #[cfg(any(test, not(feature = "cuda")))]
 const NO_CUDA: &str = "this build has no `cuda` feature; build with `metallic/cuda` for NVIDIA GPUs";
-
-/// A device that computes nothing and puts every kernel that programs on it need into `folder`, as PTX for NVIDIA GPUs of this
-/// compute capability (times ten) with so many multiprocessors: for machines that have such a GPU and no compiler.
-#[cfg(feature = "cuda")]
-pub fn ptx_rehearsal(
-    folder: &std::path::Path,
-    capability: u32,
-    units: u32,
-) -> Result<Box<dyn Backend>, BackendError> {
-    let rehearsal = metallic_gpu::cuda::Rehearsal::new(folder, capability, units);
-    gpu(Arc::new(rehearsal.map_err(|error| error.on("cuda"))?), &OpenOptions::default())
-}
 
 /// A device that computes nothing and plans as for the GPU of this Apple chip (`Apple M2 Max`): for counting what its kernels
 /// would do.

@@ -227,7 +227,9 @@ impl Compiler {
         for include in &self.includes {
             key.add(&include.display().to_string());
         }
-        key.add(&std::env::current_dir().unwrap_or_default().display().to_string());
+        if !self.includes.is_empty() || names_files(&source.text) {
+            key.add(&std::env::current_dir().unwrap_or_default().display().to_string());
+        }
         key.add(&source.name.display().to_string()).add(&source.text);
         key
     }
@@ -272,6 +274,18 @@ impl Compiler {
 fn plain_pragmas(text: &str) -> String {
     let has_factor = |line: &str| line.starts_with("#pragma unroll") && line.contains('(');
     text.split_inclusive('\n').map(|line| if has_factor(line) { "#pragma unroll\n" } else { line }).collect()
+}
+
+/// Whether a text may bring in files that are looked for from where the program runs. Without any it compiles to the same
+/// everywhere. A comment that only looks like it costs no more than a compilation.
+fn names_files(text: &str) -> bool {
+    let own = |line: &str| {
+        let directive = line.trim_start().strip_prefix('#').map(str::trim_start);
+        directive
+            .and_then(|rest| rest.strip_prefix("include"))
+            .is_some_and(|rest| rest.trim_start().starts_with('<'))
+    };
+    text.lines().any(|line| (line.contains("include") || line.contains("import")) && !own(line))
 }
 
 /// What clang is asked to do.
@@ -339,5 +353,24 @@ mod flags {
         ["rt/glue.cpp", "rt/bf16.cpp"]
             .into_iter()
             .chain((flavour == Flavour::Checked).then_some("rt/hooks.cpp"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_texts_that_name_files_depend_on_where_they_are_compiled() {
+        for (text, depends) in [
+            ("kernel void f() {}\n", false),
+            ("#include <metal_stdlib>\n  #  include <metal_math>\n", false),
+            ("#include <metal_stdlib>\n#include \"mine.h\"\n", true),
+            ("#define FILE \"mine.h\"\n#include FILE\n", true),
+            ("#if __has_include(\"mine.h\")\n#endif\n", true),
+            ("#import \"mine.h\"\n", true),
+        ] {
+            assert_eq!(names_files(text), depends, "{text}");
+        }
     }
 }

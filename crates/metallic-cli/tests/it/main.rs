@@ -8,6 +8,7 @@ mod devices;
 mod disk;
 mod hostile;
 mod hub;
+mod nvidia;
 mod piped;
 mod pull;
 mod quantize;

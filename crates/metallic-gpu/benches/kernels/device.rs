@@ -12,6 +12,15 @@ pub(crate) struct Device {
     pub(crate) sizes: Sizes,
     /// Whether it computes: one that only has kernels made does not.
     pub(crate) measures: bool,
+    /// What is left to do at the end.
+    finish: Finish,
+}
+
+type Finish = Box<dyn Fn() -> Result<(), String>>;
+
+/// A device that computes.
+fn computing(gpu: Arc<dyn Gpu>, sizes: Sizes) -> Device {
+    Device { gpu, sizes, measures: true, finish: Box::new(|| Ok(())) }
 }
 
 impl Device {
@@ -19,16 +28,21 @@ impl Device {
     pub(crate) fn open(name: &str) -> Result<Device, String> {
         let (kind, which) = name.split_once(':').map_or((name, None), |(kind, which)| (kind, Some(which)));
         match kind {
-            "soft" => Ok(Device { gpu: soft(false)?, sizes: SMALL, measures: true }),
-            "soft-units" => Ok(Device { gpu: soft(true)?, sizes: SMALL, measures: true }),
-            "cuda" => Ok(Device { gpu: cuda(which)?, sizes: REAL, measures: true }),
+            "soft" => Ok(computing(soft(false)?, SMALL)),
+            "soft-units" => Ok(computing(soft(true)?, SMALL)),
+            "cuda" => Ok(computing(cuda(which)?, REAL)),
             "ptx" => {
-                let folder = which.ok_or("`ptx:FOLDER` names the folder")?;
-                Ok(Device { gpu: rehearsal(folder)?, sizes: REAL, measures: false })
+                let (gpu, finish) = rehearsal(which.ok_or("`ptx:FOLDER` names the folder")?)?;
+                Ok(Device { gpu, sizes: REAL, measures: false, finish })
             }
-            "metal" => Ok(Device { gpu: metal(which)?, sizes: REAL, measures: true }),
+            "metal" => Ok(computing(metal(which)?, REAL)),
             _ => Err("there are soft, soft-units, cuda, metal and ptx:FOLDER".to_owned()),
         }
+    }
+
+    /// Does what is left to do.
+    pub(crate) fn finish(&self) -> Result<(), String> {
+        (self.finish)()
     }
 
     /// The device as a backend, with its own kernels and memory; `profile`: each operation is timed.
@@ -56,11 +70,20 @@ fn cuda(which: Option<&str>) -> Result<Arc<dyn Gpu>, String> {
     Ok(Arc::new(metallic_gpu::cuda::open(which).map_err(|error| error.to_string())?))
 }
 
-/// For a GPU of compute capability 9.0 with 132 multiprocessors.
+/// An H200, and what puts its kernels into a folder.
 #[cfg(feature = "cuda")]
-fn rehearsal(folder: &str) -> Result<Arc<dyn Gpu>, String> {
-    let made = metallic_gpu::cuda::Rehearsal::new(std::path::Path::new(folder), 90, 132);
-    Ok(Arc::new(made.map_err(|error| error.to_string())?))
+fn rehearsal(folder: &str) -> Result<(Arc<dyn Gpu>, Finish), String> {
+    use metallic_gpu::cuda::{Asked, Rehearsal};
+    let (asked, folder) = (Asked::new(), std::path::PathBuf::from(folder));
+    let all = Rehearsal::all(&asked, 90, 132).map_err(|error| error.to_string())?;
+    let gpu = all.into_iter().next_back().ok_or("no GPU is rehearsed")?;
+    let finish = move || {
+        let threads = std::thread::available_parallelism().map_or(1, usize::from);
+        let made = asked.translate(&folder, &[90], threads, &|_, _| {}).map_err(|error| error.to_string())?;
+        println!("{} kernels in {}", made.made + made.found, folder.display());
+        Ok(())
+    };
+    Ok((Arc::new(gpu), Box::new(finish)))
 }
 
 #[cfg(not(feature = "cuda"))]
@@ -69,7 +92,7 @@ fn cuda(_: Option<&str>) -> Result<Arc<dyn Gpu>, String> {
 }
 
 #[cfg(not(feature = "cuda"))]
-fn rehearsal(_: &str) -> Result<Arc<dyn Gpu>, String> {
+fn rehearsal(_: &str) -> Result<(Arc<dyn Gpu>, Finish), String> {
     Err("it takes `--features cuda`".to_owned())
 }
 

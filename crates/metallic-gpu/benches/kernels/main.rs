@@ -55,6 +55,10 @@ fn main() {
         tensors::operations(&device, &cpu, &wanted);
         submissions::strategies(&device, &wanted);
     }
+    if let Err(error) = device.finish() {
+        eprintln!("{name}: {error}");
+        std::process::exit(1);
+    }
 }
 
 /// Lines as they are printed.

@@ -10,20 +10,23 @@ mod api;
 mod ptx;
 mod rehearsal;
 mod replay;
+mod running;
 mod timed;
+mod uploads;
 mod work;
 
 use std::collections::VecDeque;
 use std::fmt;
 use std::sync::{Arc, Mutex};
-use std::time::{Duration, Instant};
 
 use metallic_core::{Bytes, DeviceInfo};
 
 use self::api::{Attribute, Blas, Context, Driver, Event, Kernel, Memory, Stream};
 use self::ptx::{Translator, Wanted};
-pub use self::rehearsal::Rehearsal;
+pub use self::rehearsal::{Asked, Rehearsal, Translated};
 use self::replay::{Recorded, Replays};
+use self::running::Running;
+use self::uploads::Uploads;
 use self::work::{Work, hand_over, named};
 use crate::command::{Command, CommandList};
 use crate::driver::check::{self, BufferFacts, PipelineFacts};
@@ -206,6 +209,8 @@ pub struct Cuda {
     work: Mutex<(Stream, UnderWay)>,
     /// What the host reads.
     reads: Mutex<Stream>,
+    /// What weights come through; locked before the work.
+    uploads: Mutex<Uploads>,
     /// What makes products, where it is installed.
     blas: Option<Blas>,
     context: Arc<Context>,
@@ -249,6 +254,7 @@ pub fn open(asked: Option<&str>) -> Result<Cuda, GpuError> {
         timed: Mutex::default(),
         work: Mutex::new((Stream::new(&context)?, UnderWay::default())),
         reads: Mutex::new(Stream::new(&context)?),
+        uploads: Mutex::default(),
         device,
         context,
     })
@@ -338,11 +344,24 @@ impl Gpu for Cuda {
         if let Some(buffer) = pages.and_then(|pages| lock(&self.objects).buffers.share(pages)) {
             return Ok(Imported { buffer, offset: 0, copied: 0 });
         }
+        self.forget_gone();
         let memory = Memory::new(&self.context, bytes.len())?;
-        lock(&self.work).0.upload(&memory, 0, bytes)?;
+        uploads::upload(self, &memory, bytes)?;
         let facts = BufferFacts { len: bytes.len(), writable: false, host: false };
-        let buffer = lock(&self.objects).add_buffer(Buffer { memory, facts, _pages: mapped }, pages);
+        let (buffer, kept) = {
+            let mut objects = lock(&self.objects);
+            let id = objects.add_buffer(Buffer { memory, facts, _pages: mapped }, pages);
+            (id, objects.buffer(id)?)
+        };
+        // Copies may be under way to it.
+        let work = &mut *lock(&self.work);
+        let end = Arc::new(Event::after(&work.0)?);
+        work.1.0.push_back((end, Kept { buffers: vec![kept], ..Kept::default() }));
         Ok(Imported { buffer, offset: 0, copied: bytes.len() })
+    }
+
+    fn notes(&self) -> Vec<String> {
+        lock(&self.uploads).note.iter().cloned().collect()
     }
 
     fn free(&self, buffer: BufferId) {
@@ -430,8 +449,9 @@ impl Gpu for Cuda {
 }
 
 impl Cuda {
-    /// Lets go of what was recorded of lists that are gone.
+    /// Lets go of what was recorded of lists that are gone, and of what work that is done used.
     fn forget_gone(&self) {
+        lock(&self.work).1.sweep();
         lock(&self.replays).forget_gone();
         lock(&self.timed).forget_gone();
     }
@@ -448,38 +468,5 @@ impl Cuda {
         stream.replay(&recorded.replay)?;
         lock(&self.replays).keep(commands, recorded.clone());
         Ok(Kept { recorded: Some(recorded), ..Kept::default() })
-    }
-}
-
-/// Work on its way.
-struct Running {
-    label: String,
-    start: Event,
-    end: Arc<Event>,
-}
-
-/// How long a wait asks without pause before it lets other threads run.
-const EAGER: Duration = Duration::from_micros(500);
-
-impl Submission for Running {
-    fn command_buffers(&self) -> u64 {
-        1
-    }
-
-    fn poll(&mut self) -> bool {
-        self.end.is_past().unwrap_or(true)
-    }
-
-    fn wait(&mut self, bound: Duration) -> Result<Option<Duration>, GpuError> {
-        let begun = Instant::now();
-        while !self.end.is_past().map_err(|error| named(error, &self.label))? {
-            let waited = begun.elapsed();
-            if waited > bound {
-                return Err(GpuError::Timeout { after: bound });
-            }
-            if waited < EAGER { std::hint::spin_loop() } else { std::thread::yield_now() }
-        }
-        let seconds = self.end.seconds_since(&self.start)?;
-        Ok(Some(Duration::from_secs_f64(seconds.max(0.0))))
     }
 }

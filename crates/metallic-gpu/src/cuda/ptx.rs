@@ -4,6 +4,7 @@
 use std::ffi::CString;
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use super::api::Takes;
 use crate::error::GpuError;
@@ -40,6 +41,24 @@ impl Wanted<'_> {
             (self.capability, MADE_FOR.into_iter().filter(|sm| *sm <= self.capability).peekable());
         let old = made.peek().is_none().then_some(own);
         made.chain(old)
+    }
+
+    /// The newest capability that it is made for.
+    fn best(&self) -> u32 {
+        self.targets().next().unwrap_or(self.capability)
+    }
+
+    /// Its file's name.
+    fn file(&self, sm: u32) -> String {
+        format!("{}.ptx", self.key(sm))
+    }
+
+    /// The constants as their source names them, for whoever has to do without: `KV_TYPE=1, HEAD_DIM=64`.
+    fn named_constants(&self) -> String {
+        let name =
+            |index: usize| constant(self.source, index).map_or_else(|| index.to_string(), str::to_owned);
+        let each: Vec<String> = self.constants.values().map(|(i, v)| format!("{}={v}", name(i))).collect();
+        if each.is_empty() { "no constants".to_owned() } else { each.join(", ") }
     }
 
     /// The constants by their index: `0=1,3=10`; no constants are a dash.
@@ -164,16 +183,33 @@ impl Translator {
         Err("this build has no `soft` feature, which compiles kernels".to_owned())
     }
 
-    pub(super) fn get(&self, wanted: &Wanted<'_>) -> Result<Translation, GpuError> {
-        let name = |sm: u32| format!("{}.ptx", wanted.key(sm));
-        let kept = |sm: u32| {
-            // What is damaged is made again.
-            self.folders
-                .iter()
-                .find_map(|folder| Translation::read(&fs::read_to_string(folder.join(name(sm))).ok()?))
+    /// Has it in the first folder, whole. Whether it had to be made, and the bytes of its file.
+    pub(super) fn put(&self, wanted: &Wanted<'_>) -> Result<(bool, u64), GpuError> {
+        let best = wanted.best();
+        let (name, folder) = (wanted.file(best), self.folders.first());
+        let folder = folder.ok_or_else(|| GpuError::Missing("a folder for PTX".to_owned()))?;
+        if let Some(found) = self.kept(wanted, best) {
+            return Ok((false, found.written().len() as u64));
+        }
+        let written = self.make(wanted, best)?.written();
+        let failed = |error: std::io::Error| {
+            GpuError::compile(wanted.function, format!("`{}`: {error}", folder.join(&name).display()))
         };
+        keep(folder, &name, &written).map_err(failed)?;
+        Ok((true, written.len() as u64))
+    }
+
+    /// What lies in one of the folders. What is damaged is made again.
+    fn kept(&self, wanted: &Wanted<'_>, sm: u32) -> Option<Translation> {
+        let name = wanted.file(sm);
+        let read = |folder: &PathBuf| Translation::read(&fs::read_to_string(folder.join(&name)).ok()?);
+        self.folders.iter().find_map(read)
+    }
+
+    pub(super) fn get(&self, wanted: &Wanted<'_>) -> Result<Translation, GpuError> {
         let mut targets = wanted.targets();
         let best = targets.next().unwrap_or(wanted.capability);
+        let kept = |sm: u32| self.kept(wanted, sm);
         if let Some(found) = kept(best) {
             return Ok(found);
         }
@@ -182,10 +218,9 @@ impl Translator {
             // Where nothing can be made, what was made for older ones is as right.
             Err(error) => return targets.find_map(kept).ok_or(error),
         };
-        let name = name(best);
         if let Some(folder) = self.folders.first() {
             // Without a place to keep it, it is made again the next time.
-            let _ = keep(folder, &name, &made.written());
+            let _ = keep(folder, &wanted.file(best), &made.written());
         }
         Ok(made)
     }
@@ -232,8 +267,12 @@ impl Translator {
     fn missing(&self, wanted: &Wanted<'_>, reason: &str) -> GpuError {
         let places: Vec<String> = self.folders.iter().map(|folder| folder.display().to_string()).collect();
         let message = format!(
-            "`{}.ptx` is in none of {}, and cannot be made here: {reason}; `metallic tool ptx` makes it where there is a clang",
-            wanted.key(wanted.targets().next().unwrap_or(wanted.capability)),
+            "`{}`, the kernel with {} for compute capability {}.{}, is in none of {}, and cannot be made here: {reason}; \
+             where there is a clang, `metallic tool ptx -m MODEL -o {BESIDE}` makes what a model needs",
+            wanted.file(wanted.best()),
+            wanted.named_constants(),
+            wanted.best() / 10,
+            wanted.best() % 10,
             places.join(", ")
         );
         GpuError::compile(wanted.function, message)
@@ -241,7 +280,6 @@ impl Translator {
 }
 
 /// The name a source gives a function constant.
-#[cfg(feature = "soft")]
 fn constant(source: &str, index: usize) -> Option<&str> {
     let mark = format!("[[function_constant({index})]]");
     let line = source.lines().find(|line| line.contains(&mark))?;
@@ -250,10 +288,16 @@ fn constant(source: &str, index: usize) -> Option<&str> {
 
 /// Writes a file that is there whole or not at all.
 fn keep(folder: &Path, name: &str, text: &str) -> std::io::Result<()> {
+    // Two threads may write the same, and so may two processes.
+    static WRITTEN: AtomicUsize = AtomicUsize::new(0);
     fs::create_dir_all(folder)?;
-    let part = folder.join(format!("{name}.{}.part", std::process::id()));
-    fs::write(&part, text)?;
-    fs::rename(&part, folder.join(name))
+    let number = WRITTEN.fetch_add(1, Ordering::Relaxed);
+    let part = folder.join(format!("{name}.{}-{number}.part", std::process::id()));
+    let written = fs::write(&part, text).and_then(|()| fs::rename(&part, folder.join(name)));
+    if written.is_err() {
+        let _ = fs::remove_file(&part);
+    }
+    written
 }
 
 #[cfg(test)]
@@ -292,6 +336,21 @@ mod tests {
         assert_eq!((targets(90), targets(86), targets(75)), (vec![90, 80], vec![80], vec![75]));
     }
 
+    #[test]
+    fn threads_that_write_the_same_file_leave_it_whole_and_nothing_else() {
+        let folder = std::env::temp_dir().join(format!("metallic-ptx-parts-{}", std::process::id()));
+        let text = "x".repeat(1 << 16);
+        std::thread::scope(|scope| {
+            for _ in 0..8 {
+                scope.spawn(|| (0..20).for_each(|_| keep(&folder, "f.ptx", &text).unwrap()));
+            }
+        });
+        let left: Vec<_> = fs::read_dir(&folder).unwrap().map(|file| file.unwrap().file_name()).collect();
+        assert_eq!(left, ["f.ptx"]);
+        assert_eq!(fs::read_to_string(folder.join("f.ptx")).unwrap(), text);
+        fs::remove_dir_all(folder).unwrap();
+    }
+
     #[cfg(feature = "soft")]
     #[test]
     fn a_kernel_is_made_once_and_found_after_that_also_without_a_compiler() {
@@ -320,7 +379,9 @@ mod tests {
         assert_eq!(without.get(&wanted).unwrap(), older, "what was made for older ones runs too");
         let other = Wanted { constants: &Constants::of([78]), ..wanted };
         let error = without.get(&other).unwrap_err().to_string();
-        assert!(error.contains("there is no clang") && error.contains("metallic tool ptx"), "{error}");
+        for part in ["there is no clang", "metallic tool ptx", "`f`", "N=78", "9.0", "metallic-ptx-test"] {
+            assert!(error.contains(part), "{part}: {error}");
+        }
         fs::remove_dir_all(folder).unwrap();
     }
 }

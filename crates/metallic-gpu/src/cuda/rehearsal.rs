@@ -1,9 +1,10 @@
-//! A device that computes nothing and has every kernel translated that programs ask it for: what a machine with an NVIDIA GPU
-//! and without a compiler needs is made on one that has neither.
+//! Devices that compute nothing and note every kernel that programs ask them for: what machines with an NVIDIA GPU and without a
+//! compiler need is made on one that has a compiler, all of it at once.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::path::Path;
-use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 
 use metallic_core::{Bytes, DeviceInfo};
 
@@ -14,35 +15,146 @@ use crate::gpu::{BufferId, Gpu, Imported, LibraryId, Limits, Pipeline, PipelineI
 use crate::kernels::{Constants, peaks};
 use crate::lock;
 use crate::null::Null;
+use crate::tuning::built_in;
 
 /// Memory that limits plans for, where there is no GPU to ask.
 const MEMORY: u64 = 1 << 40;
+/// Names of GPUs that have numbers of their own for plans to go by; all others have those of the nameless.
+const NAMES: [&str; 2] = ["", "NVIDIA H200"];
 
-/// Puts the translation of every kernel that is asked for into a folder.
+/// A source by its name.
+#[derive(Debug)]
+struct Source {
+    name: String,
+    text: String,
+}
+
+/// Kernels by the name of their source, their own and their constants: each stands once, in an order that is always the same.
+type Kernels = BTreeMap<(String, String, Vec<(usize, u32)>), (Arc<Source>, Constants)>;
+
+/// Every kernel that was asked for. Clones share it.
+#[derive(Clone, Debug, Default)]
+pub struct Asked(Arc<Mutex<Kernels>>);
+
+/// What became of a bundle.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Translated {
+    /// Files that were made.
+    pub made: usize,
+    /// Files that were there already.
+    pub found: usize,
+    /// Bytes of all of them.
+    pub bytes: u64,
+}
+
+impl Asked {
+    /// Nothing yet.
+    pub fn new() -> Asked {
+        Asked::default()
+    }
+
+    /// Kernels, each with its constants, there are.
+    pub fn len(&self) -> usize {
+        lock(&self.0).len()
+    }
+
+    /// Whether nothing was asked for.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    fn add(&self, source: &Arc<Source>, function: &str, constants: &Constants) {
+        let key = (source.name.clone(), function.to_owned(), constants.values().collect());
+        lock(&self.0).entry(key).or_insert_with(|| (source.clone(), *constants));
+    }
+
+    /// Asks for one, of a source that is not compiled for it.
+    #[cfg(test)]
+    pub(crate) fn note(&self, name: &str, text: &str, (function, constants): (&str, &Constants)) {
+        self.add(&Arc::new(Source { name: name.to_owned(), text: text.to_owned() }), function, constants);
+    }
+
+    /// Puts the PTX of all of them into `folder`, for each of these compute capabilities (times ten), by so many threads. What lies
+    /// there already stays. `progress` is told how many of how many are there.
+    pub fn translate(
+        &self,
+        folder: &Path,
+        capabilities: &[u32],
+        threads: usize,
+        progress: &(dyn Fn(usize, usize) + Sync),
+    ) -> Result<Translated, GpuError> {
+        let translator = Translator::into_folder(folder);
+        translator.compiler().map_err(GpuError::Missing)?;
+        let asked = lock(&self.0).clone();
+        let every = asked.iter().flat_map(|((_, function, _), (source, constants))| {
+            let wanted = move |capability: &u32| Wanted {
+                library: &source.name,
+                source: &source.text,
+                function,
+                constants,
+                capability: *capability,
+            };
+            capabilities.iter().map(wanted)
+        });
+        let every: Vec<Wanted<'_>> = every.collect();
+        let (next, done) = (AtomicUsize::new(0), Mutex::new(Ok(Translated::default())));
+        let work = || {
+            while let Some(wanted) = every.get(next.fetch_add(1, Ordering::Relaxed)) {
+                let made = translator.put(wanted);
+                let mut done = lock(&done);
+                let Ok(so_far) = &mut *done else { return };
+                match made {
+                    Ok((new, bytes)) => {
+                        so_far.made += usize::from(new);
+                        so_far.found += usize::from(!new);
+                        so_far.bytes += bytes;
+                        progress(so_far.made + so_far.found, every.len());
+                    }
+                    Err(error) => *done = Err(error),
+                }
+            }
+        };
+        std::thread::scope(|scope| {
+            let more = (1..threads.min(every.len())).map(|_| {
+                // One that cannot be had leaves the work to the others.
+                std::thread::Builder::new().spawn_scoped(scope, work).is_ok()
+            });
+            more.take_while(|started| *started).for_each(drop);
+            work();
+        });
+        done.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner)
+    }
+}
+
+/// Notes every kernel that is asked for.
 #[derive(Debug)]
 pub struct Rehearsal {
     null: Null,
-    translator: Translator,
-    sources: Mutex<HashMap<LibraryId, (String, String)>>,
-    capability: u32,
+    asked: Asked,
+    sources: Mutex<HashMap<LibraryId, Arc<Source>>>,
 }
 
 impl Rehearsal {
-    /// For GPUs of this compute capability (times ten) with so many multiprocessors, into `folder`.
-    pub fn new(folder: &Path, capability: u32, units: u32) -> Result<Rehearsal, GpuError> {
-        let translator = Translator::into_folder(folder);
-        translator.compiler().map_err(GpuError::Missing)?;
+    /// GPUs of this compute capability (times ten) with so many multiprocessors: one for each table of numbers that plans of such
+    /// GPUs go by.
+    pub fn all(asked: &Asked, capability: u32, units: u32) -> Result<Vec<Rehearsal>, GpuError> {
         let matrix_units = super::matrix_units(capability, units, super::MOST_SHARED);
-        // There may be a library, or not: programs rehearse both.
-        let limits = Limits { library: true, ..super::limits("", units, 1024, MEMORY, matrix_units) };
-        let null = Null::with(limits);
-        let rehearsal = Rehearsal { null, translator, sources: Mutex::default(), capability };
-        // What measures a device belongs to no model.
-        for kernel in peaks::kernels(rehearsal.limits()) {
-            let library = rehearsal.library(kernel.family.name, &kernel.family.source())?;
-            rehearsal.pipeline(library, kernel.function, &kernel.constants)?;
-        }
-        Ok(rehearsal)
+        let tuning = |name: &str| built_in("cuda", name, matrix_units.map_or(0, |units| units.cores)).0;
+        let mut tables = NAMES.map(tuning).to_vec();
+        tables.dedup();
+        let rehearsal = |tuning| {
+            // There may be a library, or not: programs rehearse both.
+            let usual = super::limits("", units, 1024, MEMORY, matrix_units);
+            let null = Null::with(Limits { library: true, tuning, ..usual });
+            let rehearsal = Rehearsal { null, asked: asked.clone(), sources: Mutex::default() };
+            // What measures a device belongs to no model.
+            for kernel in peaks::kernels(rehearsal.limits()) {
+                let library = rehearsal.library(kernel.family.name, &kernel.family.source())?;
+                rehearsal.pipeline(library, kernel.function, &kernel.constants)?;
+            }
+            Ok(rehearsal)
+        };
+        tables.into_iter().map(rehearsal).collect()
     }
 }
 
@@ -77,7 +189,8 @@ impl Gpu for Rehearsal {
 
     fn library(&self, name: &str, source: &str) -> Result<LibraryId, GpuError> {
         let id = self.null.library(name, source)?;
-        lock(&self.sources).insert(id, (name.to_owned(), source.to_owned()));
+        let source = Source { name: name.to_owned(), text: source.to_owned() };
+        lock(&self.sources).insert(id, Arc::new(source));
         Ok(id)
     }
 
@@ -87,13 +200,9 @@ impl Gpu for Rehearsal {
         function: &str,
         constants: &Constants,
     ) -> Result<Pipeline, GpuError> {
-        let (name, source) = lock(&self.sources)
-            .get(&library)
-            .cloned()
-            .ok_or_else(|| GpuError::compile(function, "its library was given back"))?;
-        let (library_name, capability) = (&name, self.capability);
-        let wanted = Wanted { library: library_name, source: &source, function, constants, capability };
-        self.translator.get(&wanted)?;
+        let source = lock(&self.sources).get(&library).cloned();
+        let source = source.ok_or_else(|| GpuError::compile(function, "its library was given back"))?;
+        self.asked.add(&source, function, constants);
         self.null.pipeline(library, function, constants)
     }
 

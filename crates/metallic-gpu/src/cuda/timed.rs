@@ -12,6 +12,7 @@ use super::work::{hand_over, named};
 use super::{Cuda, Kept, Running};
 use crate::command::CommandList;
 use crate::driver::fault;
+use crate::driver::progress::{Clock, Timed};
 use crate::error::GpuError;
 use crate::gpu::Submission;
 use crate::lock;
@@ -33,7 +34,7 @@ pub(super) fn submit(cuda: &Cuda, commands: &CommandList) -> Result<Box<dyn Subm
     stream.replay(&recorded.replay).map_err(|error| named(error, &label))?;
     let end = Arc::new(Event::after(stream)?);
     under_way.0.push_back((end.clone(), Kept { recorded: Some(recorded.clone()), ..Kept::default() }));
-    Ok(Box::new(Timed { running: Running { label, start, end }, recorded }))
+    Ok(Box::new(Timed { running: Running { label, start, end }, times: recorded }))
 }
 
 /// Whether nobody has it but the table it was found in and the finder.
@@ -50,30 +51,13 @@ fn record(cuda: &Cuda, stream: &Stream, commands: &CommandList) -> Result<Arc<Re
     Ok(recorded)
 }
 
-/// Work on its way whose commands are timed.
-struct Timed {
-    running: Running,
-    recorded: Arc<Recorded>,
-}
-
-impl Submission for Timed {
-    fn command_buffers(&self) -> u64 {
-        self.running.command_buffers()
-    }
-
-    fn poll(&mut self) -> bool {
-        self.running.poll()
-    }
-
-    fn wait(&mut self, bound: Duration) -> Result<Option<Duration>, GpuError> {
-        self.running.wait(bound)
-    }
-
-    fn times(&mut self) -> Result<Vec<Duration>, GpuError> {
+/// Its marks are those of the replay that was waited for.
+impl Clock for Arc<Recorded> {
+    fn read(&self) -> Result<Vec<Duration>, GpuError> {
         let between = |pair: &[Event]| -> Result<Duration, GpuError> {
             let seconds = pair[1].seconds_since(&pair[0])?;
             Ok(Duration::from_secs_f64(seconds.max(0.0)))
         };
-        self.recorded.marks.windows(2).map(between).collect()
+        self.marks.windows(2).map(between).collect()
     }
 }

@@ -12,5 +12,7 @@ pub(crate) mod language;
 pub(crate) mod memory;
 pub(crate) mod progress;
 pub(crate) mod residency;
+#[cfg_attr(not(any(test, feature = "cuda")), allow(dead_code))]
+pub(crate) mod staging;
 pub(crate) mod steps;
 pub(crate) mod ticks;

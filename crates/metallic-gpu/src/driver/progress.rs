@@ -128,13 +128,24 @@ impl Times {
     }
 }
 
-/// A submission of which each command is timed.
-pub(crate) struct Timed {
-    pub(crate) running: Running,
-    pub(crate) times: Arc<Times>,
+/// Where the times of commands are read once all are done.
+pub(crate) trait Clock: Send {
+    fn read(&self) -> Result<Vec<Duration>, GpuError>;
 }
 
-impl Submission for Timed {
+impl Clock for Arc<Times> {
+    fn read(&self) -> Result<Vec<Duration>, GpuError> {
+        Ok(lock(&self.0).clone())
+    }
+}
+
+/// A submission of which each command is timed.
+pub(crate) struct Timed<R, C> {
+    pub(crate) running: R,
+    pub(crate) times: C,
+}
+
+impl<R: Submission, C: Clock> Submission for Timed<R, C> {
     fn command_buffers(&self) -> u64 {
         self.running.command_buffers()
     }
@@ -148,7 +159,7 @@ impl Submission for Timed {
     }
 
     fn times(&mut self) -> Result<Vec<Duration>, GpuError> {
-        Ok(lock(&self.times.0).clone())
+        self.times.read()
     }
 }
 

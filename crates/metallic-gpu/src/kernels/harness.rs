@@ -1,6 +1,10 @@
 //! Runs single kernels in tests: in order, under random schedules, and in the checked build.
+//!
+//! `METALLIC_TEST_DEVICE=metal` or `cuda` runs them on a GPU instead. `METALLIC_TEST_PTX=FOLDER` puts what `cuda` needs into a folder on
+//! the way, for a machine that has this test program and nothing else.
 
-mod record;
+#[cfg(feature = "cuda")]
+mod translated;
 
 use std::collections::HashMap;
 use std::sync::{Mutex, OnceLock, PoisonError};
@@ -80,11 +84,13 @@ pub(crate) fn run(launch: &Launch, args: &[Data]) -> Option<Vec<Vec<u8>>> {
 
 /// The same for a kernel that leaves scratch in any order: these arguments are compared and returned.
 pub(crate) fn run_comparing(launch: &Launch, args: &[Data], which: &[usize]) -> Option<Vec<Vec<u8>>> {
-    #[cfg(target_os = "macos")]
-    if let Some(metal) = metal() {
-        let all = run_on(metal, launch, args);
+    if let Some(gpu) = gpu() {
+        let all = run_on(gpu, launch, args);
         return Some(which.iter().map(|index| all[*index].clone()).collect());
     }
+    #[cfg(feature = "cuda")]
+    translated::note(launch);
+    compile_both(launch.kernel.family)?;
     let mut first: Option<Vec<Vec<u8>>> = None;
     let runs = (0..=SEEDS).map(|seed| (seed, false)).chain([(0, true)]);
     for (seed, checked) in runs {
@@ -92,10 +98,7 @@ pub(crate) fn run_comparing(launch: &Launch, args: &[Data], which: &[usize]) -> 
         let all = run_on(soft, launch, args);
         let found: Vec<Vec<u8>> = which.iter().map(|index| all[*index].clone()).collect();
         match &first {
-            None => {
-                record::record(launch, args, &all, which);
-                first = Some(found);
-            }
+            None => first = Some(found),
             Some(expected) => assert!(
                 *expected == found,
                 "{}: seed {seed}, checked {checked} gives other results than the run in order",
@@ -166,15 +169,37 @@ fn device(seed: u64, checked: bool) -> Option<&'static Bench> {
     made.as_ref()
 }
 
-/// The GPU of a Mac, where `METALLIC_TEST_DEVICE=metal` asks for it: every test of a kernel then runs there.
-#[cfg(target_os = "macos")]
-fn metal() -> Option<&'static Bench> {
-    static METAL: OnceLock<Option<Bench>> = OnceLock::new();
-    let asked = || std::env::var_os("METALLIC_TEST_DEVICE").is_some_and(|device| device == "metal");
-    let open = || crate::metal::open(None).unwrap_or_else(|error| panic!("{error}"));
-    let made =
-        METAL.get_or_init(|| asked().then(|| Bench { gpu: Box::new(open()), libraries: Mutex::default() }));
-    made.as_ref()
+/// Compiles a family in both builds at the same time: with one after the other the second core has nothing to do, and tests of the
+/// same family that run beside this one wait for the very same.
+fn compile_both(family: &Family) -> Option<()> {
+    let (plain, checked) = (device(0, false)?, device(0, true)?);
+    std::thread::scope(|scope| {
+        scope.spawn(|| checked.library(family));
+        plain.library(family);
+    });
+    Some(())
+}
+
+/// The GPU that `METALLIC_TEST_DEVICE` asks for, where it does: every test of a kernel then runs there.
+fn gpu() -> Option<&'static Bench> {
+    static GPU: OnceLock<Option<Bench>> = OnceLock::new();
+    let open = || {
+        let asked = std::env::var("METALLIC_TEST_DEVICE").ok().filter(|device| !device.is_empty())?;
+        let gpu = named_gpu(&asked).unwrap_or_else(|error| panic!("METALLIC_TEST_DEVICE={asked}: {error}"));
+        Some(Bench { gpu, libraries: Mutex::default() })
+    };
+    GPU.get_or_init(open).as_ref()
+}
+
+fn named_gpu(name: &str) -> Result<Box<dyn Gpu>, String> {
+    match name {
+        #[cfg(target_os = "macos")]
+        "metal" => Ok(Box::new(crate::metal::open(None).map_err(|error| error.to_string())?)),
+        #[cfg(feature = "cuda")]
+        "cuda" => Ok(Box::new(crate::cuda::open(None).map_err(|error| error.to_string())?)),
+        _ => Err("this test program knows `metal` on a Mac, and `cuda` where it was built with that feature"
+            .to_owned()),
+    }
 }
 
 /// Every argument lies in one buffer at an odd place, so that a kernel that forgets an offset is seen.

@@ -187,3 +187,12 @@ fn the_list_of_choices_is_bounded() {
     }
     assert_eq!(providers.selections().len(), EVENTS);
 }
+
+#[test]
+fn what_a_device_has_to_say_is_kept_once() {
+    let providers = Providers::new();
+    assert!(providers.notes().is_empty());
+    providers.tell(vec!["slow".to_owned(), "loud".to_owned()]);
+    providers.clone().tell(vec!["slow".to_owned()]);
+    assert_eq!(providers.notes(), ["slow", "loud"]);
+}

@@ -4,7 +4,8 @@
 use std::sync::Arc;
 
 use metallic_gpu::fault::Faulty;
-use metallic_gpu::{GpuBackend, GpuOptions, Provider, Providers, Soft, SoftOptions};
+use metallic_gpu::{GpuBackend, GpuOptions, MatrixUnits, Provider, Providers, Soft, SoftOptions};
+use metallic_testkit::cases::Exactness;
 use metallic_testkit::{Plan, cases, graphs, needed, run_all};
 
 /// A backend over the software device; `None`, said aloud, where there is no clang.
@@ -42,6 +43,15 @@ fn programs_whose_operations_are_not_fused_match_the_reference() {
     check_programs(SoftOptions::default().seed(1), GpuOptions::default().fuse(false), &plan);
 }
 
+/// As an NVIDIA GPU plans them, whose matrices lie in cells and whose long products a library makes, for which kernels stand here.
+#[test]
+fn programs_of_a_device_with_matrix_units_match_the_reference() {
+    let units = MatrixUnits { cores: 16, threadgroup_memory: 64 << 10 };
+    let soft = SoftOptions::default().matrix_units(units).library(true);
+    let plan = Plan { exactness: Exactness::Units, walks: &[1, 2], ..Plan::default() };
+    check_programs(soft, GpuOptions::default(), &plan);
+}
+
 #[test]
 fn the_order_of_threads_changes_nothing() {
     for (seed, walks) in [(1, &[0, 1][..]), (2, &[2]), (3, &[3])] {
@@ -65,7 +75,7 @@ fn contexts_that_are_split_over_threadgroups_match_the_reference() {
         let soft = Arc::new(Faulty::new(Arc::new(soft)));
         let backend = GpuBackend::new(soft.clone(), GpuOptions::default());
         for case in cases::long() {
-            graphs::check_long(&backend, &case)
+            graphs::check_long(&backend, &case, Exactness::Exact)
                 .unwrap_or_else(|e| panic!("{}, seed {seed}: {e:?}", case.name));
             assert!(soft.labels().ends_with(&["attention"; 2]), "{}: {:?}", case.name, soft.labels());
         }

@@ -3,6 +3,7 @@
 use metallic::Device;
 use metallic::core::{Backend, CompileOptions, DType, Program};
 use metallic::device::OpenOptions;
+use metallic::device::ptx::{Asked, rehearsals, translate};
 use metallic_testkit::random::Random;
 use metallic_testkit::{golden, needed};
 
@@ -13,15 +14,22 @@ const TOKENS: usize = 70;
 const F32: CompileOptions = CompileOptions { kv: DType::F32, activations: DType::F32 };
 const HALF: CompileOptions = CompileOptions { activations: DType::F16, ..F32 };
 
-/// Every device that runs here.
+/// Every device that runs here; or the one that `METALLIC_TEST_DEVICE` names, alone, on a machine that may have no compiler.
 pub(crate) fn devices() -> impl Iterator<Item = (&'static str, Box<dyn Backend>)> {
     let options = OpenOptions::default().threads(2);
-    let devices = [
-        ("reference", Device::Reference, options.clone()),
-        ("exact cpu", Device::Cpu, options.clone().exact(true)),
-        ("cpu", Device::Cpu, options.clone()),
-        ("soft", Device::Soft, options),
-    ];
+    let named = std::env::var("METALLIC_TEST_DEVICE").ok().filter(|name| !name.is_empty());
+    let devices = match named {
+        Some(name) => {
+            let device = name.parse().unwrap_or_else(|error| panic!("METALLIC_TEST_DEVICE: {error}"));
+            vec![("the device asked for", device, options)]
+        }
+        None => vec![
+            ("reference", Device::Reference, options.clone()),
+            ("exact cpu", Device::Cpu, options.clone().exact(true)),
+            ("cpu", Device::Cpu, options.clone()),
+            ("soft", Device::Soft, options),
+        ],
+    };
     devices
         .into_iter()
         .filter_map(|(name, device, options)| Some((name, needed(device.open_with(&options))?)))
@@ -119,5 +127,26 @@ fn what_is_too_much_and_what_is_missing_is_refused_by_name() {
         tiny.remove(missing);
         let error = tiny.open().unwrap_err().to_string();
         assert!(error.contains(&format!("no tensor `{missing}`, the model needs it as [")), "{error}");
+    }
+}
+
+/// `METALLIC_TEST_PTX=FOLDER` puts the kernels there that these families need on an NVIDIA GPU of the compute capability (times ten)
+/// that `METALLIC_TEST_CAPABILITY` says, else of 9.0.
+#[test]
+fn plans_of_nvidia_gpus_have_kernels_for_every_family() {
+    let variable = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());
+    let capability = variable("METALLIC_TEST_CAPABILITY").map_or(90, |text| text.parse().expect("a number"));
+    for tiny in Tiny::all() {
+        let asked = Asked::new();
+        for backend in rehearsals(&asked, capability, 132).expect("a rehearsal") {
+            for options in [F32, HALF] {
+                drop(compile(&tiny, backend.as_ref(), options));
+            }
+        }
+        assert!(asked.len() > 20, "{}: {} kernels", tiny.name, asked.len());
+        if let Some(folder) = variable("METALLIC_TEST_PTX") {
+            let made = translate(&asked, folder.as_ref(), &[capability], 2, &|_, _| {});
+            made.unwrap_or_else(|error| panic!("{}: {error}", tiny.name));
+        }
     }
 }

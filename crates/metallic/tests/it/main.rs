@@ -6,6 +6,7 @@ mod apple_speed;
 mod examples;
 mod families;
 mod generate_engine;
+mod generate_faults;
 mod generate_hook;
 mod generate_model;
 mod generate_offline;

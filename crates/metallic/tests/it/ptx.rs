@@ -7,8 +7,9 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Mutex;
 
+use metallic::Model;
 use metallic::core::{CompileOptions, DType};
-use metallic::{Model, device};
+use metallic::device::ptx::{Asked, rehearsals, translate};
 use metallic_testkit::{data, golden, needed};
 
 /// Multiprocessors of an H100 and an H200.
@@ -51,13 +52,17 @@ fn each<T: Send, R: Send>(items: Vec<T>, work: impl Fn(T) -> R + Sync) -> Vec<R>
 
 /// Puts the kernels of models into `folder`, as PTX for one capability.
 fn rehearse(folder: &Path, capability: u32, models: &[(&str, DType)]) -> Result<(), String> {
-    let backend = device::ptx_rehearsal(folder, capability, UNITS).map_err(|error| error.to_string())?;
-    for &(name, kv) in models {
-        let model = Model::open(&golden::gguf(name).0).unwrap();
-        model
-            .compile(backend.as_ref(), CompileOptions::kv(kv))
-            .unwrap_or_else(|error| panic!("{name} with a cache of {kv} for sm_{capability}: {error}"));
+    let asked = Asked::new();
+    for backend in rehearsals(&asked, capability, UNITS).map_err(|error| error.to_string())? {
+        for &(name, kv) in models {
+            let model = Model::open(&golden::gguf(name).0).unwrap();
+            model
+                .compile(backend.as_ref(), CompileOptions::kv(kv))
+                .unwrap_or_else(|error| panic!("{name} with a cache of {kv} for sm_{capability}: {error}"));
+        }
     }
+    let made = translate(&asked, folder, &[capability], 2, &|_, _| {}).map_err(|error| error.to_string())?;
+    assert_eq!((made.made, made.found), (asked.len(), 0));
     Ok(())
 }
 
@@ -158,7 +163,7 @@ fn kernels_are_assembled_and_keep_their_numbers_in_registers() {
     };
     let folder = tempfile::tempdir().unwrap();
     let folder_of = |capability: u32| folder.path().join(capability.to_string());
-    let rehearsed = each(RUNS.to_vec(), |(sm, models)| rehearse(&folder_of(sm), sm, models));
+    let rehearsed = RUNS.map(|(sm, models)| rehearse(&folder_of(sm), sm, models));
     if needed(rehearsed.into_iter().collect::<Result<Vec<()>, String>>()).is_none() {
         return;
     }

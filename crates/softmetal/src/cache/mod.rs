@@ -61,7 +61,7 @@ pub(crate) struct Built {
     pub(crate) warnings: Vec<Diagnostic>,
 }
 
-/// What was built, and each included file with the hash of what it held.
+/// What was built, and each file that the text says it is from, with the hash of what it held.
 type Note<B = Built> = (B, Vec<(String, String)>);
 
 impl Cache {
@@ -105,7 +105,7 @@ impl Cache {
     pub(crate) fn find(&self, key: &Key) -> Option<Built> {
         let text = fs::read(self.note(key)).ok()?;
         let (built, dependencies): Note = serde_json::from_slice(&text).ok()?;
-        let fresh = dependencies.iter().all(|(file, hash)| hash_of_file(file).as_ref() == Some(hash));
+        let fresh = dependencies.iter().all(|(file, hash)| hash_of_file(file) == *hash);
         (fresh && built.object.is_file()).then_some(built)
     }
 
@@ -122,11 +122,20 @@ impl Cache {
         if object.is_file() {
             return Ok(object);
         }
+        // Whoever wants the same meanwhile waits for it. Where files cannot be locked, both make it.
+        let turn = self.folder.join(format!("build-{name}.lock"));
+        let held = fs::File::create(&turn).and_then(|file| file.lock().map(|()| file));
+        if object.is_file() {
+            let _ = fs::remove_file(&turn);
+            return Ok(object);
+        }
         let aside = aside(&self.folder, "build");
         fs::create_dir_all(&aside).map_err(Error::io("create", &aside))?;
         let made = make(&aside)
             .and_then(|made| fs::rename(&made, &object).map_err(Error::io("move into the cache", &made)));
         let _ = fs::remove_dir_all(&aside);
+        let _ = fs::remove_file(&turn);
+        drop(held);
         made?;
         self.prune(&object);
         Ok(object)
@@ -134,9 +143,8 @@ impl Cache {
 
     /// Writes the note that lets the next call skip everything. A cache that cannot be written is no error.
     pub(crate) fn remember(&self, key: &Key, built: &Built, dependencies: &[String]) {
-        let hashed = dependencies.iter().map(|file| Some((file.clone(), hash_of_file(file)?)));
-        let Some(dependencies) = hashed.collect::<Option<Vec<_>>>() else { return };
-        let note: Note<&Built> = (built, dependencies);
+        let note: Note<&Built> =
+            (built, dependencies.iter().map(|file| (file.clone(), hash_of_file(file))).collect());
         let aside = aside(&self.folder, "note");
         let written =
             serde_json::to_vec(&note).map_err(io::Error::from).and_then(|text| fs::write(&aside, text));
@@ -150,8 +158,10 @@ impl Cache {
     }
 }
 
-fn hash_of_file(path: &str) -> Option<String> {
-    Some(hex(Sha256::new_with_prefix(fs::read(path).ok()?)))
+/// What a file holds; nothing where it cannot be read. Texts that were put together say by `#line` what they are from, which
+/// need not be a file at all.
+fn hash_of_file(path: &str) -> String {
+    fs::read(path).map_or_else(|_| String::new(), |bytes| hex(Sha256::new_with_prefix(bytes)))
 }
 
 fn hex(hash: Sha256) -> String {

@@ -38,6 +38,46 @@ fn notes(folder: &Path) -> usize {
     files.filter(|path| path.extension().is_some_and(|e| e == "json")).count()
 }
 
+fn objects(folder: &Path) -> usize {
+    let files = fs::read_dir(folder).unwrap().map(|file| file.unwrap().path());
+    files.filter(|path| path.extension().is_some_and(|e| e == "so")).count()
+}
+
+#[test]
+fn a_text_that_says_it_is_from_a_file_that_is_not_there_is_known_again_until_there_is_one() {
+    let folder = tempfile::tempdir().unwrap();
+    let compiler = compiler(folder.path(), u64::MAX);
+    let claimed = folder.path().join("claimed.metal");
+    let text = format!(
+        "#line 1 \"{}\"\nkernel void fill(device uint* out [[buffer(0)]]) {{ out[0] = 7; }}",
+        claimed.display()
+    );
+    let compile = || compiler.compile(&Source::new("whole.metal", text.clone())).unwrap();
+    assert_eq!((run(&compile()), notes(folder.path())), (7, 1));
+    // Without a clang only what is known can be had.
+    let mut without = Toolchain::find().expect("clang 17 or newer is needed");
+    without.limit = std::time::Duration::ZERO;
+    let without = Compiler::with(without, Cache::at(folder.path()).unwrap()).unwrap();
+    assert_eq!(run(&without.compile(&Source::new("whole.metal", text.clone())).unwrap()), 7);
+    fs::write(&claimed, "another text").unwrap();
+    assert!(without.compile(&Source::new("whole.metal", text.clone())).is_err(), "it may have changed");
+}
+
+#[test]
+fn what_several_want_at_once_is_made_once() {
+    let folder = tempfile::tempdir().unwrap();
+    let compiler = compiler(folder.path(), u64::MAX);
+    std::thread::scope(|scope| {
+        for _ in 0..4 {
+            scope.spawn(|| assert_eq!(run(&compile(&compiler, 9)), 9));
+        }
+    });
+    assert_eq!((objects(folder.path()), notes(folder.path())), (1, 1));
+    let left = fs::read_dir(folder.path()).unwrap().map(|file| file.unwrap().file_name());
+    let left: Vec<_> = left.filter(|name| name.to_string_lossy().starts_with("build-")).collect();
+    assert!(left.is_empty(), "{left:?}");
+}
+
 #[test]
 fn what_was_used_least_recently_makes_room_and_what_is_in_use_never_does() {
     let folder = tempfile::tempdir().unwrap();

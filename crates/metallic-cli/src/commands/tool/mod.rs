@@ -3,6 +3,7 @@
 mod counts;
 mod generate;
 mod logits;
+mod ops;
 mod perplexity;
 mod ptx;
 mod template;
@@ -38,8 +39,11 @@ enum Tool {
     Perplexity(perplexity::PerplexityArgs),
     /// Count what a step asks of a GPU, kernel by kernel, beside what is measured
     Counts(counts::CountsArgs),
-    /// Translate the kernels a model needs for NVIDIA GPUs, for a machine without a compiler
+    /// Translate the kernels that models need for NVIDIA GPUs, for machines without a compiler
     Ptx(ptx::PtxArgs),
+    /// Check every operation of a device against the reference
+    #[command(hide = true)]
+    Ops(ops::OpsArgs),
 }
 
 /// What compares numbers takes the cache that rounds nothing, unless told otherwise.
@@ -63,5 +67,6 @@ pub(crate) fn run(args: &ToolArgs, ui: Ui) -> anyhow::Result<()> {
         Tool::Perplexity(args) => perplexity::run(args, ui),
         Tool::Counts(args) => counts::run(args, ui),
         Tool::Ptx(args) => ptx::run(args, ui),
+        Tool::Ops(args) => ops::run(args, ui),
     }
 }

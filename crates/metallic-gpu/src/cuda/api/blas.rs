@@ -77,7 +77,6 @@ pub(in super::super) struct Blas {
     workspace: Memory,
     known: Mutex<HashMap<Gemm, Arc<Known>>>,
     context: Arc<Context>,
-    _library: Library,
 }
 
 // SAFETY: a handle of the library may be used by any thread, and by several.
@@ -100,12 +99,14 @@ impl Drop for Blas {
     }
 }
 
-/// A library with its functions.
-fn load(name: &Path) -> Result<(Library, Functions), libloading::Error> {
+/// The functions of a library, which stays loaded until the process ends: what it has started may outlive every device, and to
+/// load half a gigabyte again takes time.
+fn load(name: &Path) -> Result<Functions, libloading::Error> {
     // SAFETY: it is NVIDIA's library of products; its initialisers are what every program that multiplies there runs.
     let library = unsafe { Library::new(name) }?;
     let functions = Functions::find(&library)?;
-    Ok((library, functions))
+    std::mem::forget(library);
+    Ok(functions)
 }
 
 impl Blas {
@@ -115,10 +116,10 @@ impl Blas {
         let mut first = None;
         for name in names() {
             match load(&name) {
-                Ok((library, functions)) => match Blas::start(&functions, context) {
+                Ok(functions) => match Blas::start(&functions, context) {
                     Ok(handle) => {
                         let (known, context) = (Mutex::default(), context.clone());
-                        return Ok(Blas { functions, handle, workspace, known, context, _library: library });
+                        return Ok(Blas { functions, handle, workspace, known, context });
                     }
                     Err(error) => first = Some(first.unwrap_or(error)),
                 },

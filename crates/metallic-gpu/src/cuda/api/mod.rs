@@ -1,5 +1,5 @@
 //! The part of NVIDIA's driver library that this crate calls, loaded when it is first asked for: a program runs on machines
-//! that have no such GPU. Some three dozen functions are declared here by hand, because all bindings there are would bring a
+//! that have no such GPU. Some forty functions are declared here by hand, because all bindings there are would bring a
 //! hundred times as many.
 //!
 //! Everything outside this file is safe. A context is made current before each call, so any thread may call; memory, modules
@@ -8,6 +8,7 @@
 #![allow(unsafe_code)]
 
 mod codes;
+mod pinned;
 mod work;
 
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
@@ -19,6 +20,7 @@ use libloading::Library;
 
 pub(super) use self::blas::Blas;
 use self::codes::{Meaning, meaning};
+pub(super) use self::pinned::Slot;
 pub(super) use self::work::{Arguments, Event, Grid, Kernel, Replay, Stream, Takes};
 use crate::error::GpuError;
 
@@ -72,6 +74,8 @@ functions! {
     memory_info = "cuMemGetInfo_v2"(*mut usize, *mut usize);
     allocate = "cuMemAlloc_v2"(*mut Address, usize);
     free = "cuMemFree_v2"(Address);
+    allocate_pinned = "cuMemHostAlloc"(*mut *mut c_void, usize, c_uint);
+    free_pinned = "cuMemFreeHost"(*mut c_void);
     upload = "cuMemcpyHtoDAsync_v2"(Address, *const c_void, usize, Handle);
     download = "cuMemcpyDtoHAsync_v2"(*mut c_void, Address, usize, Handle);
     copy = "cuMemcpyDtoDAsync_v2"(Address, Address, usize, Handle);
@@ -91,6 +95,7 @@ functions! {
     record = "cuEventRecord"(Handle, Handle);
     record_with = "cuEventRecordWithFlags"(Handle, Handle, c_uint);
     query = "cuEventQuery"(Handle);
+    wait_for = "cuEventSynchronize"(Handle);
     elapsed = "cuEventElapsedTime"(*mut f32, Handle, Handle);
     begin_capture = "cuStreamBeginCapture_v2"(Handle, c_int);
     end_capture = "cuStreamEndCapture"(Handle, *mut Handle);

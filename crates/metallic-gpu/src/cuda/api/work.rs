@@ -265,10 +265,22 @@ impl Event {
     /// The moment when all that the stream has is done.
     pub(in super::super) fn after(stream: &Stream) -> Result<Event, GpuError> {
         let event = Event::new(&stream.context)?;
-        // SAFETY: both are there.
-        let status = unsafe { (event.context.functions().record)(event.handle, stream.handle) };
-        event.context.check(status, "an event")?;
+        event.record(stream)?;
         Ok(event)
+    }
+
+    /// From now on it is the moment when all that the stream has is done.
+    pub(super) fn record(&self, stream: &Stream) -> Result<(), GpuError> {
+        // SAFETY: both are there.
+        let status = unsafe { (self.context.functions().record)(self.handle, stream.handle) };
+        self.context.check(status, "an event")
+    }
+
+    /// Waits for it.
+    pub(super) fn wait(&self) -> Result<(), GpuError> {
+        // SAFETY: it was recorded.
+        let status = unsafe { (self.context.functions().wait_for)(self.handle) };
+        self.context.check(status, "work of the GPU")
     }
 
     /// In a recording: the moment, of each replay, when what was recorded so far is done. Whoever replays it keeps the event.
