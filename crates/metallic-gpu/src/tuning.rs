@@ -62,7 +62,7 @@ tuning! {
     matvec_sharing: 24 of [4, 8, 16, 24];
     /// Tokens of a step that go through matrix–vector products; more go by tiles.
     vector_tokens: 8 of [4, 8, 16, 32];
-    /// Tokens of a step that are exact to 16 bits with weights in cells; more, up to eight, go as halfs.
+    /// Tokens of a step whose vectors threadgroups stage themselves, with weights in cells; those of more, up to eight, are laid out before.
     exact_tokens: 4 of [4, 8];
     /// Simdgroups that a core has of matrix–vector products in cells.
     cell_simdgroups: 16 of [4, 8, 16];

@@ -106,6 +106,8 @@ impl CellSpread {
         let pairs = parts.iter().map(|rows| rows.div_ceil(each));
         let alike = types().all(|dtype| Some(dtype) == types().next());
         let pairs = if gated || alike { pairs.sum::<u32>() } else { pairs.max().unwrap_or(0) };
+        // Kernels count pairs times groups.
+        pairs.checked_mul(groups + 1)?;
         let needs = Needs {
             slots,
             staged: if staged { projection.tokens.min(slots) } else { 0 },

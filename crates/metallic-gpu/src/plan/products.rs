@@ -153,7 +153,7 @@ impl Site<'_> {
         }
     }
 
-    /// Whether a few tokens of a step go together as halfs: more than exact vectors take at once.
+    /// Whether a few tokens of a step go together with their vectors laid out before: more than a threadgroup stages.
     fn by_eight(&self, projection: &Projection, limits: &Limits) -> bool {
         let tokens = projection.tokens;
         tokens > limits.tuning.exact_tokens && tokens <= cell_matvec::MAX_TOKENS && self.takes_halfs()
