@@ -62,8 +62,8 @@ tuning! {
     matvec_sharing: 24 of [4, 8, 16, 24];
     /// Tokens of a step that go through matrix–vector products; more go by tiles.
     vector_tokens: 8 of [4, 8, 16, 32];
-    /// Tokens of a step whose vectors threadgroups stage themselves, with weights in cells; those of more, up to eight, are laid out before.
-    exact_tokens: 4 of [4, 8];
+    /// Numbers of all tokens' vectors that threadgroups stage themselves, with weights in cells of few bits; more are laid out before.
+    staged_numbers: 24576 of [1024, 6144, 12288, 24576, 49152];
     /// Simdgroups that a core has of matrix–vector products in cells.
     cell_simdgroups: 16 of [4, 8, 16];
     /// Threadgroups that these are of, of up to eight tokens: one works while another waits, but each has the vectors for itself.

@@ -175,8 +175,17 @@ mod tests {
             let part = |rows| Part { dtype: DType::Q4_0, rows, weight: Slot::Input(1), bias: None };
             let parts = rows.map(|rows| (rows > 0).then(|| part(rows)));
             let (norm, residual, x) = (Some((1e-6, Slot::Input(2))), None, Slot::Input(0));
-            let projection =
-                Projection { op: "t", tokens: tokens as u32, cols, parts, x, norm, residual, gate };
+            let projection = Projection {
+                op: "t",
+                tokens: tokens as u32,
+                cols,
+                parts,
+                x,
+                norm,
+                residual,
+                gate,
+                fine: false,
+            };
             let plan = if tokens > 8 { plan_tiles } else { plan_vectors };
             commands(&plan(&projection, &LIMITS).unwrap(), &counts)
         };

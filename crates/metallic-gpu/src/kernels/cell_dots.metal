@@ -19,6 +19,10 @@ struct Inputs {
     device const float* x;
     device const float* norm;
     uint tokens;
+    // 1 where what is left of a token's numbers is a token of its own, behind it.
+    uint fine;
+
+    METAL_FUNC uint all() const { return tokens << fine; }
 };
 
 // Whether vectors lie as bfloats for some of the matrices.
@@ -33,7 +37,7 @@ METAL_FUNC uint plane_bytes(uint chunk) {
 
 // Bytes of all numbers, in whichever form.
 METAL_FUNC uint numbers_bytes(Inputs in, uint chunk) {
-    return 2 * in.tokens * (SOME_BFLOATS ? plane_bytes<false>(chunk) : plane_bytes<true>(chunk));
+    return 2 * in.all() * (SOME_BFLOATS ? plane_bytes<false>(chunk) : plane_bytes<true>(chunk));
 }
 
 // What numbers are worth in each 32 columns of a token, behind the numbers of all.
@@ -52,61 +56,63 @@ METAL_FUNC void put_bfloats(float4 v, uint quad, threadgroup uchar* to, uint pla
 }
 
 // Columns `from .. from + chunk` of the vectors into threadgroup memory, zeros past the end; the squares of each token and
-// simdgroup are added up. A thread has twice four columns at a time, sixteen apart, and so many loads under way. The norm's weights were
-// there before the vectors are.
+// simdgroup are added up. A thread has twice four columns at a time, sixteen apart, and so many loads under way, of whichever tokens.
+// The norm's weights were there before the vectors are.
 template <uint AT_ONCE, bool BYTES>
 METAL_FUNC void stage_columns(
     constant ProjectParams& p, Inputs in, uint from, uint chunk, bool wait, Crew crew, threadgroup float* squares
 ) {
     const uint plane = plane_bytes<BYTES>(chunk);
-    // Whole simdgroups come along, also past the end: lanes add up.
-    const uint threads = crew.simds * SIMD, all = (chunk + 255) / 256 * 32;
-    ROLLED for (uint t = 0; t < in.tokens; t++) {
-        float square = 0.0f;
-        device const float* own_x = in.x + ulong(t) * p.cols + from;
-        threadgroup uchar* to = crew.memory + 2 * t * plane;
-        ROLLED for (uint start = crew.tid; start < all || wait; start += AT_ONCE * threads) {
-            float4 v[2 * AT_ONCE], w[2 * AT_ONCE];
-            UNROLL for (uint u = 0; u < 2 * AT_ONCE; u++) {
-                const uint item = start + u / 2 * threads, i = item / 4 * 32 + u % 2 * 16 + item % 4 * 4;
-                if (WITH_NORM != 0) w[u] = i < chunk && from + i < p.cols ? *(device const float4*)(in.norm + from + i) : float4(0.0f);
-            }
-            if (wait) wait_for_earlier();
-            wait = false;
-            UNROLL for (uint u = 0; u < 2 * AT_ONCE; u++) {
-                const uint item = start + u / 2 * threads, i = item / 4 * 32 + u % 2 * 16 + item % 4 * 4;
-                v[u] = i < chunk && from + i < p.cols ? *(device const float4*)(own_x + i) : float4(0.0f);
-            }
-            UNROLL for (uint u = 0; u < AT_ONCE; u++) {
-                const uint item = start + u * threads;
+    // Whole simdgroups come along, also past the end of a token: lanes add up.
+    const uint threads = crew.simds * SIMD, each = (chunk + 255) / 256 * 32, all = in.tokens * each;
+    if (WITH_NORM != 0 && from == 0) {
+        for (uint t = crew.lane; t < in.tokens; t += SIMD) squares[t * crew.simds + crew.simd] = 0.0f;
+        simdgroup_barrier(mem_flags::mem_threadgroup);
+    }
+    ROLLED for (uint start = crew.tid; start < all || wait; start += AT_ONCE * threads) {
+        float4 v[2 * AT_ONCE], w[2 * AT_ONCE];
+        UNROLL for (uint u = 0; u < 2 * AT_ONCE; u++) {
+            const uint item = (start + u / 2 * threads) % each, i = item / 4 * 32 + u % 2 * 16 + item % 4 * 4;
+            if (WITH_NORM != 0) w[u] = i < chunk && from + i < p.cols ? *(device const float4*)(in.norm + from + i) : float4(0.0f);
+        }
+        if (wait) wait_for_earlier();
+        wait = false;
+        UNROLL for (uint u = 0; u < 2 * AT_ONCE; u++) {
+            const uint place = start + u / 2 * threads, item = place % each, i = item / 4 * 32 + u % 2 * 16 + item % 4 * 4;
+            const bool there = place < all && i < chunk && from + i < p.cols;
+            v[u] = there ? *(device const float4*)(in.x + ulong(place / each) * p.cols + from + i) : float4(0.0f);
+        }
+        UNROLL for (uint u = 0; u < AT_ONCE; u++) {
+            const uint place = start + u * threads, t = place / each, item = place % each;
+            if (place < all) {
                 float4 near = v[2 * u], far = v[2 * u + 1];
                 if (WITH_NORM != 0) {
                     const float4 small = near * UNIT, smaller = far * UNIT;
-                    square += across(small * small + smaller * smaller);
+                    const float square = simd_sum(across(small * small + smaller * smaller));
+                    if (crew.lane == 0) squares[t * crew.simds + crew.simd] += square;
                     near *= w[2 * u];
                     far *= w[2 * u + 1];
                 }
                 const bool live = item / 4 * 32 < chunk;
+                threadgroup uchar* to = crew.memory + 2 * (t << in.fine) * plane;
                 if (BYTES) {
-                    if (item < all) {
+                    const uint block = item / 4, at = block / 2 * 64 + block % 2 * 8 + item % 4 * 16;
+                    ROLLED for (uint more = 0; more <= in.fine; more++) {
                         const TwoBytes made = two_bytes(near, far);
-                        const uint block = item / 4, place = block / 2 * 64 + block % 2 * 8 + item % 4 * 16;
                         if (live) {
-                            *(threadgroup uint2*)(to + place) = made.high;
-                            *(threadgroup uint2*)(to + plane + place) = made.low;
-                            if (item % 4 == 0) blocks_of(crew, in, chunk, t)[block] = made.block;
+                            *(threadgroup uint2*)(to + at) = made.high;
+                            *(threadgroup uint2*)(to + plane + at) = made.low;
+                            if (item % 4 == 0) blocks_of(crew, in, chunk, (t << in.fine) + more)[block] = made.block;
                         }
+                        near -= made.near;
+                        far -= made.far;
+                        to += 2 * plane;
                     }
                 } else if (live) {
                     put_bfloats(near, item / 4 * 8 + item % 4, to, plane);
                     put_bfloats(far, item / 4 * 8 + 4 + item % 4, to, plane);
                 }
             }
-        }
-        if (WITH_NORM != 0) {
-            square = simd_sum(square);
-            threadgroup float* own = squares + t * crew.simds + crew.simd;
-            if (crew.lane == 0) *own = from == 0 ? square : *own + square;
         }
     }
 }
@@ -116,7 +122,7 @@ template <uint N>
 METAL_FUNC void take_columns(thread Columns<N>& c, Inputs in, uint cell, uint chunk, Crew crew) {
     UNROLL for (uint n = 0; n < N; n++) {
         const uint half_token = 8 * n + crew.lane / 4;
-        const bool live = half_token < 2 * in.tokens;
+        const bool live = half_token < 2 * in.all();
         threadgroup const uint4* from =
             (threadgroup const uint4*)(crew.memory + half_token * plane_bytes<false>(chunk) + cell * 128) + crew.lane % 4;
         UNROLL for (uint b = 0; b < 2; b++) c.x[n][b] = live ? from[4 * b] : uint4(0);
@@ -126,10 +132,10 @@ template <uint N>
 METAL_FUNC void take_columns(thread ByteColumns<N>& c, Inputs in, uint cell, uint chunk, Crew crew) {
     UNROLL for (uint n = 0; n < N; n++) {
         const uint half_token = 8 * n + crew.lane / 4;
-        const bool live = half_token < 2 * in.tokens;
+        const bool live = half_token < 2 * in.all();
         threadgroup const uchar* from = crew.memory + half_token * plane_bytes<true>(chunk) + cell * 64;
         c.x[n] = live ? ((threadgroup const uint4*)from)[crew.lane % 4] : uint4(0);
-        const uint token = min(4 * n + crew.lane % 4, in.tokens - 1);
+        const uint token = min(4 * n + crew.lane % 4, in.all() - 1);
         const uint4 both = *(threadgroup const uint4*)(blocks_of(crew, in, chunk, token) + 2 * cell);
         c.unit[n] = as_type<float2>(both.xz);
         c.sums[n] = as_type<int2>(both.yw);
@@ -206,8 +212,8 @@ struct Staged {
     METAL_FUNC Inputs inputs() const { return in; }
     METAL_FUNC uint chunk() const { return p.blocks * CELL_COLS; }
     METAL_FUNC Results results() const {
-        threadgroup float* scales = (threadgroup float*)blocks_of(crew, in, chunk(), in.tokens);
-        const uint before = numbers_bytes(in, chunk()) + in.tokens * (chunk() / 4) + 16 * N * (crew.simds + 1);
+        threadgroup float* scales = (threadgroup float*)blocks_of(crew, in, chunk(), in.all());
+        const uint before = numbers_bytes(in, chunk()) + in.all() * (chunk() / 4) + 16 * N * (crew.simds + 1);
         return {scales, line_from(crew.memory, before)};
     }
     METAL_FUNC threadgroup float* squares() const { return results().scales + 4 * N; }
@@ -273,7 +279,7 @@ struct Shares {
 struct Parts {
     threadgroup const float* sums;
     Shares shares;
-    uint pair, cells, stride;
+    uint pair, cells, stride, fine;
     uint2 owners;
 };
 
@@ -281,12 +287,15 @@ struct Parts {
 template <uint TOKENS>
 METAL_FUNC float result_of(Results r, Parts parts, uint row, uint token) {
     float y = 0.0f;
-    threadgroup const float* sums = parts.sums + row * TOKENS + token;
+    threadgroup const float* sums = parts.sums + row * TOKENS + (token << parts.fine);
     uint2 owners = parts.owners;
     uint first = 0;
     ROLLED while (true) {
         _Pragma("clang loop unroll_count(4)")
-        for (uint s = 0; s < owners.y; s++) y += sums[(parts.pair + owners.x + s) * sums_of_pair<TOKENS>()];
+        for (uint s = 0; s < owners.y; s++) {
+            threadgroup const float* part = sums + (parts.pair + owners.x + s) * sums_of_pair<TOKENS>();
+            y += parts.fine != 0 ? part[0] + part[1] : part[0];
+        }
         first += parts.shares.width;
         if (first >= parts.cells) break;
         sums += parts.stride;
@@ -382,7 +391,7 @@ METAL_FUNC void cell_dots(
         threadgroup_barrier(mem_flags::mem_threadgroup);
         const Shares shares = {pairs, min(cells, per_chunk), crew.simds};
         ROLLED for (uint pair = crew.simd; pair < pairs; pair += crew.simds) {
-            const Parts parts = {r.sums, shares, pair, cells, stride, shares.owners(pair)};
+            const Parts parts = {r.sums, shares, pair, cells, stride, vectors.inputs().fine, shares.owners(pair)};
             job.template finish<Vectors::TOKENS>(begin + pair, vectors.inputs(), r, parts, crew.lane);
         }
         if (begin + p.split < end) threadgroup_barrier(mem_flags::mem_threadgroup);

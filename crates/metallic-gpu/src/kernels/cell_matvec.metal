@@ -11,9 +11,9 @@ template <uint N>
     uint lane [[thread_index_in_simdgroup]], uint simd [[simdgroup_index_in_threadgroup]],
     uint simds [[simdgroups_per_threadgroup]]
 ) {
-    const uint token = group.y * 4 * N;
+    const uint most = 4 * N >> p.fine, token = group.y * most;
     const Crew crew = {tid, lane, simd, simds, (threadgroup uchar*)shared};
-    const Inputs in = {x + ulong(token) * p.cols, norm, min(uint(4 * N), p.tokens - token)};
+    const Inputs in = {x + ulong(token) * p.cols, norm, min(most, p.tokens - token), p.fine};
     const Products job = {p, {w0, w1, w2, bias0, bias1, bias2}, residual, out, token};
     Staged<N> vectors = {p, in, crew, NOWHERE};
     all_products(p, vectors, job, uint2(group.x, groups.x), crew);

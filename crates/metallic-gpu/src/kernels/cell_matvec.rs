@@ -28,7 +28,7 @@ pub(crate) const MAX_TOKENS: u32 = 8;
 /// How the rows of a projection in cells are spread.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct CellSpread {
-    /// Tokens that read the weights together, 4 or 8.
+    /// Tokens that read the weights together, 4 or 8; half as many where what is left of their numbers comes along.
     pub(crate) slots: u32,
     /// Pairs of tiles that a threadgroup has at a time.
     pub(crate) at_a_time: u32,
@@ -64,6 +64,11 @@ impl Needs {
 /// Bytes of a line of threadgroup memory.
 const LINE: u32 = 128;
 
+/// Whether vectors are taken with what numbers of two bytes leave of them; two bfloats are nearly as exact.
+fn is_fine(projection: &Projection) -> bool {
+    projection.fine && projection.parts.iter().flatten().all(|part| takes_bytes(part.dtype))
+}
+
 /// A number, and what is left of it by halves.
 fn halves(n: u32) -> impl Iterator<Item = u32> {
     (0..=n.max(1).ilog2()).map(move |by| n.max(1) >> by)
@@ -93,7 +98,10 @@ impl CellSpread {
         units: MatrixUnits,
         limits: &Limits,
     ) -> Option<CellSpread> {
-        let slots = if projection.tokens <= 4 { 4 } else { MAX_TOKENS };
+        // What is left of a token's numbers is one more token.
+        let fine = u32::from(is_fine(projection));
+        let tokens = projection.tokens << fine;
+        let slots = if tokens <= 4 { 4 } else { MAX_TOKENS };
         let gated = projection.gate.is_some();
         let rows = projection.part_rows();
         let (each, parts) = if gated { (CELL_ROWS, &rows[..1]) } else { (PAIR_ROWS, &rows[..]) };
@@ -110,7 +118,7 @@ impl CellSpread {
         pairs.checked_mul(groups + 1)?;
         let needs = Needs {
             slots,
-            staged: if staged { projection.tokens.min(slots) } else { 0 },
+            staged: if staged { tokens.min(slots) } else { 0 },
             with_bfloats: !types().all(takes_bytes),
             simds,
             ring: types().map(ring_bytes).max().unwrap_or(0),
@@ -126,7 +134,7 @@ impl CellSpread {
                     slots,
                     at_a_time,
                     per_chunk,
-                    groups: [groups, projection.tokens.div_ceil(slots), 1],
+                    groups: [groups, tokens.div_ceil(slots), 1],
                     threads: simds * limits.simd_width,
                     threadgroup_bytes: u32::try_from(bytes).ok()?,
                 })
@@ -149,7 +157,8 @@ pub(crate) fn stage<const N: usize>(
     let spread = CellSpread::of(projection, true, units, limits)
         .ok_or_else(|| refuse("too little threadgroup memory for weights in cells"))?;
     let kernel = family.kernel(&format!("{name}_{}", spread.slots), constants);
-    let params = ProjectParams { blocks: spread.per_chunk, split: spread.at_a_time, ..params };
+    let fine = is_fine(projection).into();
+    let params = ProjectParams { blocks: spread.per_chunk, split: spread.at_a_time, fine, ..params };
     let rows: u32 = projection.part_rows().iter().sum();
     let launch = Launch {
         threadgroup_bytes: spread.threadgroup_bytes,

@@ -162,7 +162,7 @@ constant bool OF_BYTES = !SOME_BFLOATS;
 ) {
     const Crew crew = {tid, lane, simd, simds, (threadgroup uchar*)shared};
     const Products job = {p, {w0, w1, w2, bias0, bias1, bias2}, residual, out, 0};
-    const Buffered buffered = {scales, {scales, scales, p.tokens}, crew, cells_of(p.cols), true};
+    const Buffered buffered = {scales, {scales, scales, p.tokens, 0}, crew, cells_of(p.cols), true};
     if (OF_BYTES) {
         EightsOfBytes vectors = {buffered, columns, (device const uint4*)sums, {}, {}};
         all_products(p, vectors, job, uint2(group.x, groups.x), crew);

@@ -27,7 +27,7 @@ pub(crate) fn plan(projection: &Projection, limits: &Limits) -> Result<Stages, G
     let kind = if bytes { Columns::Bytes } else { Columns::Halfs };
     let refuse = |reason: &str| GpuError::unsupported(projection.op, reason);
     let units = limits.matrix_units.ok_or_else(|| refuse("weights in cells, and no matrix units"))?;
-    let eight = Projection { tokens: MAX_TOKENS, ..*projection };
+    let eight = Projection { tokens: MAX_TOKENS, fine: false, ..*projection };
     let spread = CellSpread::of(&eight, false, units, limits)
         .ok_or_else(|| refuse("too little threadgroup memory"))?;
     let (mut stages, columns) = columns(projection, kind, limits)?;

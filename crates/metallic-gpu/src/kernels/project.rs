@@ -13,10 +13,10 @@ kernel_params! {
     /// `x [tokens, cols]` times up to three matrices of so many rows, side by side. Where they are spread by
     /// [`matvec::Spread`], a simdgroup has `blocks` times [`matvec::ROWS`] rows of one; on the way into the cache, `pairs`
     /// elements of each head are rotated with a partner. Of vectors for weights in cells, `blocks` cells lie in threadgroup memory at
-    /// a time, and a threadgroup has `split` pairs of tiles at a time.
+    /// a time, and a threadgroup has `split` pairs of tiles at a time; `fine`: what is left of a number is one more, 0 or 1.
     ProjectParams {
         cols: u32, tokens: u32, rows0: u32, rows1: u32, rows2: u32, blocks: u32, eps: f32, pairs: u32, magnitude: f32,
-        split: u32,
+        split: u32, fine: u32,
     }
 }
 
@@ -55,6 +55,8 @@ pub(crate) struct Projection {
     pub(crate) residual: Option<Slot>,
     /// Activation of the first matrix's result, which then multiplies the second's.
     pub(crate) gate: Option<Unary>,
+    /// Whether `x` is taken as exactly as floats are, where kernels would else take less of it.
+    pub(crate) fine: bool,
 }
 
 impl Projection {
@@ -85,6 +87,7 @@ impl Projection {
             pairs: 0,
             magnitude: 0.0,
             split: 0,
+            fine: 0,
         }
     }
 

@@ -76,6 +76,7 @@ pub(crate) fn make(case: &Case, of: usize) -> Made {
             norm: case.norm.map(|eps| (eps, add(f32s(&norm)))),
             residual: None,
             gate: case.gate,
+            fine: false,
         },
         inputs: Vec::new(),
         x,
@@ -394,6 +395,7 @@ fn sized(tokens: u32, cols: u32, rows: [u32; 3], gate: Option<Unary>) -> Project
         norm: None,
         residual: None,
         gate,
+        fine: false,
     }
 }
 

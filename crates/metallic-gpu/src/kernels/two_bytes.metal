@@ -19,10 +19,12 @@ METAL_FUNC uint second_bytes(uint x, uint y, uint z, uint w) {
     return pick_bytes<0x5410>(pick_bytes<0x0051>(x, y), pick_bytes<0x0051>(z, w));
 }
 
-// Eight columns of 32, as upper and lower bytes: a word has two columns, and beside each the one sixteen further.
+// Eight columns of 32, as upper and lower bytes: a word has two columns, and beside each the one sixteen further. And what they are as
+// floats.
 struct TwoBytes {
     uint2 high, low;
     Block block;
+    float4 near, far;
 };
 
 // Eight columns of 32, sixteen apart, of which four lanes have a quarter each: numbers of two bytes, as fine as the greatest allows. What
@@ -44,6 +46,9 @@ METAL_FUNC TwoBytes two_bytes(float4 near, float4 far) {
     int sum = add_bytes(made.low.y, add_bytes(made.low.x, add_bytes(made.high.y, add_bytes(made.high.x, 0)) * 256));
     sum += simd_shuffle_xor(sum, 1);
     sum += simd_shuffle_xor(sum, 2);
-    made.block = {some ? greatest * (1.0f / MOST) : top < 0x7f800000 ? 0.0f : NAN, sum};
+    const float unit = some ? greatest * (1.0f / MOST) : top < 0x7f800000 ? 0.0f : NAN;
+    made.near = (as_type<float4>(one) - WHOLE) * unit;
+    made.far = (as_type<float4>(two) - WHOLE) * unit;
+    made.block = {unit, sum};
     return made;
 }

@@ -8,12 +8,15 @@ use crate::gpu::Limits;
 use crate::kernels::project::{Part, Projection};
 use crate::kernels::rope::{HeadNorm, RopeKv};
 use crate::kernels::{
-    Slot, Stages, cell_matmul, cell_matvec, cell_qkv, cell_rows, library, project, qkv, tensor_matmul,
+    Slot, Stages, cell_matmul, cell_matvec, cell_qkv, cell_rows, cells, library, project, qkv, tensor_matmul,
 };
 use crate::provider::Provider;
 
 /// The part of a device's memory that the products of a library may take for themselves: one of so many.
 pub(super) const LIBRARY_PART: u64 = 32;
+
+/// Tokens that are staged exactly with matrices of F16; more go as halfs where that may be.
+const EXACT_TOKENS: u32 = 4;
 
 impl Site<'_> {
     pub(super) fn products(
@@ -153,10 +156,22 @@ impl Site<'_> {
         }
     }
 
-    /// Whether a few tokens of a step go together with their vectors laid out before: more than a threadgroup stages.
+    /// Whether a few tokens of a step have their vectors laid out before: more than threadgroups stage themselves.
     fn by_eight(&self, projection: &Projection, limits: &Limits) -> bool {
         let tokens = projection.tokens;
-        tokens > limits.tuning.exact_tokens && tokens <= cell_matvec::MAX_TOKENS && self.takes_halfs()
+        let many = if self.of_bytes() {
+            self.rounds()
+                && tokens > 1
+                && tokens.saturating_mul(projection.cols) > limits.tuning.staged_numbers
+        } else {
+            tokens > EXACT_TOKENS && self.takes_halfs()
+        };
+        many && tokens <= cell_matvec::MAX_TOKENS
+    }
+
+    /// Whether products with all matrices take numbers of two bytes, which round less than halfs.
+    fn of_bytes(&self) -> bool {
+        self.matrices().all(cells::takes_bytes)
     }
 
     fn projection(&self, spec: &Project) -> Result<Projection, GpuError> {
@@ -181,6 +196,6 @@ impl Site<'_> {
         let (tokens, cols) = self.input_rows()?;
         let (op, x, residual) = (self.op.name(), Slot::Input(0), at.residual.map(Slot::Input));
         let norm = spec.norm.zip(at.norm).map(|(eps, index)| (eps, Slot::Input(index)));
-        Ok(Projection { op, tokens, cols, parts, x, norm, residual, gate: None })
+        Ok(Projection { op, tokens, cols, parts, x, norm, residual, gate: None, fine: !self.rounds() })
     }
 }

@@ -46,7 +46,7 @@ fn programs_whose_operations_are_not_fused_match_the_reference() {
 /// As an NVIDIA GPU plans them, whose matrices lie in cells and whose long products a library makes, for which kernels stand here.
 #[test]
 fn programs_of_a_device_with_matrix_units_match_the_reference() {
-    let units = MatrixUnits { cores: 16, threadgroup_memory: 64 << 10 };
+    let units = MatrixUnits { cores: 16, threadgroup_memory: 32 << 10 };
     let soft = SoftOptions::default().matrix_units(units).library(true);
     let plan = Plan { exactness: Exactness::Units, walks: &[1, 2], ..Plan::default() };
     check_programs(soft, GpuOptions::default(), &plan);

@@ -103,6 +103,17 @@ fn sums_that_do_not_fit_come_pair_by_pair() {
 }
 
 #[test]
+fn what_two_bytes_leave_comes_along_where_nothing_may_be_lost() {
+    for (dtype, tokens) in [(DType::Q4_0, 1), (DType::Q4K, 3), (DType::Q8_0, 5), (DType::Q6K, 2)] {
+        let case = Case { cols: 512, norm: Some(1e-5), residual: true, ..case(dtype, tokens, 70) };
+        let Some(mut made) = in_cells(&case, make(&case, tokens)) else { return };
+        made.projection.fine = true;
+        let stages = plan_vectors(&made.projection, &WITH_UNITS).unwrap();
+        held_within(4e-7, &case, &made, &stages).unwrap();
+    }
+}
+
+#[test]
 fn what_is_no_number_stays_none() {
     for bad in [f32::NAN, f32::INFINITY] {
         let case = case(DType::Q4_0, 1, 16);

@@ -81,6 +81,7 @@ fn make(case: &Case) -> (Projection, Memory) {
         norm,
         residual: None,
         gate: None,
+        fine: false,
     };
     (projection, memory)
 }
