@@ -80,7 +80,7 @@ pub(crate) fn run(launch: &Launch, args: &[Data]) -> Option<Vec<Vec<u8>>> {
 
 /// The same for a kernel that leaves scratch in any order: these arguments are compared and returned.
 pub(crate) fn run_comparing(launch: &Launch, args: &[Data], which: &[usize]) -> Option<Vec<Vec<u8>>> {
-    #[cfg(target_os = "macos")]
+    #[cfg(any(target_os = "macos", metal_on_linux))]
     if let Some(metal) = metal() {
         let all = run_on(metal, launch, args);
         return Some(which.iter().map(|index| all[*index].clone()).collect());
@@ -167,7 +167,7 @@ fn device(seed: u64, checked: bool) -> Option<&'static Bench> {
 }
 
 /// The GPU of a Mac, where `METALLIC_TEST_DEVICE=metal` asks for it: every test of a kernel then runs there.
-#[cfg(target_os = "macos")]
+#[cfg(any(target_os = "macos", metal_on_linux))]
 fn metal() -> Option<&'static Bench> {
     static METAL: OnceLock<Option<Bench>> = OnceLock::new();
     let asked = || std::env::var_os("METALLIC_TEST_DEVICE").is_some_and(|device| device == "metal");
