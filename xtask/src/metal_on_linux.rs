@@ -170,15 +170,18 @@ impl Shadow {
     fn test(&self) -> Result<()> {
         let nextest = works("cargo-nextest", &["nextest", "--version"]);
         let runner: &[&str] = if nextest { &["nextest", "run", "--no-fail-fast"] } else { &["test"] };
-        let chosen = if nextest { &TESTS[..] } else { &TESTS[..1] };
-        run_command(
-            self.command()
-                .args(runner)
-                .args(["-p", "metallic-gpu", "-p", "softmetal-framework", "--lib", "--test", "it"])
-                .args(chosen)
-                .env("METALLIC_TEST_ALL", "1")
-                .env("SOFTMETAL_STRICT", "1"),
-        )
+        // Devices and faults are those of a process, of which the other runner has one for all tests.
+        let chosen: &[&str] = if nextest { &TESTS } else { &[TESTS[0], "--", "--test-threads", "1"] };
+        for packages in [
+            &["-p", "metallic-gpu", "-p", "softmetal-framework", "--lib", "--test", "it"][..],
+            // Golden models.
+            &["-p", "metallic", "--features", "soft", "--test", "it"],
+        ] {
+            let mut command = self.command();
+            command.args(runner).args(packages).args(chosen);
+            run_command(command.env("METALLIC_TEST_ALL", "1").env("SOFTMETAL_STRICT", "1"))?;
+        }
+        Ok(())
     }
 }
 

@@ -27,8 +27,10 @@ fn gpu() -> Metal {
     Metal { folder: None, ..open(None).expect("a GPU") }
 }
 
-/// The driver was let go: no rule was broken, and nothing is left of it.
+/// The driver was let go: no rule was broken, and nothing is left of it. The next test finds what it would find alone.
 fn assert_clean() {
+    with_devices(&["m4"]);
+    set_macos((26, 2, 0));
     let (problems, leaks) = (problems(), leaks());
     assert!(problems.is_empty(), "{problems:?}");
     assert!(leaks.is_empty(), "{leaks:?}");
@@ -124,6 +126,17 @@ fn what_cannot_be_compiled_or_made_is_said_or_done_without() {
     faults::plan(Fault::Object, 1);
     let gpu = self::gpu();
     assert_eq!(fill(&gpu, 6).expect("it runs"), 6);
+    drop(gpu);
+    assert_clean();
+}
+
+#[test]
+fn dispatches_are_named_where_captures_are_wanted() {
+    let _alone = alone();
+    with_devices(&["m4"]);
+    let gpu = Metal { named: true, ..gpu() };
+    assert_eq!(fill(&gpu, 7).expect("it runs"), 7);
+    assert!(format!("{gpu:?}").contains("Apple M4"));
     drop(gpu);
     assert_clean();
 }
