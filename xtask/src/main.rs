@@ -5,6 +5,7 @@ mod bench;
 mod checks;
 mod clang;
 mod macos;
+mod metal_on_linux;
 mod models;
 mod process;
 mod programs;
@@ -29,6 +30,11 @@ cargo xtask NAME [OPTIONS]
   tidy         check the house rules that no compiler knows
   check-macos  type-check, lint and link for Apple Silicon, on Linux or on a Mac
                  --if-possible  succeed with a notice where the tools cannot be had
+  metal-on-linux
+               run the driver for Metal on Linux, against Metal.framework over softmetal: its tests, and those of the
+               framework
+                 cargo ARGS...  any command of cargo in that build, such as `cargo test -p metallic-gpu`
+                 copies FOLDER  the bindings for a workspace of your own, and what to do with them
   bench        measure tokens per second
                  --peers        against llama.cpp, built here, in turns
                  --models F...  these files (default: SmolLM2 in Q4_0, Q4_1 and Q8_0)
@@ -63,6 +69,7 @@ fn main() -> ExitCode {
         "docs" => checks::docs(),
         "tidy" => tidy::run(),
         "check-macos" => macos::run(&rest),
+        "metal-on-linux" => metal_on_linux::run(&rest),
         "bench" => bench::run(&rest),
         "apple-speed" => apple_speed::run(&rest),
         "ptx" => ptx::run(&rest),

@@ -12,17 +12,17 @@ mod command;
 mod counts;
 #[cfg(feature = "cuda")]
 pub mod cuda;
-#[cfg_attr(not(any(test, target_os = "macos")), allow(dead_code))]
+#[cfg_attr(not(any(test, target_os = "macos", metal_on_linux)), allow(dead_code))]
 mod driver;
 mod error;
 pub mod fault;
 mod gpu;
 mod kernel_counts;
 pub mod kernels;
-#[cfg(target_os = "macos")]
+#[cfg(any(target_os = "macos", metal_on_linux))]
 pub mod metal;
 mod null;
-#[cfg_attr(not(any(test, target_os = "macos")), allow(dead_code))]
+#[cfg_attr(not(any(test, target_os = "macos", metal_on_linux)), allow(dead_code))]
 mod objects;
 mod params;
 mod peaks;
@@ -41,6 +41,10 @@ mod threadgroup;
 pub mod tuning;
 mod weights;
 
+// Its symbols are what the driver for Metal links to.
+#[cfg(metal_on_linux)]
+use softmetal_framework as _;
+
 pub use backend::{GpuBackend, GpuOptions};
 pub use cache::{Cache, CacheMetrics};
 pub use command::{Access, Binding, Command, CommandList, Dispatch, Region};
@@ -48,7 +52,7 @@ pub use error::GpuError;
 pub use gpu::{
     BufferId, Gpu, Imported, LibraryId, Limits, MatrixUnits, Pipeline, PipelineId, Storage, Submission,
 };
-#[cfg(target_os = "macos")]
+#[cfg(any(target_os = "macos", metal_on_linux))]
 pub use metal::Metal;
 pub use null::Null;
 pub use pipelines::{PipelineMetrics, Pipelines, ReadyPipeline};

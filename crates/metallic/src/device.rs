@@ -252,27 +252,27 @@ fn has_cuda() -> bool {
     false
 }
 
-#[cfg(target_os = "macos")]
+#[cfg(any(target_os = "macos", metal_on_linux))]
 fn metal(which: Option<&str>) -> Result<Arc<dyn Gpu>, GpuError> {
     Ok(Arc::new(metallic_gpu::metal::open(which)?))
 }
 
-#[cfg(not(target_os = "macos"))]
+#[cfg(not(any(target_os = "macos", metal_on_linux)))]
 fn metal(_: Option<&str>) -> Result<Arc<dyn Gpu>, GpuError> {
     Err(GpuError::Missing(NO_METAL.to_owned()))
 }
 
-#[cfg(target_os = "macos")]
+#[cfg(any(target_os = "macos", metal_on_linux))]
 fn has_metal() -> bool {
     metallic_gpu::metal::devices().iter().any(|device| device.default && device.usable)
 }
 
-#[cfg(not(target_os = "macos"))]
+#[cfg(not(any(target_os = "macos", metal_on_linux)))]
 fn has_metal() -> bool {
     false
 }
 
-#[cfg(not(target_os = "macos"))]
+#[cfg(not(any(target_os = "macos", metal_on_linux)))]
 const NO_METAL: &str = "Metal is part of macOS; `soft` runs the same kernels on the processor";
 
 /// Bytes of memory this process can still get, where the system says so: what the machine has left, and no more than
@@ -406,7 +406,7 @@ mod tests {
         assert!(listed.unavailable.is_some_and(|reason| reason.contains("no `soft` feature")));
     }
 
-    #[cfg(not(target_os = "macos"))]
+    #[cfg(not(any(target_os = "macos", metal_on_linux)))]
     #[test]
     fn without_a_mac_metal_is_refused_and_auto_is_the_processor() {
         let error = Device::Metal(None).open(1).err().unwrap().to_string();

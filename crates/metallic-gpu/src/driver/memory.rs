@@ -4,7 +4,7 @@ use crate::error::GpuError;
 use crate::gpu::Limits;
 
 /// Bytes to allocate for a buffer of so many: a device makes no empty ones.
-#[cfg_attr(not(target_os = "macos"), allow(dead_code))]
+#[cfg_attr(not(any(target_os = "macos", metal_on_linux)), allow(dead_code))]
 pub(crate) fn rounded(bytes: usize) -> usize {
     bytes.max(16)
 }

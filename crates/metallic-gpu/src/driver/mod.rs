@@ -7,7 +7,7 @@ pub(crate) mod check;
 pub(crate) mod choose;
 pub(crate) mod fault;
 pub(crate) mod import;
-#[cfg_attr(not(any(test, target_os = "macos")), allow(dead_code))]
+#[cfg_attr(not(any(test, target_os = "macos", metal_on_linux)), allow(dead_code))]
 pub(crate) mod language;
 pub(crate) mod memory;
 pub(crate) mod progress;

@@ -193,7 +193,7 @@ fn gpu() -> Option<&'static Bench> {
 
 fn named_gpu(name: &str) -> Result<Box<dyn Gpu>, String> {
     match name {
-        #[cfg(target_os = "macos")]
+        #[cfg(any(target_os = "macos", metal_on_linux))]
         "metal" => Ok(Box::new(crate::metal::open(None).map_err(|error| error.to_string())?)),
         #[cfg(feature = "cuda")]
         "cuda" => Ok(Box::new(crate::cuda::open(None).map_err(|error| error.to_string())?)),

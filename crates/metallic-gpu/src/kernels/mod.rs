@@ -41,7 +41,7 @@ pub(crate) mod softmax;
 mod stage;
 pub(crate) mod tensor_matmul;
 // Planned by drivers of hardware alone.
-#[cfg_attr(not(any(test, target_os = "macos")), allow(dead_code))]
+#[cfg_attr(not(any(test, target_os = "macos", metal_on_linux)), allow(dead_code))]
 pub(crate) mod transfer;
 mod typed;
 

@@ -13,7 +13,7 @@ use crate::gpu::Limits;
 use crate::tuning::built_in;
 
 // Without this framework in the process `MTLCreateSystemDefaultDevice` finds nothing.
-#[link(name = "CoreGraphics", kind = "framework")]
+#[cfg_attr(target_os = "macos", link(name = "CoreGraphics", kind = "framework"))]
 // SAFETY: the block declares nothing.
 unsafe extern "C" {}
 

@@ -15,6 +15,8 @@ mod buffer;
 mod clock;
 mod device;
 mod library;
+#[cfg(all(test, metal_on_linux))]
+mod on_linux;
 mod residency;
 mod submit;
 #[cfg(test)]

@@ -1,5 +1,5 @@
 //! The tables that softmetal runs anywhere, on the GPU of a Mac: `cargo test -p metallic-gpu --test it metal::`.
-#![cfg(target_os = "macos")]
+#![cfg(any(target_os = "macos", metal_on_linux))]
 
 use std::sync::Arc;
 

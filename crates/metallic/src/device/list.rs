@@ -35,7 +35,10 @@ pub struct Listed {
 }
 
 impl Listed {
-    #[cfg_attr(not(any(feature = "soft", feature = "cuda", target_os = "macos")), allow(dead_code))]
+    #[cfg_attr(
+        not(any(feature = "soft", feature = "cuda", target_os = "macos", metal_on_linux)),
+        allow(dead_code)
+    )]
     fn tuned(mut self, device: &TunedDevice) -> Listed {
         self.tuning = Some(tuning::find(device).map_err(|error| error.to_string()));
         self.origin = Some(device.origin);
@@ -170,12 +173,12 @@ fn cuda() -> Vec<Listed> {
     listed.collect()
 }
 
-#[cfg(not(target_os = "macos"))]
+#[cfg(not(any(target_os = "macos", metal_on_linux)))]
 fn metal() -> Vec<Listed> {
     vec![missing(Device::Metal(None), "metal", "a GPU of a Mac", super::NO_METAL.to_owned())]
 }
 
-#[cfg(target_os = "macos")]
+#[cfg(any(target_os = "macos", metal_on_linux))]
 fn metal() -> Vec<Listed> {
     let found = metallic_gpu::metal::devices();
     if found.is_empty() {

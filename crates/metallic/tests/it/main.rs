@@ -17,6 +17,7 @@ mod generate_support;
 mod generate_text;
 mod generate_windows;
 mod golden_cpu;
+mod golden_metal;
 mod golden_reference;
 mod golden_soft;
 mod gpu_faults;

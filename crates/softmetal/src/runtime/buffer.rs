@@ -1,6 +1,7 @@
 //! Memory that outlives dispatches: the host and kernels take turns at it.
 
 use std::{
+    any::Any,
     fmt,
     ops::Range,
     ptr, slice,
@@ -25,6 +26,11 @@ pub struct Buffer {
 enum Owner {
     Device(#[allow(dead_code)] Mapping),
     Host(#[allow(dead_code)] Arc<dyn AsRef<[u8]> + Send + Sync>),
+    Foreign {
+        read_only: bool,
+        #[allow(dead_code)]
+        keeper: Arc<dyn Any + Send + Sync>,
+    },
 }
 
 impl Buffer {
@@ -42,6 +48,21 @@ impl Buffer {
         Self { start, len, lock: RwLock::new(()), owner: Owner::Host(owner) }
     }
 
+    /// Memory of somebody else's, which `keeper` keeps where it is: for those who have a device of their own to show.
+    ///
+    /// # Safety
+    /// `len` bytes from `start` on can be read, and written unless `read_only`, as long as `keeper` lives. Who else uses them
+    /// while kernels run does so at their own risk, as with a GPU.
+    pub unsafe fn foreign(
+        start: *mut u8,
+        len: usize,
+        read_only: bool,
+        keeper: Arc<dyn Any + Send + Sync>,
+    ) -> Self {
+        let owner = Owner::Foreign { read_only, keeper };
+        Self { start: start.expose_provenance(), len, lock: RwLock::new(()), owner }
+    }
+
     /// Bytes.
     pub fn len(&self) -> usize {
         self.len
@@ -54,7 +75,11 @@ impl Buffer {
 
     /// Whether neither the host nor kernels can write it.
     pub fn read_only(&self) -> bool {
-        matches!(self.owner, Owner::Host(_))
+        match &self.owner {
+            Owner::Device(_) => false,
+            Owner::Host(_) => true,
+            Owner::Foreign { read_only, .. } => *read_only,
+        }
     }
 
     /// Copies bytes from `offset` on to `out`.
@@ -103,7 +128,8 @@ impl Buffer {
         self.range(offset, len)
     }
 
-    pub(crate) fn address(&self) -> usize {
+    /// Where it lies.
+    pub fn address(&self) -> usize {
         self.start
     }
 

@@ -1,0 +1,177 @@
+//! Runs command buffers, each on the thread of its queue.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use softmetal::{ArgumentKind, Kind};
+
+use super::bind::{Dispatch, Grid, Pass, PassKind, Slot, Step};
+use super::command_buffer::{CommandBuffer, Status};
+use super::{counters, hazard, sync};
+use crate::faults::{self, Fault};
+use crate::foundation::{Domain, error};
+use crate::lock;
+use crate::problem::{Rule, note};
+use crate::settings::Settings;
+
+/// How long an event is waited for before the GPU's watchdog would end it.
+const WATCHDOG: Duration = Duration::from_secs(30);
+
+/// Why a command buffer ends early, by the numbers of `MTLCommandBufferError`.
+#[derive(Debug, Clone)]
+pub(crate) struct Failure {
+    code: isize,
+    text: String,
+}
+
+impl Failure {
+    fn new(code: isize, text: impl Into<String>) -> Failure {
+        Failure { code, text: text.into() }
+    }
+
+    pub(crate) fn internal(text: impl Into<String>) -> Failure {
+        Failure::new(INTERNAL, text)
+    }
+}
+
+const INTERNAL: isize = 1;
+const TIMEOUT: isize = 2;
+const PAGE_FAULT: isize = 3;
+const OUT_OF_MEMORY: isize = 8;
+const DEVICE_REMOVED: isize = 11;
+
+/// Runs all passes; the command buffer has its outcome afterwards.
+pub(crate) fn run(buffer: &CommandBuffer) {
+    let passes = std::mem::take(&mut lock(&buffer.state).passes);
+    let start = counters::now();
+    let all = || fault(buffer).map_or_else(|| passes.iter().try_for_each(|pass| run_pass(buffer, pass)), Err);
+    // What a kernel or a rule ends must not end the thread that others wait for.
+    let outcome = catch_unwind(AssertUnwindSafe(all))
+        .unwrap_or_else(|_| Err(Failure::internal("a rule was broken while it ran; see above")));
+    let mut state = lock(&buffer.state);
+    state.passes = passes;
+    state.gpu = (seconds(start), seconds(counters::now()));
+    state.status = Status::Completed;
+    if let Err(failure) = outcome {
+        state.status = Status::Error;
+        state.error = Some(error(Domain::CommandBuffer, failure.code, failure.text));
+    }
+}
+
+fn seconds(nanoseconds: u64) -> f64 {
+    nanoseconds as f64 * 1e-9
+}
+
+/// The failure that was asked for.
+fn fault(buffer: &CommandBuffer) -> Option<Failure> {
+    if faults::strikes(Fault::DeviceRemoved) {
+        buffer.device.removed.store(true, Ordering::Relaxed);
+    }
+    if buffer.device.removed.load(Ordering::Relaxed) {
+        return Some(Failure::new(DEVICE_REMOVED, "the device was removed (on request)"));
+    }
+    let kinds = [
+        (Fault::Gpu, PAGE_FAULT, "Caused GPU Address Fault Error (on request)"),
+        (Fault::Timeout, TIMEOUT, "Caused GPU Timeout Error (on request)"),
+        (Fault::OutOfMemory, OUT_OF_MEMORY, "Insufficient Memory (on request)"),
+    ];
+    let struck = kinds.into_iter().find(|(fault, ..)| faults::strikes(*fault))?;
+    Some(Failure::new(struck.1, struck.2))
+}
+
+fn run_pass(buffer: &CommandBuffer, pass: &Pass) -> Result<(), Failure> {
+    let sample = |place: usize| {
+        if let Some(sampling) = &pass.sampling {
+            sampling.samples.note(sampling.places[place]);
+        }
+    };
+    match &pass.kind {
+        PassKind::Wait(event, value) => {
+            let waited = sync::wait(event.id, *value, WATCHDOG);
+            return if waited {
+                Ok(())
+            } else {
+                Err(Failure::new(TIMEOUT, "the event it waits for never came"))
+            };
+        }
+        PassKind::Signal(event, value) => sync::signal(event.id, *value),
+        PassKind::Encoder { label, concurrent, steps } => {
+            sample(0);
+            // What may run together, up to a barrier.
+            for group in steps.split(|step| matches!(step, Step::Barrier)) {
+                if *concurrent {
+                    hazard::run_together(group, label, &|step| run_step(buffer, step))?;
+                } else {
+                    group.iter().try_for_each(|step| run_step(buffer, step))?;
+                }
+            }
+            sample(1);
+        }
+    }
+    Ok(())
+}
+
+fn run_step(buffer: &CommandBuffer, step: &Step) -> Result<(), Failure> {
+    let memory = |error: softmetal::Error| Failure::internal(error.to_string());
+    match step {
+        Step::Dispatch(dispatch) => run_dispatch(buffer, dispatch)?,
+        Step::Copy { from, to, len } => {
+            from.1.memory.copy_to(from.2, &to.1.memory, to.2, *len).map_err(memory)?;
+        }
+        Step::Fill { to, len, value } => to.1.memory.write(to.2, &vec![*value; *len]).map_err(memory)?,
+        Step::Sample { samples, index, .. } => samples.note(*index),
+        Step::Barrier | Step::UpdateFence(_) | Step::WaitForFence(_) => {}
+    }
+    Ok(())
+}
+
+fn narrow(axes: [usize; 3]) -> [u32; 3] {
+    axes.map(|axis| u32::try_from(axis).unwrap_or(u32::MAX))
+}
+
+fn run_dispatch(buffer: &CommandBuffer, dispatch: &Dispatch) -> Result<(), Failure> {
+    let pipeline = &dispatch.state.pipeline;
+    let fail = |error: softmetal::Error| {
+        note(Rule::Kernel, error.to_string());
+        Failure::internal(error.to_string())
+    };
+    let threads = narrow(dispatch.threads.axes());
+    let call = buffer.device.runner().dispatch_of(pipeline).seed(Settings::get().seed);
+    let mut call = match &dispatch.grid {
+        Grid::Groups(groups) => call.threadgroups(narrow(groups.axes()), threads),
+        Grid::Threads(grid) => call.threads(narrow(grid.axes()), threads),
+        Grid::Indirect { buffer, offset, .. } => {
+            let mut bytes = [0; 12];
+            buffer.memory.read(*offset, &mut bytes).map_err(fail)?;
+            let word =
+                |at: usize| u32::from_ne_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]]);
+            let groups = [word(0), word(4), word(8)];
+            if groups.contains(&0) {
+                return Ok(());
+            }
+            call.threadgroups(groups, threads)
+        }
+    };
+    for (index, slot) in &dispatch.slots {
+        if !pipeline.kernel().arguments.iter().any(|argument| argument.kind == ArgumentKind::Buffer(*index)) {
+            continue;
+        }
+        call = match slot {
+            Slot::Bytes(bytes) => call.value(*index, bytes.as_slice()),
+            Slot::Buffer { buffer, offset, .. } => call.bind(*index, &buffer.memory, *offset..buffer.len()),
+        };
+    }
+    for argument in &pipeline.kernel().arguments {
+        if let ArgumentKind::Threadgroup(index) = argument.kind
+            && let Some(bytes) = dispatch.threadgroup.get(&index)
+        {
+            call = call.threadgroup_memory(index, *bytes);
+        }
+    }
+    let outcome = call.run().map_err(fail)?;
+    let Some(report) = outcome.reports.first() else { return Ok(()) };
+    note(Rule::Kernel, report.to_string());
+    let code = if report.kind == Kind::TimeLimit { TIMEOUT } else { PAGE_FAULT };
+    Err(Failure::new(code, report.to_string()))
+}

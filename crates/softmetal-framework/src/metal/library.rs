@@ -1,0 +1,248 @@
+//! `MTLLibrary`, `MTLFunction`, and what a compilation is told.
+
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::sync::{Arc, Mutex};
+
+use softmetal::{Library, Pipeline, Source};
+
+use super::descriptor::{Properties, descriptor};
+use super::device::Device;
+use super::labels;
+use crate::faults::{self, Fault};
+use crate::foundation::{Domain, NS_OBJECT, array, dictionary_entries, error, string, text};
+use crate::lock;
+use crate::objc::{
+    Id, InBytes, Method, NsRange, OutObject, Strong, This, class, give, lend, methods, none, raw_methods,
+};
+use crate::problem::{Rule, refuse};
+
+class!(pub(crate) static LIBRARY = c"MTLSoftLibrary", &NS_OBJECT, library_methods, none);
+class!(pub(crate) static FUNCTION = c"MTLSoftFunction", &NS_OBJECT, function_methods, none);
+class!(pub(crate) static CONSTANTS = c"MTLFunctionConstantValues", &NS_OBJECT, constant_methods, none);
+
+descriptor!(pub(crate) static OPTIONS = c"MTLCompileOptions",
+    [c"fastMathEnabled" = 1, c"mathMode" = 2, c"languageVersion" = 4 << 16],
+    c"fastMathEnabled" c"setFastMathEnabled:" bool;
+    c"mathMode" c"setMathMode:" isize;
+    c"mathFloatingPointFunctions" c"setMathFloatingPointFunctions:" isize;
+    c"languageVersion" c"setLanguageVersion:" usize;
+    c"libraryType" c"setLibraryType:" isize;
+    c"installName" c"setInstallName:" object;
+    c"preprocessorMacros" c"setPreprocessorMacros:" object;
+    c"preserveInvariance" c"setPreserveInvariance:" bool;
+    c"optimizationLevel" c"setOptimizationLevel:" isize;
+    c"maxTotalThreadsPerThreadgroup" c"setMaxTotalThreadsPerThreadgroup:" usize;
+    c"allowReferencingUndefinedSymbols" c"setAllowReferencingUndefinedSymbols:" bool;
+    c"enableLogging" c"setEnableLogging:" bool;
+);
+
+/// `MTLLibraryErrorCompileFailure` and its like.
+const COMPILE_FAILURE: isize = 3;
+const FUNCTION_NOT_FOUND: isize = 5;
+
+/// What an `MTLLibrary` holds.
+pub(crate) struct Compiled {
+    device: This<Device>,
+    library: Library,
+    /// Tells sources and their options apart.
+    hash: u64,
+}
+
+/// What an `MTLFunction` holds.
+pub(crate) struct Function {
+    pub(crate) device: This<Device>,
+    pub(crate) pipeline: Pipeline,
+    /// Source, options, name and constants.
+    pub(crate) key: String,
+}
+
+/// The newest language of a system: the macOS from which on each is known.
+const LANGUAGES: [(usize, u32); 6] = [
+    (4 << 16, 26),
+    ((3 << 16) + 2, 15),
+    ((3 << 16) + 1, 14),
+    (3 << 16, 13),
+    ((2 << 16) + 4, 12),
+    ((2 << 16) + 3, 11),
+];
+
+fn check_language(version: usize) {
+    let known = LANGUAGES.iter().find(|(number, _)| *number == version);
+    let macos = crate::settings::macos_version() >> 16;
+    let old = version >> 16 < 2 || version >> 16 == 2 && version & 0xFFFF < 3;
+    if !old && known.is_none_or(|(_, since)| *since > macos) {
+        refuse(
+            Rule::Descriptor,
+            format!(
+                "language version {}.{} on macOS {macos}: Metal asserts that the system knows it",
+                version >> 16,
+                version & 0xFFFF
+            ),
+        );
+    }
+}
+
+/// `newLibraryWithSource:options:error:`.
+pub(crate) fn compile(device: &This<Device>, source: Id, options: Id, out: OutObject) -> Option<Strong> {
+    let fail = |text: String| {
+        out.put(error(Domain::Library, COMPILE_FAILURE, text));
+        None
+    };
+    if faults::strikes(Fault::Compile) {
+        return fail("program_source:1:1: error: a failure on request".to_owned());
+    }
+    let source = text(source);
+    let mut compiler = match device.compiler() {
+        Ok(compiler) => compiler.clone(),
+        Err(reason) => return fail(reason),
+    };
+    let mut hasher = DefaultHasher::new();
+    source.hash(&mut hasher);
+    if !options.is_null() {
+        let options = options.this::<Properties>();
+        check_language(options.number(c"languageVersion"));
+        let macros = options.object(c"preprocessorMacros");
+        for (name, value) in macros.map(|held| dictionary_entries(held.id())).unwrap_or_default() {
+            (&name, &value).hash(&mut hasher);
+            compiler = compiler.define(format!("{name}={value}"));
+        }
+    }
+    match compiler.compile(&Source::new("program_source", source)) {
+        Ok(library) => {
+            let compiled = Compiled { device: device.again(), library, hash: hasher.finish() };
+            Some(Strong::new(&LIBRARY, compiled))
+        }
+        Err(reason) => fail(reason.to_string()),
+    }
+}
+
+fn library_methods() -> Vec<Method> {
+    let mut all = methods! { Compiled;
+        c"device"(this) -> Id { lend(Strong::retained(this.device.id)) }
+        c"functionNames"(this) -> Id {
+            array(this.library.kernels().iter().map(|kernel| string(&kernel.name)).collect()).lend()
+        }
+        c"type"(_) -> isize { 0 }
+        c"installName"(_) -> Id { Id::NULL }
+        c"newFunctionWithName:"(this, name: Id) -> Id { give(this.function(&text(name), &[]).ok()) }
+        c"newFunctionWithName:constantValues:error:"(this, name: Id, values: Id, out: OutObject) -> Id {
+            let set = values.this::<ConstantValues>();
+            let set = lock(&set.0).clone();
+            match this.function(&text(name), &set) {
+                Ok(function) => function.give(),
+                Err((code, reason)) => {
+                    out.put(error(Domain::Library, code, reason));
+                    Id::NULL
+                }
+            }
+        }
+    };
+    all.extend(labels());
+    all
+}
+
+impl Compiled {
+    fn function(&self, name: &str, set: &[Constant]) -> Result<Strong, (isize, String)> {
+        let mut pipeline =
+            Pipeline::new(&self.library, name).map_err(|e| (FUNCTION_NOT_FOUND, e.to_string()))?;
+        let mut key = format!("{:016x} {name}", self.hash);
+        for constant in set {
+            let known = self.library.constants().iter().find(|known| match &constant.which {
+                Which::Index(index) => known.index == *index,
+                Which::Name(name) => known.name == *name,
+            });
+            // As Metal does: what the source does not have is passed over.
+            let Some(known) = known else { continue };
+            pipeline = pipeline
+                .constant(known.index, constant.value.clone())
+                .map_err(|e| (COMPILE_FAILURE, e.to_string()))?;
+            key = format!("{key} {}={:02x?}", known.index, constant.value);
+        }
+        let function = Function { device: self.device.again(), pipeline, key };
+        Ok(Strong::new(&FUNCTION, function))
+    }
+}
+
+fn function_methods() -> Vec<Method> {
+    let mut all = methods! { Function;
+        c"device"(this) -> Id { lend(Strong::retained(this.device.id)) }
+        c"name"(this) -> Id { string(&this.pipeline.kernel().name).lend() }
+        // A kernel.
+        c"functionType"(_) -> usize { 3 }
+        c"patchType"(_) -> usize { 0 }
+        c"patchControlPointCount"(_) -> isize { -1 }
+        c"options"(_) -> usize { 0 }
+    };
+    all.extend(labels());
+    all
+}
+
+#[derive(Clone)]
+enum Which {
+    Index(u32),
+    Name(String),
+}
+
+#[derive(Clone)]
+struct Constant {
+    which: Which,
+    value: Vec<u8>,
+}
+
+/// What `MTLFunctionConstantValues` holds.
+struct ConstantValues(Arc<Mutex<Vec<Constant>>>);
+
+impl ConstantValues {
+    fn set(&self, which: Which, bytes: InBytes, kind: usize) {
+        match size_of_type(kind) {
+            Some(size) => lock(&self.0).push(Constant { which, value: bytes.copy(size) }),
+            None => refuse(
+                Rule::Descriptor,
+                format!("a function constant of MTLDataType {kind}: Metal takes numbers and vectors of them"),
+            ),
+        }
+    }
+}
+
+/// Bytes of a number or a vector by its `MTLDataType`.
+fn size_of_type(kind: usize) -> Option<usize> {
+    // The first of each four, of one to four lanes, and the bytes of a lane.
+    const TYPES: [(usize, usize); 12] = [
+        (3, 4),
+        (16, 2),
+        (29, 4),
+        (33, 4),
+        (37, 2),
+        (41, 2),
+        (45, 1),
+        (49, 1),
+        (53, 1),
+        (81, 8),
+        (85, 8),
+        (121, 2),
+    ];
+    let (first, lane) = TYPES.into_iter().find(|(first, _)| (*first..first + 4).contains(&kind))?;
+    Some(lane * [1, 2, 4, 4][kind - first])
+}
+
+fn constant_methods() -> Vec<Method> {
+    let mut all = methods! { ConstantValues;
+        c"setConstantValue:type:atIndex:"(this, value: InBytes, kind: usize, index: usize) {
+            this.set(Which::Index(index as u32), value, kind);
+        }
+        c"setConstantValue:type:withName:"(this, value: InBytes, kind: usize, name: Id) {
+            this.set(Which::Name(text(name)), value, kind);
+        }
+        c"setConstantValues:type:withRange:"(this, values: InBytes, kind: usize, range: NsRange) {
+            let size = size_of_type(kind).unwrap_or(0);
+            for (place, index) in (range.location..range.location + range.length).enumerate() {
+                this.set(Which::Index(index as u32), values.after(place * size), kind);
+            }
+        }
+        c"reset"(this) { lock(&this.0).clear(); }
+    };
+    all.extend(raw_methods! {
+        c"init"(this) -> Id { this.initialise(ConstantValues(Arc::default())) }
+    });
+    all
+}
