@@ -44,10 +44,10 @@ impl Source {
 /// What the kernels are built for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum Flavour {
-    /// Speed.
+    /// Speed. Nothing watches such a kernel: one that is wrong can damage the host ([`Device`](crate::Device)).
     #[default]
     Plain,
-    /// Every access to memory is checked.
+    /// Every access to memory is checked before it is made.
     Checked,
 }
 

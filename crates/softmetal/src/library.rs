@@ -110,6 +110,7 @@ pub struct Kernel {
 
 /// One parameter of a kernel.
 #[derive(Debug, Clone, Serialize)]
+#[allow(clippy::struct_excessive_bools, reason = "each says something else of the parameter")]
 pub struct Argument {
     /// The parameter's name, empty if it has none.
     pub name: String,
@@ -123,6 +124,8 @@ pub struct Argument {
     pub alignment: u32,
     /// A pointer, rather than a reference or a value.
     pub pointer: bool,
+    /// A reference, whatever the name of its type says.
+    pub reference: bool,
     /// The kernel cannot write through it.
     pub read_only: bool,
     /// May stay unbound: a function constant switches it off.

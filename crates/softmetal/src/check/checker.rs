@@ -53,7 +53,8 @@ pub(crate) struct Checker {
     last: usize,
     /// That of the fiber that runs.
     pub(crate) stack: Range<usize>,
-    /// Code, constants, globals and thread-locals of the library.
+    /// Code, constants, globals and thread-locals of the library, and what entry points read of the runtime's own. Metal has no
+    /// globals that can be written.
     library: Vec<Range<usize>>,
     pub(crate) clock: Clock,
     /// Threadgroups of the grid.
@@ -81,8 +82,8 @@ impl Checker {
         self.buffers = self.regions.len();
     }
 
-    /// Adds memory that is neither a buffer nor watched.
-    pub(crate) fn allow(&mut self, bytes: Range<usize>) {
+    /// Adds memory that is neither a buffer nor watched, and that no kernel may write.
+    pub(crate) fn allow_reads(&mut self, bytes: Range<usize>) {
         self.library.push(bytes);
     }
 
@@ -128,7 +129,7 @@ impl Checker {
     #[inline]
     pub(crate) fn access(&mut self, who: Who, address: usize, n: usize, flags: u32, pc: usize) -> Verdict {
         if !self.regions.get(self.last).is_some_and(|r| r.bytes.contains(&address)) {
-            if self.stack.contains(&address) {
+            if self.stack.contains(&address) && n <= self.stack.end - address {
                 return Verdict::Go;
             }
             match self.regions.iter().position(|r| r.bytes.contains(&address)) {
@@ -274,8 +275,16 @@ impl Checker {
 
     #[cold]
     fn outside(&mut self, who: Who, address: usize, n: usize, flags: u32, pc: usize) -> Verdict {
-        if self.library.iter().any(|s| s.contains(&address)) {
+        let read = flags & ACCESS_WRITE == 0;
+        let own = self.library.iter().any(|s| s.contains(&address) && n <= s.end - address);
+        if own && read {
             return Verdict::Go;
+        }
+        if own {
+            let explanation =
+                "code, constants and tables of the kernel itself; the thread was stopped".to_owned();
+            self.push(Finding::error(Kind::WriteToConstant, who, Some(pc), explanation));
+            return Verdict::Stop;
         }
         let what = if flags & ACCESS_WRITE != 0 { "write" } else { "read" };
         let distance = |r: &Region| {
@@ -328,7 +337,11 @@ impl Checker {
                     format!("{type_text} needs {b}-byte alignment, the address is {} bytes off", a % b);
                 (Kind::MisalignedAccess, Go, text)
             }
-            abi::FAULT_INDEX => (Kind::ArrayIndex, Go, format!("index {} is outside {type_text}", a as i64)),
+            // The array may lie on the stack, beside return addresses.
+            abi::FAULT_INDEX => {
+                let text = format!("index {} is outside {type_text}; the thread was stopped", a as i64);
+                (Kind::ArrayIndex, Stop, text)
+            }
             abi::FAULT_SHIFT => (Kind::ShiftRange, Go, format!("{type_text} shifted by {} bits", a as i64)),
             abi::FAULT_DIVISION => (Kind::DivisionByZero, Stop, "the thread was stopped".to_owned()),
             abi::FAULT_VALUE => (Kind::InvalidValue, Go, format!("{a} is no value of {type_text}")),

@@ -1,6 +1,9 @@
 //! Buffers of a dispatch as the host bound them.
 
-use std::{collections::BTreeMap, ops::Range};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    ops::Range,
+};
 
 use super::{Problem, writes};
 use crate::{
@@ -176,6 +179,14 @@ impl<'a> Bindings<'a> {
             }
         }
         Ok(())
+    }
+
+    /// The indices whose memory the kernel may write, through them or through an alias.
+    pub(super) fn written(&self, kernel: &Kernel) -> BTreeSet<u32> {
+        let through = self.buffers.iter().filter(|(index, _)| writes(kernel, **index));
+        through
+            .map(|(&index, source)| if let Source::Alias { of, .. } = source { *of } else { index })
+            .collect()
     }
 
     /// Locks the shared buffers for a run of the kernel, each once and in an order that all dispatches keep.

@@ -31,11 +31,18 @@ use crate::{
 pub const MAX_THREADS: u32 = 1024;
 const TIME_LIMIT: Duration = Duration::from_secs(60);
 
-/// Runs kernels on the processors of this machine.
+/// Runs kernels on the processors of this machine, in this process and with its rights.
+///
+/// What a kernel is trusted with depends on its flavour. A **checked** kernel that goes wrong is stopped before it touches memory
+/// that was not bound to it. A **plain** kernel is compiled code that nothing watches: one that writes past its buffers writes into
+/// the host's memory, as a wrong C function would, and that is undefined behaviour although no caller wrote `unsafe`. Run a kernel
+/// plain when it is known to be right for the sizes at hand; a device that is to take no kernel on trust says so
+/// ([`Device::checked_only`]). Neither flavour is a sandbox: a source that means harm can do it, as any native code can.
 #[derive(Debug)]
 pub struct Device {
     workers: usize,
     crew: Crew,
+    checked_only: bool,
 }
 
 impl Default for Device {
@@ -52,7 +59,15 @@ impl Device {
 
     /// A device of `workers` host threads.
     pub fn with_workers(workers: usize) -> Self {
-        Self { workers: workers.max(1), crew: Crew::default() }
+        Self { workers: workers.max(1), crew: Crew::default(), checked_only: false }
+    }
+
+    /// Refuses kernels of the plain flavour: what runs here is watched, and a mistake in a kernel is a report, never damage to the
+    /// host.
+    #[must_use]
+    pub fn checked_only(mut self) -> Self {
+        self.checked_only = true;
+        self
     }
 
     /// Begins a dispatch of a kernel. A library of the checked flavour is checked as it runs.
@@ -222,6 +237,9 @@ impl<'a> Dispatch<'a> {
     }
 
     /// Runs the kernel. Mistakes of the kernel are reports, not errors; an error means that it could not be run.
+    ///
+    /// A kernel of the plain flavour must be right for what is bound here: nothing keeps it from the rest of the host's memory
+    /// (see [`Device`]).
     pub fn run(self) -> Result<Outcome> {
         let kernel = &self.library.kernels()[self.kernel];
         self.try_run(kernel).map_err(|problem| Error::Dispatch { kernel: kernel.name.clone(), problem })
@@ -229,6 +247,9 @@ impl<'a> Dispatch<'a> {
 
     fn try_run(mut self, kernel: &Kernel) -> Result<Outcome, Problem> {
         let image = self.library.image();
+        if self.device.checked_only && !image.checked() {
+            return Err(Problem::Unchecked);
+        }
         let groups = self.check_sizes(kernel)?;
         let constants = pipeline::resolve(&self.chosen, &self.constants, self.library.constants())?;
         let unfit = self.bindings.verify(kernel, self.library.name())?;
@@ -318,6 +339,6 @@ fn writes(kernel: &Kernel, index: u32) -> bool {
 impl crate::library::Argument {
     /// A pointer or a reference, so that the kernel sees the buffer itself, to what is not const.
     fn writes(&self) -> bool {
-        !self.read_only && (self.pointer || self.type_text.contains('&'))
+        !self.read_only && (self.pointer || self.reference)
     }
 }

@@ -53,6 +53,11 @@ pub enum Problem {
     /// A value of the wrong size.
     #[error("function constant `{name}` has {needed} bytes, its value has {found}")]
     ConstantSize { name: String, found: usize, needed: usize },
+    /// A plain kernel where only checked ones may run.
+    #[error(
+        "it is of the plain flavour, and this device runs only what is checked: compile it with `Flavour::Checked`"
+    )]
+    Unchecked,
     /// No memory for a guarded copy.
     #[error("no memory for a copy of buffer {index}: {reason}")]
     Memory { index: u32, reason: String },

@@ -17,6 +17,7 @@ pub(crate) const SEM_THREADGROUP: i32 = 0x2000;
 
 pub(crate) const PARAM_CONST: u32 = 1;
 pub(crate) const PARAM_POINTER: u32 = 2;
+pub(crate) const PARAM_REFERENCE: u32 = 4;
 
 pub(crate) const MEM_DEVICE: i32 = 1;
 pub(crate) const MEM_THREADGROUP: i32 = 2;

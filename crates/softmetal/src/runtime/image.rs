@@ -9,6 +9,8 @@ use std::{
     sync::Arc,
 };
 
+use libloading::os::unix;
+
 use super::{abi, callbacks};
 use crate::{
     cache::Lease,
@@ -25,6 +27,12 @@ thread_local! {
 }
 
 /// A loaded kernel library. It stays loaded: reports and other threads may still hold addresses in it.
+///
+/// Only a [`Compiler`](crate::Compiler) makes one: loading a file runs what is in it.
+///
+/// ```compile_fail,E0624
+/// let image = softmetal::runtime::Image::open(std::path::Path::new("library.so"));
+/// ```
 #[derive(Debug)]
 pub struct Image {
     path: PathBuf,
@@ -69,12 +77,15 @@ pub(crate) struct Span {
 }
 
 impl Image {
-    /// Loads the shared object at `path`.
-    pub fn open(path: &Path) -> Result<Arc<Self>> {
+    /// Loads the shared object at `path`, which this crate has compiled: its initialisers run, and what it says of itself is
+    /// believed.
+    pub(crate) fn open(path: &Path) -> Result<Arc<Self>> {
         let fail = |reason: String| Error::Load { path: path.to_owned(), reason };
         let lease = Lease::of(path).ok_or_else(|| fail("it is not there".to_owned()))?;
+        // What is missing shows here; bound at its first call it would end the process, on the small stack of a fiber.
+        let flags = unix::RTLD_NOW | unix::RTLD_LOCAL;
         // SAFETY: the file was built by the compiler of this crate; its initialisers only fill its own lists.
-        let library = unsafe { libloading::Library::new(path) }.map_err(|e| fail(e.to_string()))?;
+        let library = unsafe { unix::Library::open(Some(path), flags) }.map_err(|e| fail(e.to_string()))?;
         // SAFETY: the exported symbols have these types by `msl_abi.h`, whose version is compared before any other is used.
         unsafe {
             let version: unsafe extern "C" fn() -> u32 =
@@ -213,6 +224,7 @@ impl Image {
                         element_size: p.element_size,
                         alignment: p.alignment,
                         pointer: p.flags & abi::PARAM_POINTER != 0,
+                        reference: p.flags & abi::PARAM_REFERENCE != 0,
                         read_only: p.flags & abi::PARAM_CONST != 0,
                         optional: (abi::SEM_OPTIONAL_BUFFER..abi::SEM_THREADGROUP).contains(&p.semantic),
                     }
@@ -260,7 +272,7 @@ pub(super) unsafe fn text(p: *const c_char) -> String {
 
 /// # Safety
 /// The symbol is a `T`.
-unsafe fn symbol<T: Copy>(library: &libloading::Library, name: &[u8]) -> Result<T, String> {
+unsafe fn symbol<T: Copy>(library: &unix::Library, name: &[u8]) -> Result<T, String> {
     // SAFETY: as the caller promises.
     unsafe { library.get::<T>(name) }.map(|symbol| *symbol).map_err(|error| error.to_string())
 }

@@ -18,6 +18,7 @@ mod switch;
 mod sync;
 mod thread;
 pub(crate) mod trap;
+pub(crate) mod user;
 mod worker;
 
 use std::{

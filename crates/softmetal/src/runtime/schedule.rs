@@ -16,7 +16,7 @@ use super::{
     switch::Context,
     thread::{State, Thread},
     trap,
-    worker::{CURRENT, Space, Worker},
+    worker::{CURRENT, Current, Space, Worker},
 };
 use crate::check::{Checker, Event};
 
@@ -104,7 +104,7 @@ impl Worker<'_> {
             (self.tgmem.as_ptr() as usize, size_of_val(&*self.tgmem.borrow())),
             (&raw const ZEROS as usize, size_of::<Zeros>()),
         ] {
-            self.check(|c, _| c.allow(start..start + len));
+            self.check(|c, _| c.allow_reads(start..start + len));
         }
     }
 
@@ -113,7 +113,7 @@ impl Worker<'_> {
         let (mut groups, mut order) = (self.space.simdgroups.take(), self.space.order.take());
         self.begin_group(n, &mut groups, &mut order, &mut rng);
         self.count(|s| s.threadgroups += 1);
-        CURRENT.set(ptr::from_ref(self).cast());
+        let current = Current::set(ptr::from_ref(self).cast());
         'group: loop {
             let mut busy = true;
             while busy {
@@ -146,7 +146,7 @@ impl Worker<'_> {
                 }
             }
         }
-        CURRENT.set(ptr::null());
+        drop(current);
         self.space.fibers.reclaim();
         self.space.simdgroups.set(groups);
         self.space.order.set(order);

@@ -92,6 +92,24 @@ thread_local! {
     pub(super) static CURRENT: Cell<*const Worker<'static>> = const { Cell::new(ptr::null()) };
 }
 
+/// While it lives, kernels on this host thread find their worker. However the scheduler leaves, also by a panic, they find none
+/// afterwards: the worker may be gone.
+pub(super) struct Current(());
+
+impl Current {
+    pub(super) fn set(worker: *const Worker<'static>) -> Self {
+        CURRENT.set(worker);
+        Self(())
+    }
+}
+
+impl Drop for Current {
+    fn drop(&mut self) {
+        trap::in_kernel(false);
+        CURRENT.set(ptr::null());
+    }
+}
+
 impl<'a> Worker<'a> {
     /// `space` has room for the threadgroups of `job`.
     pub(super) fn new(
@@ -273,5 +291,22 @@ impl<'a> Worker<'a> {
         self.trap.set(Some(cause(guard)));
         // SAFETY: the scheduler waits while a fiber runs.
         Some(unsafe { self.scheduler.resumes_at() })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{panic, ptr};
+
+    use super::{Current, Worker};
+
+    #[test]
+    fn a_panic_of_the_scheduler_leaves_no_worker_behind() {
+        let unwound = panic::catch_unwind(|| {
+            let _current = Current::set(ptr::without_provenance(64));
+            panic!("planted");
+        });
+        assert!(unwound.is_err());
+        assert!(Worker::with(|_| ()).is_none());
     }
 }

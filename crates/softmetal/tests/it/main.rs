@@ -11,5 +11,6 @@ mod ptx;
 mod rewrite;
 mod robust;
 mod runtime;
+mod soundness;
 mod stdlib;
 mod tensor;
