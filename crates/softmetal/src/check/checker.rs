@@ -61,6 +61,14 @@ pub(crate) struct Checker {
     groups: [u32; 3],
     findings: Vec<Finding>,
     seen: HashSet<(Kind, usize, usize)>,
+    undecided: Option<Undecided>,
+}
+
+/// Two writes that race. What the second writes shows when its thread has gone on: perhaps what was there.
+#[derive(Debug)]
+pub(crate) struct Undecided {
+    pub(crate) bytes: Range<usize>,
+    finding: Finding,
 }
 
 impl Checker {
@@ -212,28 +220,28 @@ impl Checker {
                 format!("thread {reader} reads {n} bytes that no thread of this threadgroup has written");
             self.add(Kind::UninitialisedThreadgroupMemory, Severity::Error, who, (pc, None), explanation);
         }
-        if let Some((gap, other, other_wrote)) = conflict {
-            self.race(who, pc, write, (gap, other, other_wrote), memory);
+        match conflict {
+            Some(conflict) => self.race(who, address..address + n, (pc, write), conflict, memory),
+            None => Verdict::Go,
         }
-        Verdict::Go
     }
 
     #[cold]
     fn race(
         &mut self,
         who: Who,
-        pc: usize,
-        write: bool,
+        bytes: Range<usize>,
+        (pc, write): (usize, bool),
         (gap, other, other_wrote): (Gap, Mark, bool),
         memory: Memory,
-    ) {
+    ) -> Verdict {
         let (kind, severity) = match gap {
             Gap::Groups => (Kind::ThreadgroupRace, Some(Severity::Error)),
             Gap::NoBarrier => (Kind::DataRace, Some(Severity::Error)),
             Gap::WrongFlags => (Kind::WrongMemFlags, Some(Severity::Error)),
             Gap::MemNone => (Kind::MemNoneOrdering, self.options.mem_none),
         };
-        let Some(severity) = severity else { return };
+        let Some(severity) = severity else { return Verdict::Go };
         let earlier = if other_wrote { "wrote" } else { "read" };
         let now = if write { "writes" } else { "reads" };
         let whose = match gap {
@@ -249,7 +257,37 @@ impl Checker {
         };
         let explanation =
             format!("thread {} {now} {} that {whose} {earlier}; {between}", who.thread, memory.name());
-        self.add(kind, severity, who, (pc, Some(other.pc as usize)), explanation);
+        let finding = Finding {
+            severity,
+            other_pc: Some(other.pc as usize),
+            buffer: self.regions[self.last].index,
+            ..Finding::error(kind, who, Some(pc), explanation)
+        };
+        if !(write && other_wrote) {
+            self.push(finding);
+            return Verdict::Go;
+        }
+        self.undecided = Some(Undecided { bytes, finding });
+        Verdict::Compare
+    }
+
+    /// The writes that wait for [`Checker::decide`], if there are any.
+    #[inline]
+    pub(crate) fn undecided(&self) -> Option<Range<usize>> {
+        self.undecided.as_ref().map(|undecided| undecided.bytes.clone())
+    }
+
+    /// Whether the write that was undecided has left the bytes as they were.
+    #[cold]
+    pub(crate) fn decide(&mut self, same: bool) {
+        let Some(Undecided { mut finding, .. }) = self.undecided.take() else { return };
+        if same {
+            let Some(severity) = self.options.same_value else { return };
+            finding.kind = Kind::SameValueRace;
+            finding.severity = severity.min(finding.severity);
+            finding.explanation += "; both wrote the same";
+        }
+        self.push(finding);
     }
 
     #[cold]

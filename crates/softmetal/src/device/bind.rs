@@ -82,12 +82,24 @@ pub(super) struct Bindings<'a> {
 }
 
 impl<'a> Bindings<'a> {
-    pub(super) fn threadgroup_lengths(&self) -> [u32; MAX_THREADGROUP_ARGS] {
-        let mut lengths = [0; MAX_THREADGROUP_ARGS];
+    pub(super) fn threadgroup_lengths(&self) -> [Option<u32>; MAX_THREADGROUP_ARGS] {
+        let mut lengths = [None; MAX_THREADGROUP_ARGS];
         for (&index, &len) in &self.threadgroup {
-            lengths[index as usize] = len;
+            lengths[index as usize] = Some(len);
         }
         lengths
+    }
+
+    /// Pointers of the kernel that nothing is bound to, by index and name.
+    pub(super) fn unbound(&self, kernel: &Kernel) -> Vec<String> {
+        let pointers = kernel.arguments.iter().filter(|a| a.pointer && !a.optional);
+        let missing = pointers.filter_map(|a| match a.kind {
+            ArgumentKind::Buffer(index) if !self.buffers.contains_key(&index) => {
+                Some(format!("buffer {index} (`{}`)", a.name))
+            }
+            _ => None,
+        });
+        missing.collect()
     }
 
     /// Bytes that a kernel sees at `index`.
@@ -117,9 +129,7 @@ impl<'a> Bindings<'a> {
         let mut reports = Vec::new();
         for argument in &kernel.arguments {
             match argument.kind {
-                ArgumentKind::Threadgroup(index)
-                    if self.threadgroup.get(&index).is_none_or(|len| *len == 0) =>
-                {
+                ArgumentKind::Threadgroup(index) if !self.threadgroup.contains_key(&index) => {
                     return Err(Problem::NoThreadgroupMemory { index });
                 }
                 ArgumentKind::Buffer(index) if !argument.pointer && !argument.optional => {

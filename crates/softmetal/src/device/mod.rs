@@ -20,11 +20,11 @@ pub use problem::Problem;
 use serde::Serialize;
 
 use crate::{
-    check::{CheckOptions, Checker, Report, Resolver, Symbols},
+    check::{CheckOptions, Checker, Grid, Report, Resolver, Symbols},
     diagnostic::Severity,
     error::{Error, Result},
     library::{ArgumentKind, Kernel, Library},
-    runtime::{self, Buffer, Constants, Crew, Job, Stats},
+    runtime::{self, Buffer, Constants, Crew, Job, Level, Message, Stats},
 };
 
 /// The most threads a threadgroup may have.
@@ -92,6 +92,8 @@ impl Device {
             chosen,
             constants: Vec::new(),
             seed: 0,
+            lockstep: false,
+            keep_going: false,
             workers: None,
             time_limit: TIME_LIMIT,
             options: CheckOptions::default(),
@@ -107,8 +109,24 @@ pub struct Outcome {
     pub stats: Stats,
     /// Mistakes, in the order they were met.
     pub reports: Vec<Report>,
+    /// What the kernel said through `os_log`, thread by thread.
+    pub logs: Vec<Log>,
     /// Time the kernel took.
     pub elapsed: Duration,
+}
+
+/// A message of a kernel.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
+pub struct Log {
+    /// How much it weighs.
+    pub level: Level,
+    /// What it says, its values put in.
+    pub text: String,
+    /// Position of the thread in its threadgroup.
+    pub thread: [u32; 3],
+    /// Its threadgroup.
+    pub threadgroup: [u32; 3],
 }
 
 impl Outcome {
@@ -138,6 +156,8 @@ pub struct Dispatch<'a> {
     chosen: Constants,
     constants: Vec<(ConstantId, Vec<u8>)>,
     seed: u64,
+    lockstep: bool,
+    keep_going: bool,
     workers: Option<usize>,
     time_limit: Duration,
     options: CheckOptions,
@@ -218,6 +238,20 @@ impl<'a> Dispatch<'a> {
         self
     }
 
+    /// Runs the lanes of a simdgroup together, from one access to the next, as GPUs of today do. A kernel whose results are right
+    /// so and wrong with other schedules lacks barriers within simdgroups; one that is wrong here too is broken in another way.
+    /// Needs a library of the checked flavour, where accesses are seen.
+    pub fn lockstep(mut self) -> Self {
+        self.lockstep = true;
+        self
+    }
+
+    /// Lets a crash end the thread it happens in, and not the dispatch: the others may have more to show.
+    pub fn keep_going(mut self) -> Self {
+        self.keep_going = true;
+        self
+    }
+
     /// Host threads to spread threadgroups over. Checked kernels always take one.
     pub fn workers(mut self, workers: usize) -> Self {
         self.workers = Some(workers);
@@ -250,6 +284,9 @@ impl<'a> Dispatch<'a> {
         if self.device.checked_only && !image.checked() {
             return Err(Problem::Unchecked);
         }
+        if self.lockstep && !image.checked() {
+            return Err(Problem::Lockstep);
+        }
         let groups = self.check_sizes(kernel)?;
         let constants = pipeline::resolve(&self.chosen, &self.constants, self.library.constants())?;
         let unfit = self.bindings.verify(kernel, self.library.name())?;
@@ -269,6 +306,8 @@ impl<'a> Dispatch<'a> {
             threadgroup_memory: self.bindings.threadgroup_lengths(),
             constants,
             seed: self.seed,
+            lockstep: self.lockstep,
+            keep_going: self.keep_going,
             workers,
             time_limit: self.time_limit,
         };
@@ -289,21 +328,28 @@ impl<'a> Dispatch<'a> {
         {
             found.extend(memory.non_finite(kernel, checker, &image.types[self.kernel]));
         }
-        let mut reports = Vec::new();
+        let (mut reports, grid) = (Vec::new(), Grid { threads: self.threads, threadgroup: self.threadgroup });
         if !found.is_empty() || !finished.events.is_empty() {
             let mut resolver = Resolver {
                 symbols: Symbols::new(image.path(), self.library.name()),
                 base: image.base,
                 kernel: &kernel.name,
-                threadgroup: self.threadgroup,
-                threads: self.threads,
+                grid,
+                unbound: self.bindings.unbound(kernel),
+                divergence: self.options.divergence,
             };
             reports.extend(found.into_iter().map(|f| resolver.finding(f)));
-            reports.extend(finished.events.into_iter().map(|(e, who)| resolver.event(e, who)));
+            reports.extend(finished.events.into_iter().filter_map(|(e, who)| resolver.event(e, who)));
             distinct(&mut reports, self.options.max_reports);
         }
         memory.give_back(&mut self.bindings, &mut holds, kernel);
-        Ok(Outcome { stats: finished.stats, reports, elapsed })
+        let logs = finished.messages.into_iter().map(|(Message { level, text }, who)| Log {
+            level,
+            text,
+            thread: grid.position(who),
+            threadgroup: who.group,
+        });
+        Ok(Outcome { stats: finished.stats, reports, logs: logs.collect(), elapsed })
     }
 
     /// The grid in threadgroups.

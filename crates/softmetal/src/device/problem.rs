@@ -39,7 +39,9 @@ pub enum Problem {
     #[error("buffer {index} is an alias of buffer {of}, which is not bound to memory of its own")]
     Alias { index: u32, of: u32 },
     /// A threadgroup argument without a length.
-    #[error("threadgroup argument {index} has no length: set one with `threadgroup_memory`")]
+    #[error(
+        "threadgroup argument {index} has no length: set one with `threadgroup_memory`, 0 if it is not used"
+    )]
     NoThreadgroupMemory { index: u32 },
     /// More threadgroup memory than a GPU has.
     #[error(
@@ -58,6 +60,9 @@ pub enum Problem {
         "it is of the plain flavour, and this device runs only what is checked: compile it with `Flavour::Checked`"
     )]
     Unchecked,
+    /// Nothing to go in step by.
+    #[error("it is of the plain flavour, whose accesses nobody sees, so its lanes cannot go in lockstep")]
+    Lockstep,
     /// No memory for a guarded copy.
     #[error("no memory for a copy of buffer {index}: {reason}")]
     Memory { index: u32, reason: String },

@@ -179,6 +179,8 @@ impl Rewriter<'_> {
         } else if self.drop_twin(head.start..head.body, whole.end, path, "") {
             return Ok(());
         }
+        let name = self.view.before(parameters.start).to_owned();
+        *self.overloads.entry((path.join("::"), name)).or_default() += 1;
         self.locals(head.body..whole.end);
         Ok(())
     }

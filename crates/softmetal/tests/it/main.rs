@@ -7,6 +7,7 @@ mod cli;
 mod crashes;
 mod front;
 mod lint;
+mod others;
 mod ptx;
 mod rewrite;
 mod robust;
