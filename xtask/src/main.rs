@@ -8,6 +8,7 @@ mod macos;
 mod models;
 mod process;
 mod replay;
+mod soundness;
 mod test;
 mod tidy;
 
@@ -36,6 +37,10 @@ cargo xtask NAME [OPTIONS]
   replay       run the kernels' tests on an NVIDIA GPU, as PTX of the same sources
                  FOLDER         where launches and PTX go (default target/replay); to run them on another
                                 machine, carry it there: python3 FOLDER/replay.py
+  soundness    the unsafe code under valgrind, AddressSanitizer and Miri, as far as they are here and can follow it;
+               what was not run is named
+                 --quick        valgrind alone, on what takes seconds
+                 --all          fail where a tool is missing
   setup        fetch the test models and stop
 
 Environment: METALLIC_TEST_MODELS (folder of the test models, default target/test-models),
@@ -58,6 +63,7 @@ fn main() -> ExitCode {
         "bench" => bench::run(&rest),
         "apple-speed" => apple_speed::run(&rest),
         "replay" => replay::run(&rest),
+        "soundness" => soundness::soundness(&rest),
         "" | "help" | "-h" | "--help" => {
             println!("{HELP}");
             return ExitCode::SUCCESS;
