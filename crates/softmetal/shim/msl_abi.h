@@ -89,6 +89,13 @@ struct msl_function_constant {
     const struct msl_function_constant* next;
 };
 
+// A function marked [[visible]], which the host can put into a table.
+struct msl_function {
+    const char* name;
+    void* address;
+    const struct msl_function* next;
+};
+
 // ---- calls of kernels into the runtime -------------------------------------------------------------------------------------
 
 // Runs a collective once for the lanes of `mask`: in[lane] and out[lane] are on the stacks of those lanes, null for others. Returns 0,
@@ -173,6 +180,7 @@ MSL_EXPORT msl_u32 msl_abi_version(void);
 MSL_EXPORT void msl_set_runtime(const struct msl_runtime* runtime);
 MSL_EXPORT const struct msl_kernel* msl_kernels(void);
 MSL_EXPORT const struct msl_function_constant* msl_function_constants(void);
+MSL_EXPORT const struct msl_function* msl_functions(void);
 MSL_EXPORT void msl_init_constants(void);
 
 #if defined(__cplusplus)

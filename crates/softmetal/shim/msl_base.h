@@ -322,6 +322,16 @@ template <class T, class... NONE> MSL_FN constexpr void swap(T& a, T& b, NONE...
     b = t;
 }
 
+// Functions that the host has chosen: how many there are, then their addresses.
+template <class F> struct visible_function_table;
+template <class R, class... A> struct visible_function_table<R(A...)> {
+    const ulong* functions;
+    MSL_FN uint size() const { return (uint)functions[0]; }
+    MSL_FN bool empty() const { return functions[0] == 0; }
+    typedef R (*function)(A...);
+    MSL_FN function operator[](size_t i) const { return (function)functions[1 + i]; }
+};
+
 template <class T, T... I> struct integer_sequence {
     typedef T value_type;
     static constexpr size_t size() { return sizeof...(I); }

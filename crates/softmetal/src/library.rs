@@ -38,6 +38,11 @@ impl Library {
         self.image.constants()
     }
 
+    /// The functions marked `[[visible]]`, in the order of the source: what a `visible_function_table` can hold.
+    pub fn functions(&self) -> impl Iterator<Item = &str> {
+        self.image.functions().iter().map(|(name, _)| name.as_str())
+    }
+
     /// What the rewriter had to say.
     pub fn warnings(&self) -> &[Diagnostic] {
         &self.warnings

@@ -200,7 +200,7 @@ pub(super) fn assignment(text: &str) -> Result<(&str, &str), Failure> {
     text.split_once('=').ok_or_else(|| Failure::Argument(format!("--set {text}: need NAME=VALUE")))
 }
 
-fn indexed(text: &str) -> Result<(u32, &str), Failure> {
+pub(super) fn indexed(text: &str) -> Result<(u32, &str), Failure> {
     let split = text.split_once('=').and_then(|(index, rest)| Some((index.trim().parse().ok()?, rest)));
     split.ok_or_else(|| need_index(text))
 }

@@ -39,6 +39,9 @@ pub(super) struct Arguments {
     /// Write the bytes of a buffer to a file at the end.
     #[arg(long, value_name = "INDEX=FILE")]
     save: Vec<String>,
+    /// A table of functions that are marked `[[visible]]`.
+    #[arg(long = "functions", value_name = "INDEX=NAME,NAME…")]
+    functions: Vec<String>,
     /// Length of a `[[threadgroup(n)]]` argument; may be 0.
     #[arg(long = "threadgroup-memory", value_name = "INDEX=BYTES")]
     threadgroup_memory: Vec<String>,
@@ -258,6 +261,12 @@ impl Inputs<'_> {
         }
         for (index, of, offset) in self.aliases {
             dispatch = dispatch.alias(*index, *of, *offset);
+        }
+        for text in &arguments.functions {
+            let (index, names) = named("--functions", text, data::indexed(text))?;
+            let names: Vec<&str> = names.split(',').map(str::trim).collect();
+            let bound = dispatch.functions(index, &names).map_err(Failure::from);
+            dispatch = named("--functions", text, bound)?;
         }
         for text in &arguments.threadgroup_memory {
             let (index, bytes) = named("--threadgroup-memory", text, data::length(text))?;

@@ -205,6 +205,23 @@ impl<'a> Dispatch<'a> {
         self
     }
 
+    /// Binds a `visible_function_table` of these functions, which the source marks `[[visible]]`.
+    pub fn functions(mut self, index: u32, names: &[&str]) -> Result<Self> {
+        let known = self.library.image().functions();
+        let mut bytes = (names.len() as u64).to_ne_bytes().to_vec();
+        for name in names {
+            let Some((_, address)) = known.iter().find(|(known, _)| known == name) else {
+                let kernel = self.library.kernels()[self.kernel].name.clone();
+                let known = known.iter().map(|(name, _)| name.clone()).collect();
+                let problem = Problem::NoFunction { name: (*name).to_owned(), known };
+                return Err(Error::Dispatch { kernel, problem });
+            };
+            bytes.extend((*address as u64).to_ne_bytes());
+        }
+        self.bindings.buffers.insert(index, Source::Owned(bytes));
+        Ok(self)
+    }
+
     /// Sets the length of a `[[threadgroup(index)]]` argument.
     pub fn threadgroup_memory(mut self, index: u32, bytes: u32) -> Self {
         self.bindings.threadgroup.insert(index, bytes);

@@ -52,6 +52,9 @@ pub enum Problem {
     /// A function constant that is not in the library.
     #[error("no function constant {id:?}; there are {}", if known.is_empty() { "none".to_owned() } else { known.join(", ") })]
     NoConstant { id: ConstantId, known: Vec<String> },
+    /// A function that is not in the library, or is not marked.
+    #[error("no function `{name}` is marked [[visible]]; there are {}", if known.is_empty() { "none".to_owned() } else { known.join(", ") })]
+    NoFunction { name: String, known: Vec<String> },
     /// A value of the wrong size.
     #[error("function constant `{name}` has {needed} bytes, its value has {found}")]
     ConstantSize { name: String, found: usize, needed: usize },

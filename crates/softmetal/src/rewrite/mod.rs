@@ -159,6 +159,7 @@ pub(crate) fn rewrite_text(text: Text, target: &Target, selection: &Selection) -
         overloads: HashMap::new(),
         left_out: HashSet::new(),
         threadgroup_variables: 0,
+        visible_functions: 0,
         warnings: Vec::new(),
     };
     let end = rewriter.view.len();
@@ -189,6 +190,7 @@ struct Rewriter<'a> {
     /// Kernels that take what this crate does not run.
     left_out: HashSet<String>,
     threadgroup_variables: usize,
+    visible_functions: usize,
     warnings: Vec<Diagnostic>,
 }
 

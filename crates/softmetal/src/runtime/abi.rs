@@ -110,6 +110,14 @@ pub(crate) struct FunctionConstant {
     pub(crate) next: *const FunctionConstant,
 }
 
+/// A function that can be put into a table.
+#[repr(C)]
+pub(crate) struct Function {
+    pub(crate) name: *const c_char,
+    pub(crate) address: *const c_void,
+    pub(crate) next: *const Function,
+}
+
 /// What the undefined-behaviour instrumentation found.
 #[repr(C)]
 pub(crate) struct Fault {

@@ -43,6 +43,8 @@ pub struct Image {
     /// Per kernel and parameter, the type after template arguments were put in.
     pub(crate) types: Vec<Vec<String>>,
     constants: Vec<FunctionConstant>,
+    /// Functions that can be put into tables, and where they are.
+    functions: Vec<(String, usize)>,
     slots: Vec<Slot>,
     init_constants: unsafe extern "C" fn(),
     /// What addresses of its debug information are relative to.
@@ -100,6 +102,8 @@ impl Image {
                 symbol(&library, b"msl_kernels\0").map_err(fail)?;
             let constants: unsafe extern "C" fn() -> *const abi::FunctionConstant =
                 symbol(&library, b"msl_function_constants\0").map_err(fail)?;
+            let functions: unsafe extern "C" fn() -> *const abi::Function =
+                symbol(&library, b"msl_functions\0").map_err(fail)?;
             let init_constants: unsafe extern "C" fn() =
                 symbol(&library, b"msl_init_constants\0").map_err(fail)?;
             let checked = library.get::<unsafe extern "C" fn() -> u32>(b"msl_checked\0").is_ok();
@@ -111,6 +115,7 @@ impl Image {
                 kernels: Vec::new(),
                 types: Vec::new(),
                 constants: Vec::new(),
+                functions: Vec::new(),
                 slots: Vec::new(),
                 init_constants,
                 base: span_of(kernels as usize).base,
@@ -118,6 +123,7 @@ impl Image {
             };
             image.read_kernels(kernels());
             image.read_constants(constants());
+            image.read_functions(functions());
             std::mem::forget(library);
             Ok(Arc::new(image))
         }
@@ -131,6 +137,11 @@ impl Image {
     /// The function constants in the order of the source.
     pub fn constants(&self) -> &[FunctionConstant] {
         &self.constants
+    }
+
+    /// The functions marked `[[visible]]`, in the order of the source, and where they are in this process.
+    pub(crate) fn functions(&self) -> &[(String, usize)] {
+        &self.functions
     }
 
     /// Whether accesses to memory are instrumented.
@@ -242,6 +253,18 @@ impl Image {
         self.kernels.reverse();
         self.entries.reverse();
         self.types.reverse();
+    }
+
+    /// # Safety
+    /// `list` is null or a function list of a loaded library.
+    unsafe fn read_functions(&mut self, mut list: *const abi::Function) {
+        // SAFETY: the list and its texts are static data of the library, which is never unloaded.
+        while let Some(f) = unsafe { list.as_ref() } {
+            // SAFETY: a static string, see above.
+            self.functions.push((unsafe { text(f.name) }, f.address as usize));
+            list = f.next;
+        }
+        self.functions.reverse();
     }
 
     /// # Safety

@@ -342,6 +342,10 @@ fn what_is_wrong_with_an_argument_is_said_with_its_option() {
         (&["--out", "1=f32"], "--out 1=f32: an output is INDEX=TYPE:COUNT"),
         (&["--threadgroup-memory", "0=some"], "--threadgroup-memory 0=some: `some` is no number of bytes"),
         (&["--set", "gain=1"], "--set gain=1: no function constant `gain`"),
+        (
+            &["--functions", "2=gone"],
+            "--functions 2=gone: cannot dispatch kernel `add`: no function `gone` is marked",
+        ),
     ] {
         let output =
             softmetal(folder.path(), &[&["run", "k.metal", "add", "--threads", "4"], wrong].concat());

@@ -21,6 +21,8 @@ fn run(library: &Library, kernel: &str) -> (Outcome, [f32; 8]) {
 
 const HEAD: &str = "(device const float* x [[buffer(0)]], device float* y [[buffer(1)]], uint i [[thread_position_in_grid]])";
 
+const HEAD_TABLE: &str = "(device float* y [[buffer(1)]], visible_function_table<float(float)> t [[buffer(2)]], uint i [[thread_position_in_grid]])";
+
 #[test]
 fn functions_may_have_names_of_the_library_and_kernels_those_of_functions() {
     let body = format!(
@@ -209,6 +211,40 @@ fn threadgroup_memory_may_have_no_bytes_if_nobody_uses_them() {
             let outcome = dispatch.run().unwrap();
             let kinds: Vec<Kind> = outcome.reports.iter().map(|r| r.kind).collect();
             assert_eq!(kinds, if first == 7.0 { vec![Kind::OutOfBounds] } else { vec![] });
+        }
+    }
+}
+
+#[test]
+fn tables_hold_the_functions_that_the_host_puts_there() {
+    let body = format!(
+        "[[visible]] float twice(float x) {{ return 2 * x; }}
+        namespace more {{ [[visible]] float negative(float x) {{ return -x; }} }}
+        float hidden(float x) {{ return 0; }}
+        using table = visible_function_table<float(float)>;
+        kernel void k(device const float* x [[buffer(0)]], device float* y [[buffer(1)]], table t [[buffer(2)]],
+                      visible_function_table<float(float)> none [[buffer(3)]], uint i [[thread_position_in_grid]]) {{
+            y[i] = t[i % t.size()](x[i]) + (none.empty() ? 100 : 0);
+        }}
+        kernel void past{HEAD_TABLE} {{ y[i] = t[i + 2] == nullptr ? 1 : 2; }}"
+    );
+    for flavour in BOTH {
+        let library = text(&body, flavour);
+        assert_eq!(library.functions().collect::<Vec<_>>(), ["twice", "negative"]);
+        let (x, mut y) = ([1.0_f32, 2.0, 3.0, 4.0], [0.0_f32; 4]);
+        let device = Device::new();
+        let dispatch = |kernel| device.dispatch(&library, kernel).unwrap().buffer(0, as_bytes(&x));
+        let error = dispatch("k").functions(2, &["hidden"]).unwrap_err().to_string();
+        assert!(error.contains("`hidden`") && error.contains("twice, negative"), "{error}");
+        let table = dispatch("k").functions(2, &["twice", "negative"]).unwrap().functions(3, &[]).unwrap();
+        let outcome = table.buffer_mut(1, as_bytes_mut(&mut y)).threads([4, 1, 1], [4, 1, 1]).run().unwrap();
+        assert!(outcome.is_clean(), "{:?}", outcome.reports);
+        assert_eq!(y, [102.0, 98.0, 106.0, 96.0]);
+        if flavour == Flavour::Checked {
+            let table = dispatch("past").functions(2, &["twice", "negative"]).unwrap();
+            let outcome =
+                table.buffer_mut(1, as_bytes_mut(&mut y)).threads([4, 1, 1], [4, 1, 1]).run().unwrap();
+            assert_eq!((outcome.reports[0].kind, outcome.reports[0].buffer), (Kind::OutOfBounds, Some(2)));
         }
     }
 }
