@@ -11,6 +11,7 @@ mod process;
 mod programs;
 mod ptx;
 mod replay;
+mod soundness;
 mod test;
 mod tidy;
 
@@ -50,6 +51,10 @@ cargo xtask NAME [OPTIONS]
   replay       every check of the NVIDIA device as a folder: programs, PTX and a script, for a machine with such a GPU
                  FOLDER         where it goes (default target/replay); carry it there: sh FOLDER/replay.sh
                  --capability N compute capability of that GPU times ten (default 90)
+  soundness    the unsafe code under valgrind, AddressSanitizer and Miri, as far as they are here and can follow it;
+               what was not run is named
+                 --quick        valgrind alone, on what takes seconds
+                 --all          fail where a tool is missing
   setup        fetch the test models and stop
 
 Environment: METALLIC_TEST_MODELS (folder of the test models, default target/test-models),
@@ -74,6 +79,7 @@ fn main() -> ExitCode {
         "apple-speed" => apple_speed::run(&rest),
         "ptx" => ptx::run(&rest),
         "replay" => replay::run(&rest),
+        "soundness" => soundness::soundness(&rest),
         "" | "help" | "-h" | "--help" => {
             println!("{HELP}");
             return ExitCode::SUCCESS;

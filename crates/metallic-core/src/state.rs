@@ -134,24 +134,26 @@ impl StateLayout {
         self.states.iter().flatten().filter_map(State::kv)
     }
 
-    /// Bytes of a row of so many elements: a key or a value of one head.
+    /// Bytes of a row of so many elements: a key or a value of one head. This and all sums below stop at `usize::MAX`, which is
+    /// more than any device has, rather than begin again at zero.
     pub fn row_bytes(&self, elements: usize) -> usize {
-        elements / self.dtype.block_len() * self.dtype.block_bytes()
+        (elements / self.dtype.block_len()).saturating_mul(self.dtype.block_bytes())
     }
 
     /// Bytes of one token's keys and values in one layer.
     pub fn layer_token_bytes(&self, kv: &KvState) -> usize {
-        kv.kv_heads * (self.row_bytes(kv.key_dim) + self.row_bytes(kv.value_dim))
+        let head = self.row_bytes(kv.key_dim).saturating_add(self.row_bytes(kv.value_dim));
+        kv.kv_heads.saturating_mul(head)
     }
 
     /// Bytes of one token: keys and values of all layers.
     pub fn token_bytes(&self) -> usize {
-        self.kv_states().map(|kv| self.layer_token_bytes(kv)).sum()
+        self.kv_states().map(|kv| self.layer_token_bytes(kv)).fold(0, usize::saturating_add)
     }
 
     /// Bytes of one block of [`BLOCK_TOKENS`] tokens, all layers.
     pub fn block_bytes(&self) -> usize {
-        BLOCK_TOKENS * self.token_bytes()
+        self.token_bytes().saturating_mul(BLOCK_TOKENS)
     }
 
     /// Whether some layers have a window and others none: then those with one have blocks of their own, which are let go one by
@@ -174,7 +176,8 @@ impl StateLayout {
     /// Bytes of so many blocks.
     pub fn bytes_of(&self, blocks: Blocks) -> usize {
         let of = |kv: &KvState| if self.is_near(kv) { blocks.near } else { blocks.far };
-        let bytes = |kv: &KvState| of(kv).saturating_mul(BLOCK_TOKENS * self.layer_token_bytes(kv));
+        let bytes =
+            |kv: &KvState| self.layer_token_bytes(kv).saturating_mul(BLOCK_TOKENS).saturating_mul(of(kv));
         self.kv_states().map(bytes).fold(0, usize::saturating_add)
     }
 
@@ -186,7 +189,8 @@ impl StateLayout {
 
     /// Bytes of the recurrent states of one sequence.
     pub fn sequence_bytes(&self) -> usize {
-        self.states.iter().flatten().map(|state| state.recurrent() * size_of::<f32>()).sum()
+        let bytes = |state: &State| state.recurrent().saturating_mul(size_of::<f32>());
+        self.states.iter().flatten().map(bytes).fold(0, usize::saturating_add)
     }
 
     /// Whether a sequence keeps more than keys and values: then what was computed for its beginning cannot be found again
@@ -306,6 +310,16 @@ mod tests {
             assert_eq!(layout.settled(blocks), if mixed { blocks } else { Blocks::both(3) }, "{windows:?}");
             assert_eq!(layout.bytes_of(blocks), bytes * one, "{windows:?}");
         }
+    }
+
+    #[test]
+    fn more_than_can_be_counted_is_the_most_and_not_nothing() {
+        let kv = KvState { kv_heads: 1 << 31, key_dim: 1 << 31, value_dim: 1 << 31, window: None };
+        let states = vec![Some(State::Kv(kv)), Some(State::Recurrent(1 << 62))];
+        let layout = StateLayout::new(DType::F32, states);
+        assert_eq!((layout.token_bytes(), layout.block_bytes()), (usize::MAX, usize::MAX));
+        assert_eq!((layout.bytes_of(Blocks::both(3)), layout.sequence_bytes()), (usize::MAX, usize::MAX));
+        assert!(layout.is_recurrent());
     }
 
     #[test]

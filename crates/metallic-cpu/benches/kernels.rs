@@ -144,7 +144,7 @@ fn attention(isa: Isa, shape: TileShape) -> f64 {
         store_key(isa, shape.kind, &q, position, &mut keys[at..at + bytes]);
         store_value(isa, shape.kind, &q, position, &mut values[at..at + bytes]);
     }
-    let mut memory = vec![0.0; shape.memory()];
+    let mut memory = vec![0.0; shape.memory().expect("a tile of one query fits")];
     best(|| {
         let mut tile = Tile::new(shape, &mut memory);
         for query in 0..shape.queries() {

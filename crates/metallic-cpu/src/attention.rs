@@ -5,11 +5,12 @@
 
 use std::ops::Range;
 
-use metallic_core::{Attention, BLOCK_TOKENS, SequenceSpan, Step};
+use metallic_core::{Attention, BLOCK_TOKENS, BackendError, SequenceSpan, Step};
 
-use crate::Processor;
+use crate::exec::grow;
 use crate::kept::Kept;
 use crate::simd::{Seen, Tile, TileShape};
+use crate::{Processor, no_room};
 
 /// Queries of a task: neighbours read the same blocks while they are warm.
 const TILE_QUERIES: usize = 48;
@@ -65,13 +66,16 @@ pub(crate) struct Inputs<'a> {
 }
 
 /// `out [tokens, heads * value_dim]`; returns the bytes of keys and values read.
-pub(crate) fn attend(a: &Attention, inputs: &Inputs<'_>, scratch: &mut Scratch, out: &mut [f32]) -> u64 {
-    scratch.plan(a, inputs);
+pub(crate) fn attend(
+    a: &Attention,
+    inputs: &Inputs<'_>,
+    scratch: &mut Scratch,
+    out: &mut [f32],
+) -> Result<u64, BackendError> {
+    scratch.plan(a, inputs)?;
     let Scratch { parts, part_of, tasks, ends, memory } = scratch;
     let needed = ends.last().copied().unwrap_or(0);
-    if memory.len() < needed {
-        memory.resize(needed, 0.0);
-    }
+    grow(memory, needed)?;
     let (parts, tasks, ends) = (&*parts, &*tasks, &*ends);
     let Processor { isa, team } = inputs.p;
     team.for_pieces(&mut memory[..needed], ends, |task, memory| {
@@ -104,7 +108,7 @@ pub(crate) fn attend(a: &Attention, inputs: &Inputs<'_>, scratch: &mut Scratch, 
     });
     let seen = |past: usize| past.min(a.window.unwrap_or(usize::MAX));
     let tokens: usize = inputs.step.sequences.iter().map(|span| seen(span.kv_len())).sum();
-    inputs.kept.token_bytes(a.state) * tokens as u64
+    Ok(inputs.kept.token_bytes(a.state) * tokens as u64)
 }
 
 /// Tokens that the step's tokens look at, each its own.
@@ -121,8 +125,14 @@ fn results_len(shape: &TileShape) -> usize {
     shape.queries() * (shape.value_dim + 2)
 }
 
+/// Elements of a task's memory: the tile's, then those of its results, which are fewer.
+fn task_len(shape: &TileShape) -> Option<usize> {
+    let tile = shape.memory()?;
+    tile.checked_add(results_len(shape))
+}
+
 impl Scratch {
-    fn plan(&mut self, a: &Attention, inputs: &Inputs<'_>) {
+    fn plan(&mut self, a: &Attention, inputs: &Inputs<'_>) -> Result<(), BackendError> {
         let Scratch { parts, part_of, tasks, ends, .. } = self;
         parts.clear();
         tasks.clear();
@@ -147,18 +157,20 @@ impl Scratch {
                 part_of[start..start + shape.tokens].fill(parts.len());
                 let positions = shape.first(0)..shape.position + shape.tokens;
                 let segments = positions.start / SEGMENT_TOKENS..positions.end.div_ceil(SEGMENT_TOKENS);
+                let len = task_len(&shape).ok_or_else(|| no_room("attention", usize::MAX))?;
                 let each = if shape.queries() <= FEW_QUERIES { 1 } else { segments.len() };
                 for kv_head in 0..a.kv_heads {
                     let first = tasks.len();
                     for from in segments.clone().step_by(each) {
                         tasks.push(Task { part: parts.len(), segments: from..from + each });
-                        let end = ends.last().copied().unwrap_or(0);
-                        ends.push(end + shape.memory() + results_len(&shape));
+                        let end = ends.last().copied().unwrap_or(0_usize).checked_add(len);
+                        ends.push(end.ok_or_else(|| no_room("attention", usize::MAX))?);
                     }
                     parts.push(Part { span: index, kv_head, start, shape, tasks: first..tasks.len() });
                 }
             }
         }
+        Ok(())
     }
 }
 
@@ -167,7 +179,7 @@ fn attend_part(a: &Attention, inputs: &Inputs<'_>, part: &Part, segments: Range<
     let Inputs { p: Processor { isa, .. }, kept, step, .. } = *inputs;
     let (shape, d, row) = (part.shape, a.head_dim, a.value_dim + 2);
     let table = step.sequences[part.span].table(kept.is_near(a.state));
-    let (memory, results) = memory.split_at_mut(shape.memory());
+    let (memory, results) = memory.split_at_mut(memory.len() - results_len(&shape));
     let mut tile = Tile::new(shape, memory);
     for query in 0..shape.queries() {
         let (token, head) =
@@ -226,7 +238,7 @@ mod tests {
         let [k, v] = [("k", a.head_dim), ("v", a.value_dim)].map(|(name, dim)| rows(name, a.kv_heads * dim));
         let stored = k.kv_write(v, a.state, a.kv_heads);
         let graph = g.finish(&[stored]).unwrap();
-        let mut kept = Kept::new(StateLayout::of(&graph, DType::F16).unwrap());
+        let mut kept = Kept::new(StateLayout::of(&graph, DType::F16).unwrap()).unwrap();
         kept.reserve_blocks(metallic_core::Blocks::both(60)).unwrap();
         kept
     }
@@ -272,7 +284,7 @@ mod tests {
             let mut results = vec![f32::NAN; (n + 1) * out_row];
             let sinks = if a.sinks { &sinks[..] } else { &[] };
             let inputs = Inputs { p, kept: &kept, step: &step, q: &q, sinks };
-            attend(a, &inputs, &mut scratch, &mut results);
+            attend(a, &inputs, &mut scratch, &mut results).unwrap();
             out.extend_from_slice(&results[out_row..]);
         }
         out

@@ -401,7 +401,7 @@ impl Work {
                 let inputs = Inputs { p, kept, step, q: x(0), sinks: x(2) };
                 let looks = attention::looks(&a, step);
                 self.multiplied += looks * (a.heads * (a.head_dim + a.value_dim)) as u64;
-                self.read += attention::attend(&a, &inputs, &mut self.attention, out.floats());
+                self.read += attention::attend(&a, &inputs, &mut self.attention, out.floats())?;
             }
             Op::Sdpa(spec) => sdpa::attend(p, &spec, args, out.floats()),
             Op::ShortConv { state } => {

@@ -41,11 +41,24 @@ struct KvSlabs {
 }
 
 impl KvSlabs {
-    fn new(state: Option<&State>, layout: &StateLayout, kind: KvType) -> KvSlabs {
+    fn new(state: Option<&State>, layout: &StateLayout, kind: KvType) -> Result<KvSlabs, BackendError> {
         let shape = state.and_then(State::kv).copied().unwrap_or_default();
         let near = layout.is_near(&shape);
-        let [key_bytes, value_bytes] = [shape.key_dim, shape.value_dim].map(|dim| kind.block_bytes(dim));
-        KvSlabs { shape, near, key_bytes, value_bytes, slabs: Vec::new() }
+        // A slab that can be counted has parts that can.
+        let sizes = [shape.key_dim, shape.value_dim].map(|dim| kind.checked_block_bytes(dim));
+        let whole = |[keys, values]: [usize; 2]| {
+            let heads = keys.checked_add(values)?.checked_mul(shape.kv_heads)?;
+            heads.checked_mul(SLAB_BLOCKS).filter(|len| isize::try_from(*len).is_ok())
+        };
+        match sizes {
+            [Some(key_bytes), Some(value_bytes)] if whole([key_bytes, value_bytes]).is_some() => {
+                Ok(KvSlabs { shape, near, key_bytes, value_bytes, slabs: Vec::new() })
+            }
+            _ => Err(failed(format!(
+                "{} heads with keys of {} and values of {} in {kind:?} are more than {SLAB_BLOCKS} blocks can hold",
+                shape.kv_heads, shape.key_dim, shape.value_dim
+            ))),
+        }
     }
 
     fn head_bytes(&self) -> usize {
@@ -91,13 +104,13 @@ pub(crate) struct Call<'a> {
 }
 
 impl Kept {
-    pub(crate) fn new(layout: StateLayout) -> Kept {
+    pub(crate) fn new(layout: StateLayout) -> Result<Kept, BackendError> {
         // Of another type there are no keys and values: the layout has refused them.
         let kind = KvType::of(layout.dtype()).unwrap_or(KvType::F32);
-        let caches =
-            layout.states().iter().map(|state| KvSlabs::new(state.as_ref(), &layout, kind)).collect();
+        let caches = layout.states().iter().map(|state| KvSlabs::new(state.as_ref(), &layout, kind));
+        let caches = caches.collect::<Result<_, _>>()?;
         let numbers = vec![Vec::new(); layout.states().len()];
-        Kept { layout, kind, caches, numbers, blocks: Blocks::default(), slots: 0, results: Vec::new() }
+        Ok(Kept { layout, kind, caches, numbers, blocks: Blocks::default(), slots: 0, results: Vec::new() })
     }
 
     /// Recurrent states reserved; `None` where there are none to keep.
@@ -106,7 +119,8 @@ impl Kept {
     }
 
     pub(crate) fn bytes(&self) -> usize {
-        self.layout.bytes_of(self.blocks) + self.slots * self.layout.sequence_bytes()
+        let recurrent = self.slots.saturating_mul(self.layout.sequence_bytes());
+        self.layout.bytes_of(self.blocks).saturating_add(recurrent)
     }
 
     /// Bytes of a token's keys and values in one layer.
@@ -116,9 +130,24 @@ impl Kept {
 
     pub(crate) fn reserve_blocks(&mut self, blocks: Blocks) -> Result<(), BackendError> {
         let slabs = |blocks: usize| blocks.div_ceil(SLAB_BLOCKS);
+        // A block is named by 32 bits, and its slab must be countable.
+        let most = blocks.far.max(blocks.near);
+        if u32::try_from(most).is_err() || most.checked_next_multiple_of(SLAB_BLOCKS).is_none() {
+            return Err(failed(format!(
+                "{most} blocks of keys and values: a table can name {} of them",
+                u32::MAX
+            )));
+        }
         for cache in &mut self.caches {
             let slabs = slabs(if cache.near { blocks.near } else { blocks.far });
             let len = SLAB_BLOCKS * cache.block_bytes();
+            if len == 0 {
+                continue;
+            }
+            let all = len.saturating_mul(slabs);
+            if isize::try_from(all).is_err() {
+                return Err(no_room("keys and values", all));
+            }
             while cache.slabs.len() < slabs {
                 let mut slab = Vec::new();
                 slab.try_reserve_exact(len).map_err(|_| no_room("keys and values", len))?;
@@ -176,8 +205,11 @@ impl Kept {
         let near = cache.near;
         let all = || step.sequences.iter().flat_map(move |span| pieces(span, near));
         let (head_bytes, key_bytes, block_bytes) = (cache.head_bytes(), cache.key_bytes, cache.block_bytes());
+        if block_bytes == 0 {
+            return 0;
+        }
         let write = |piece: &Piece, block: &mut [u8]| {
-            for (head, kv) in block.chunks_exact_mut(head_bytes.max(1)).enumerate() {
+            for (head, kv) in block.chunks_exact_mut(head_bytes).enumerate() {
                 let (keys, values) = kv.split_at_mut(key_bytes);
                 for i in 0..piece.len {
                     let (token, position) = (piece.token + i, piece.position + i);
@@ -186,7 +218,7 @@ impl Kept {
                 }
             }
         };
-        if step.tokens.len() < FORK_TOKENS || block_bytes == 0 {
+        if step.tokens.len() < FORK_TOKENS {
             for piece in all() {
                 let at = cache.place(piece.block);
                 let slab = &mut cache.slabs[piece.block as usize / SLAB_BLOCKS];
@@ -332,4 +364,47 @@ fn pieces<'s>(span: &'s SequenceSpan<'_>, near: bool) -> impl Iterator<Item = Pi
             len: to - from,
         }
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use metallic_core::DType;
+
+    use super::*;
+
+    fn kept(kv_heads: usize, key_dim: usize, value_dim: usize) -> Result<Kept, BackendError> {
+        let kv = KvState { kv_heads, key_dim, value_dim, window: None };
+        Kept::new(StateLayout::new(DType::F32, vec![Some(State::Kv(kv))]))
+    }
+
+    #[test]
+    fn heads_whose_blocks_cannot_be_counted_are_refused() {
+        // Each wraps at another product: bytes of a head, of all heads, of a slab; the last comes out as zero.
+        for (heads, key_dim, value_dim) in
+            [(1, 1 << 57, 8), (1 << 30, 1 << 28, 8), (1 << 53, 1, 1), (1 << 40, 1 << 13, 1 << 13)]
+        {
+            let Err(error) = kept(heads, key_dim, value_dim) else { panic!("{heads} heads were taken") };
+            assert!(error.to_string().contains(&format!("{heads} heads with keys of {key_dim}")), "{error}");
+        }
+        assert!(kept(8, 128, 128).is_ok());
+    }
+
+    #[test]
+    fn more_blocks_than_a_table_names_are_refused_and_change_nothing() {
+        let mut none = Kept::new(StateLayout::new(DType::F32, vec![Some(State::Recurrent(4))])).unwrap();
+        let mut some = kept(1, 8, 8).unwrap();
+        for kept in [&mut none, &mut some] {
+            kept.reserve_blocks(Blocks::both(3)).unwrap();
+            let before = (kept.blocks, kept.bytes());
+            for count in [usize::MAX, usize::MAX - SLAB_BLOCKS, 1 << 32] {
+                let error = kept.reserve_blocks(Blocks::both(count)).unwrap_err().to_string();
+                assert!(error.contains(&count.to_string()), "{error}");
+            }
+            assert_eq!((kept.blocks, kept.bytes()), before);
+            assert_eq!(kept.blocks.far, SLAB_BLOCKS);
+        }
+        let mut wide = kept(1 << 20, 1 << 12, 1 << 12).unwrap();
+        let error = wide.reserve_blocks(Blocks::both(1 << 31)).unwrap_err();
+        assert!(matches!(error, BackendError::OutOfMemory { .. }), "{error}");
+    }
 }

@@ -114,7 +114,7 @@ impl CpuProgram {
                 Processor { isa: work.isa, team: &work.team },
                 options.exact,
             )?,
-            kept: Kept::new(StateLayout::of(&graph, kv)?),
+            kept: Kept::new(StateLayout::of(&graph, kv)?)?,
             arena: AlignedBytes::default(),
             work,
             profile: options.profile,

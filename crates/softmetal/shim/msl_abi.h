@@ -17,7 +17,7 @@
 extern "C" {
 #endif
 
-#define MSL_ABI_VERSION 4u
+#define MSL_ABI_VERSION 5u
 #define MSL_MAX_BUFFERS 31
 #define MSL_MAX_THREADGROUP_ARGS 31
 #define MSL_SIMD_WIDTH 32
@@ -89,15 +89,25 @@ struct msl_function_constant {
     const struct msl_function_constant* next;
 };
 
+// A function marked [[visible]], which the host can put into a table.
+struct msl_function {
+    const char* name;
+    void* address;
+    const struct msl_function* next;
+};
+
 // ---- calls of kernels into the runtime -------------------------------------------------------------------------------------
 
-// Runs a collective once for the lanes of `mask`: in[lane] and out[lane] are on the stacks of those lanes, null for others.
-typedef void (*msl_simd_fn)(void** in, void** out, msl_u32 mask);
+// Runs a collective once for the lanes of `mask`: in[lane] and out[lane] are on the stacks of those lanes, null for others. Returns 0,
+// or who asked for the value of a lane that is not there: the lanes in the lower half, what the first of them asked for in the upper.
+typedef msl_u64 (*msl_simd_fn)(void** in, void** out, msl_u32 mask);
 
 // mem_flags bits.
 enum { MSL_MEM_DEVICE = 1, MSL_MEM_THREADGROUP = 2 };
 
-// Collectives are told apart by (operation, file, line): the optimiser may clone call sites, so addresses will not do.
+// Collectives are told apart by (operation, file, line): the optimiser may clone call sites, so addresses will not do. `line` has the
+// column in its upper bits: two calls may stand on one line.
+enum { MSL_LINE_BITS = 20, MSL_COLUMNS = 2047 };
 #define MSL_COLLECTIVE __attribute__((convergent, noduplicate))
 MSL_COLLECTIVE void msl_rt_barrier(int mem_flags, const char* file, int line);
 MSL_COLLECTIVE void msl_rt_sg_barrier(int mem_flags, const char* file, int line);
@@ -114,6 +124,16 @@ MSL_COLLECTIVE void msl_rt_collective(msl_u32 simdgroups, const char* file, int 
 void* msl_rt_tg_var(const void* key, msl_size size, msl_size align);
 // atomic_thread_fence: `order` and `scope` as in the metal enums (scope 3: device, 4: system).
 void msl_rt_fence(int mem_flags, int order, int scope);
+
+// A condition that does not hold. Does not return.
+void msl_rt_assertion(const char* text, const char* file, int line);
+// A message: one value for each argument, vectors with several components.
+enum { MSL_LOG_SIGNED, MSL_LOG_UNSIGNED, MSL_LOG_FLOAT };
+struct msl_log_value {
+    msl_u32 kind, count;
+    msl_u64 bits[4];  // floats as doubles
+};
+void msl_rt_log(int level, const char* format, const struct msl_log_value* values, msl_u32 count);
 
 // ---- the table -------------------------------------------------------------------------------------------------------------
 
@@ -146,6 +166,8 @@ struct msl_runtime {
     void (*fence)(int mem_flags, int order, int scope);
     void (*scope)(struct msl_scope* out);
     void (*collective)(msl_u32 simdgroups, const char* file, int line, const void* pc);
+    void (*assertion)(const char* text, const char* file, int line);
+    void (*log)(int level, const char* format, const struct msl_log_value* values, msl_u32 count);
     // Checked flavour only (rt/hooks.cpp). Neither need return: a thread that cannot go on is stopped.
     void (*access)(const void* address, msl_size size, msl_u32 flags, const void* pc);
     void (*fault)(const struct msl_fault* fault, const void* pc);
@@ -158,6 +180,7 @@ MSL_EXPORT msl_u32 msl_abi_version(void);
 MSL_EXPORT void msl_set_runtime(const struct msl_runtime* runtime);
 MSL_EXPORT const struct msl_kernel* msl_kernels(void);
 MSL_EXPORT const struct msl_function_constant* msl_function_constants(void);
+MSL_EXPORT const struct msl_function* msl_functions(void);
 MSL_EXPORT void msl_init_constants(void);
 
 #if defined(__cplusplus)

@@ -161,8 +161,14 @@ typedef half float16_t;
 #define M_SQRT2_H ((half)M_SQRT2_F)
 #define M_SQRT1_2_H ((half)M_SQRT1_2_F)
 
-#ifndef assert
-#define assert(x) ((void)0)
+// An assertion that fails is reported and ends its thread; on an NVIDIA GPU there is nobody to tell.
+#if !defined(assert)
+#if defined(NDEBUG) || defined(__NVPTX__) || defined(MSL_LINT)
+#define assert(...) ((void)0)
+#else
+extern "C" void msl_rt_assertion(const char* text, const char* file, int line);
+#define assert(...) ((__VA_ARGS__) ? (void)0 : msl_rt_assertion(#__VA_ARGS__, __builtin_FILE(), __builtin_LINE()))
+#endif
 #endif
 
 struct bfloat;
@@ -300,11 +306,40 @@ template <class T> using make_unsigned_t = typename make_unsigned<T>::type;
 template <class T> using make_signed_t = typename make_signed<T>::type;
 #undef MSL_PAIR
 
-template <class T> MSL_FN constexpr remove_reference_t<T>&& move(T&& t) { return static_cast<remove_reference_t<T>&&>(t); }
-template <class T> MSL_FN constexpr T&& forward(remove_reference_t<T>& t) { return static_cast<T&&>(t); }
-template <class T> MSL_FN constexpr void swap(T& a, T& b) { T t = a; a = b; b = t; }
+// Sources have functions of these names of their own. Theirs are called where both would do: the empty pack makes ours the poorer match.
+template <class T, class... NONE> MSL_FN constexpr remove_reference_t<T>&& move(T&& t, NONE...) {
+    static_assert(sizeof...(NONE) == 0, "move takes one argument");
+    return static_cast<remove_reference_t<T>&&>(t);
+}
+template <class T, class... NONE> MSL_FN constexpr T&& forward(remove_reference_t<T>& t, NONE...) {
+    static_assert(sizeof...(NONE) == 0, "forward takes one argument");
+    return static_cast<T&&>(t);
+}
+template <class T, class... NONE> MSL_FN constexpr void swap(T& a, T& b, NONE...) {
+    static_assert(sizeof...(NONE) == 0, "swap takes two arguments");
+    T t = a;
+    a = b;
+    b = t;
+}
 
-template <size_t... I> struct index_sequence {};
+// Functions that the host has chosen: how many there are, then their addresses.
+template <class F> struct visible_function_table;
+template <class R, class... A> struct visible_function_table<R(A...)> {
+    const ulong* functions;
+    MSL_FN uint size() const { return (uint)functions[0]; }
+    MSL_FN bool empty() const { return functions[0] == 0; }
+    typedef R (*function)(A...);
+    MSL_FN function operator[](size_t i) const { return (function)functions[1 + i]; }
+};
+
+template <class T, T... I> struct integer_sequence {
+    typedef T value_type;
+    static constexpr size_t size() { return sizeof...(I); }
+};
+template <size_t... I> using index_sequence = integer_sequence<size_t, I...>;
+template <class T, T N> using make_integer_sequence = __make_integer_seq<integer_sequence, T, N>;
+template <size_t N> using make_index_sequence = make_integer_sequence<size_t, N>;
+template <class... T> using index_sequence_for = make_index_sequence<sizeof...(T)>;
 
 // Metal's uniform<T>: a value the same in every thread of the simdgroup. A plain value here.
 template <class T> using uniform = T;

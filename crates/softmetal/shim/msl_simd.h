@@ -18,7 +18,9 @@ MSL_FN uint msl_lane() { return msl_rt_lane(); }
 #if defined(MSL_LINT)
 #define MSL_AT const char *file = nullptr, int line = 0
 #else
-#define MSL_AT const char *file = __builtin_FILE(), int line = __builtin_LINE()
+#define MSL_AT \
+    const char *file = __builtin_FILE(), \
+               int line = (__builtin_LINE() & ((1 << 20) - 1)) | (__builtin_COLUMN() < 2047 ? __builtin_COLUMN() : 2047) << 20
 #endif
 // Code of the runtime rather than of the kernel: the checker does not look at it.
 #define MSL_UNCHECKED __attribute__((disable_sanitizer_instrumentation))
@@ -87,7 +89,7 @@ void atomic_thread_fence(mem_flags flags, memory_order order, thread_scope scope
 namespace simd_impl {
 
 // Each group of W lanes apart, in the order of a butterfly.
-template <class T, class OP, int W> MSL_UNCHECKED void reduce(void** in, void** out, uint mask) {
+template <class T, class OP, int W> MSL_UNCHECKED msl_u64 reduce(void** in, void** out, uint mask) {
     if (mask == ~0u) {
         T v[MSL_SIMD_WIDTH];
         for (int i = 0; i < MSL_SIMD_WIDTH; i++) v[i] = *(T*)in[i];
@@ -95,7 +97,7 @@ template <class T, class OP, int W> MSL_UNCHECKED void reduce(void** in, void** 
             for (int o = W / 2; o > 0; o >>= 1)
                 for (int i = base; i < base + o; i++) v[i] = OP::template f<T>(v[i], v[i + o]);
         for (int i = 0; i < MSL_SIMD_WIDTH; i++) *(T*)out[i] = v[i & ~(W - 1)];
-        return;
+        return 0;
     }
     for (int base = 0; base < MSL_SIMD_WIDTH; base += W) {
         T v[W];
@@ -111,8 +113,9 @@ template <class T, class OP, int W> MSL_UNCHECKED void reduce(void** in, void** 
         for (int i = 0; i < W; i++)
             if (mask >> (base + i) & 1) *(T*)out[base + i] = v[0];
     }
+    return 0;
 }
-template <class T, class OP, int W, bool INCLUSIVE> MSL_UNCHECKED void prefix(void** in, void** out, uint mask) {
+template <class T, class OP, int W, bool INCLUSIVE> MSL_UNCHECKED msl_u64 prefix(void** in, void** out, uint mask) {
     for (int base = 0; base < MSL_SIMD_WIDTH; base += W) {
         T sum = OP::template id<T>();
         for (int i = base; i < base + W; i++) {
@@ -122,41 +125,53 @@ template <class T, class OP, int W, bool INCLUSIVE> MSL_UNCHECKED void prefix(vo
             sum = next;
         }
     }
+    return 0;
 }
-// A value and the lane whose value is wanted in return. From a lane that is not there one gets one's own.
+// A value and the lane whose value is wanted in return, -1 for one's own. From a lane that is not there one gets one's own too, and
+// that is told: a GPU gives anything.
 template <class T> struct request {
     T value;
     int from;
 };
-template <class T> MSL_UNCHECKED void shuffle(void** in, void** out, uint mask) {
+template <class T> MSL_UNCHECKED msl_u64 shuffle(void** in, void** out, uint mask) {
     T all[MSL_SIMD_WIDTH];
     if (mask == ~0u) {
+        uint most = 0;
         for (int i = 0; i < MSL_SIMD_WIDTH; i++) all[i] = ((request<T>*)in[i])->value;
         for (int i = 0; i < MSL_SIMD_WIDTH; i++) {
             const uint from = (uint)((request<T>*)in[i])->from;
             *(T*)out[i] = all[from < MSL_SIMD_WIDTH ? from : i];
+            most = from + 1 > most ? from + 1 : most;
         }
-        return;
+        if (most <= MSL_SIMD_WIDTH) return 0;
     }
+    uint asked = 0, wanted = 0;
     for (int i = 0; i < MSL_SIMD_WIDTH; i++)
         if (mask >> i & 1) all[i] = ((request<T>*)in[i])->value;
     for (int i = 0; i < MSL_SIMD_WIDTH; i++) {
         if (!(mask >> i & 1)) continue;
-        int from = ((request<T>*)in[i])->from;
-        *(T*)out[i] = all[from >= 0 && from < MSL_SIMD_WIDTH && (mask >> from & 1) ? from : i];
+        const int from = ((request<T>*)in[i])->from;
+        const bool there = from >= 0 && from < MSL_SIMD_WIDTH && (mask >> from & 1);
+        *(T*)out[i] = all[there ? from : i];
+        if (there || from == -1) continue;
+        if (!asked) wanted = (uint)from;
+        asked |= 1u << i;
     }
+    return (msl_u64)wanted << 32 | asked;
 }
-template <class T> MSL_UNCHECKED void first(void** in, void** out, uint mask) {
+template <class T> MSL_UNCHECKED msl_u64 first(void** in, void** out, uint mask) {
     T v = *(T*)in[__builtin_ctz(mask)];
     for (int i = 0; i < MSL_SIMD_WIDTH; i++)
         if (mask >> i & 1) *(T*)out[i] = v;
+    return 0;
 }
-inline MSL_UNCHECKED void ballot(void** in, void** out, uint mask) {
+inline MSL_UNCHECKED msl_u64 ballot(void** in, void** out, uint mask) {
     uint votes = 0;
     for (int i = 0; i < MSL_SIMD_WIDTH; i++)
         if ((mask >> i & 1) && *(bool*)in[i]) votes |= 1u << i;
     for (int i = 0; i < MSL_SIMD_WIDTH; i++)
         if (mask >> i & 1) *(uint*)out[i] = votes;
+    return 0;
 }
 
 } // namespace simd_impl
@@ -199,6 +214,14 @@ MSL_FN void threadgroup_barrier(mem_flags flags, thread_scope, MSL_AT) {
     threadgroup_barrier(flags);
 #else
     threadgroup_barrier(flags, file, line);
+#endif
+}
+
+MSL_FN void simdgroup_barrier(mem_flags flags, thread_scope, MSL_AT) {
+#if defined(__NVPTX__) || defined(MSL_LINT)
+    simdgroup_barrier(flags);
+#else
+    simdgroup_barrier(flags, file, line);
 #endif
 }
 
@@ -251,14 +274,16 @@ MSL_FN int lane_around(int distance, int W) {
     } \
     /* Lanes that would read past their group of `modulo` lanes read `fill`, as if it stood beside. */ \
     template <class T> MSL_FN T group##_shuffle_and_fill_up(T x, T fill, ushort delta, ushort modulo, MSL_AT) { \
-        T inside = simd_from(x, lane_at(-(int)delta, modulo), file, line); \
-        T outside = simd_from(fill, lane_around(-(int)delta, modulo), file, line); \
-        return lane_at(-(int)delta, modulo) < 0 ? outside : inside; \
+        const int from = lane_at(-(int)delta, modulo); \
+        T inside = simd_from(x, from, file, line); \
+        T outside = simd_from(fill, from < 0 ? lane_around(-(int)delta, modulo) : -1, file, line); \
+        return from < 0 ? outside : inside; \
     } \
     template <class T> MSL_FN T group##_shuffle_and_fill_down(T x, T fill, ushort delta, ushort modulo, MSL_AT) { \
-        T inside = simd_from(x, lane_at(delta, modulo), file, line); \
-        T outside = simd_from(fill, lane_around(delta, modulo), file, line); \
-        return lane_at(delta, modulo) < 0 ? outside : inside; \
+        const int from = lane_at(delta, modulo); \
+        T inside = simd_from(x, from, file, line); \
+        T outside = simd_from(fill, from < 0 ? lane_around(delta, modulo) : -1, file, line); \
+        return from < 0 ? outside : inside; \
     } \
     template <class T> MSL_FN T group##_shuffle_and_fill_up(T x, T fill, ushort delta, MSL_AT) { \
         return group##_shuffle_and_fill_up(x, fill, delta, (ushort)W, file, line); \

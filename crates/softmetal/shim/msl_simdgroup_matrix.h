@@ -275,7 +275,7 @@ template <class A, class B, class C> struct mma_in {
     vec<C, 2> c;
 };
 // In float, rounded once at the end.
-template <class D, class A, class B, class C> MSL_UNCHECKED void mma(void** in, void** out, uint mask) {
+template <class D, class A, class B, class C> MSL_UNCHECKED msl_u64 mma(void** in, void** out, uint mask) {
     float a[8][8] = {}, b[8][8] = {}, c[8][8] = {};
     for (uint lane = 0; lane < MSL_SIMD_WIDTH; lane++) {
         if (!(mask >> lane & 1)) continue;
@@ -293,6 +293,8 @@ template <class D, class A, class B, class C> MSL_UNCHECKED void mma(void** in, 
         const int row = simdgroup_row(lane), column = simdgroup_column(lane);
         *(vec<D, 2>*)out[lane] = vec<D, 2>((D)c[row][column], (D)c[row][column + 1]);
     }
+    // Each lane has a part of the matrices, and all want all parts.
+    return mask == ~0u ? 0 : (msl_u64)__builtin_ctz(~mask) << 32 | mask;
 }
 } // namespace simd_impl
 

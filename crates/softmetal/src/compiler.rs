@@ -3,7 +3,7 @@
 use std::{
     fs,
     path::{Path, PathBuf},
-    sync::Arc,
+    sync::{Arc, LazyLock},
     time::Duration,
 };
 
@@ -44,11 +44,30 @@ impl Source {
 /// What the kernels are built for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum Flavour {
-    /// Speed.
+    /// Speed. Nothing watches such a kernel: one that is wrong can damage the host ([`Device`](crate::Device)).
     #[default]
     Plain,
-    /// Every access to memory is checked.
+    /// Every access to memory is checked before it is made.
     Checked,
+}
+
+/// How vectors are copied in the checked flavour.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Copies {
+    /// At once, as a GPU does, which shows whether they are aligned.
+    Whole,
+    /// Byte by byte, as C++ wants it of what lies in a union that is copied.
+    Bytes,
+}
+
+impl Copies {
+    fn flags(self) -> &'static [String] {
+        static TRIVIAL: LazyLock<[String; 1]> = LazyLock::new(|| ["-DMSL_TRIVIAL_COPY=1".to_owned()]);
+        match self {
+            Self::Whole => &[],
+            Self::Bytes => &*TRIVIAL,
+        }
+    }
 }
 
 /// Compiles Metal sources; results are cached on disk.
@@ -166,17 +185,7 @@ impl Compiler {
             Target::Ptx { .. } => vec!["-D__NVPTX__=1".to_owned()],
             Target::Cpu | Target::Reflection => Vec::new(),
         };
-        rewrite_text(self.preprocessed(source, extra)?, target, &self.selection)
-    }
-
-    /// The text of a source with all it includes.
-    fn preprocessed(&self, source: &Source, mut extra: Vec<String>) -> Result<Text> {
-        let text = self.text(source, &self.preprocess(source, &extra)?);
-        if self.flavour == Flavour::Plain || !text.user_says("union") {
-            return Ok(text);
-        }
-        extra.push("-DMSL_TRIVIAL_COPY=1".into());
-        Ok(self.text(source, &self.preprocess(source, &extra)?))
+        rewrite_text(self.text(source, &self.preprocess(source, &extra)?), target, &self.selection)
     }
 
     /// Preprocessed text that knows which parts are the user's.
@@ -203,15 +212,51 @@ impl Compiler {
         if let Some(built) = self.cache.find(&key) {
             return Ok(built);
         }
-        let text = self.preprocessed(source, Vec::new())?;
+        match self.build_with(source, target, &key, Copies::Whole) {
+            // C++ copies a union only if vectors are copied byte by byte.
+            Err((Error::Compile { .. }, true)) if self.flavour == Flavour::Checked => {
+                self.build_with(source, target, &key, Copies::Bytes)
+            }
+            built => built,
+        }
+        .map_err(|(error, _)| error)
+    }
+
+    /// An error comes with whether the source has unions.
+    fn build_with(
+        &self,
+        source: &Source,
+        target: &Target,
+        key: &Key,
+        copies: Copies,
+    ) -> Result<Built, (Error, bool)> {
+        let text = self.preprocess(source, copies.flags()).map_err(|error| (error, false))?;
+        let text = self.text(source, &text);
+        let unions = text.user_says("union");
+        self.build_text(source, target, key, (text, copies)).map_err(|error| (error, unions))
+    }
+
+    fn build_text(
+        &self,
+        source: &Source,
+        target: &Target,
+        key: &Key,
+        (text, copies): (Text, Copies),
+    ) -> Result<Built> {
         let name = source.name.display().to_string();
         let dependencies: Vec<String> =
             text.user_files().filter(|file| *file != name).map(str::to_owned).collect();
-        let rewritten = rewrite_text(text, target, &self.selection)?;
-        let object =
-            self.cache.store(&rewritten.text, &key, |folder| self.link(&rewritten.text, target, folder))?;
+        let mut rewritten = rewrite_text(text, target, &self.selection)?;
+        if copies == Copies::Bytes {
+            rewritten.warnings.push(Diagnostic::warning(
+                "a union with vectors is copied: of misaligned vectors those are seen that are off by other than 8 bytes",
+            ));
+        }
+        let object = self
+            .cache
+            .store(&rewritten.text, key, |folder| self.link(&rewritten.text, target, copies, folder))?;
         let built = Built { object, warnings: rewritten.warnings };
-        self.cache.remember(&key, &built, &dependencies);
+        self.cache.remember(key, &built, &dependencies);
         Ok(built)
     }
 
@@ -235,13 +280,14 @@ impl Compiler {
     }
 
     /// Compiles the C++ and the runtime's part of it into `folder/kernels.so`.
-    fn link(&self, text: &str, target: &Target, folder: &Path) -> Result<PathBuf> {
+    fn link(&self, text: &str, target: &Target, copies: Copies, folder: &Path) -> Result<PathBuf> {
         let path = |name: &str| folder.join(name).display().to_string();
         let (object, shared) = (path("kernels.o"), path("kernels.so"));
         let mut arguments = flags::compile(self.flavour, target);
         arguments.extend(["-x", "c++-cpp-output", "-c", "-", "-o", &object].map(str::to_owned));
         self.clang(arguments, text.as_bytes())?;
         let mut arguments = flags::runtime(self.flavour);
+        arguments.extend_from_slice(copies.flags());
         arguments.extend([object, "-o".into(), shared.clone(), format!("-I{}", self.shim())]);
         arguments.extend(["-x".into(), "c++".into()]);
         arguments.extend(flags::runtime_files(self.flavour).map(|file| format!("{}/{file}", self.shim())));

@@ -69,6 +69,11 @@ impl Diagnostic {
     pub(crate) fn error(message: impl Into<String>) -> Self {
         Self { severity: Severity::Error, at: None, message: message.into(), notes: Vec::new() }
     }
+
+    /// A warning about a source as a whole.
+    pub(crate) fn warning(message: impl Into<String>) -> Self {
+        Self { severity: Severity::Warning, ..Self::error(message) }
+    }
 }
 
 impl fmt::Display for Diagnostic {

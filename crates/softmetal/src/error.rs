@@ -30,6 +30,12 @@ pub enum Error {
     /// The compiler refused the source.
     #[error("{}", show(diagnostics))]
     Compile { diagnostics: Vec<Diagnostic> },
+    /// A folder from which code would be loaded that others may have put there.
+    #[error(
+        "{} is no place for compiled kernels: {reason}; name another folder in SOFTMETAL_CACHE",
+        folder.display()
+    )]
+    UnsafeCache { folder: PathBuf, reason: String },
     /// The compiled kernels could not be loaded.
     #[error("cannot load the compiled kernels {}: {reason}", path.display())]
     Load { path: PathBuf, reason: String },

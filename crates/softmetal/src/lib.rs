@@ -54,12 +54,12 @@ pub mod toolchain;
 pub use cache::Cache;
 pub use check::{CheckOptions, Kind, Report};
 pub use compiler::{Compiler, Flavour, Source};
-pub use device::{Device, Dispatch, Outcome, Pipeline};
+pub use device::{Device, Dispatch, Log, Outcome, Pipeline};
 pub use diagnostic::{Diagnostic, Location, Severity};
 pub use error::{Error, Result};
 pub use library::{Argument, ArgumentKind, BuiltIn, FunctionConstant, Interface, Kernel, Library};
 pub use runtime::{
-    Buffer, Stats,
+    Buffer, Level, Stats,
     bytes::{as_bytes, as_bytes_mut},
 };
 pub use toolchain::Toolchain;

@@ -38,6 +38,11 @@ impl Library {
         self.image.constants()
     }
 
+    /// The functions marked `[[visible]]`, in the order of the source: what a `visible_function_table` can hold.
+    pub fn functions(&self) -> impl Iterator<Item = &str> {
+        self.image.functions().iter().map(|(name, _)| name.as_str())
+    }
+
     /// What the rewriter had to say.
     pub fn warnings(&self) -> &[Diagnostic] {
         &self.warnings
@@ -110,6 +115,7 @@ pub struct Kernel {
 
 /// One parameter of a kernel.
 #[derive(Debug, Clone, Serialize)]
+#[allow(clippy::struct_excessive_bools, reason = "each says something else of the parameter")]
 pub struct Argument {
     /// The parameter's name, empty if it has none.
     pub name: String,
@@ -123,6 +129,8 @@ pub struct Argument {
     pub alignment: u32,
     /// A pointer, rather than a reference or a value.
     pub pointer: bool,
+    /// A reference, whatever the name of its type says.
+    pub reference: bool,
     /// The kernel cannot write through it.
     pub read_only: bool,
     /// May stay unbound: a function constant switches it off.

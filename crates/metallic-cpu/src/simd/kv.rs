@@ -46,12 +46,17 @@ impl KvType {
         }
     }
 
-    /// Bytes of the keys, and of the values, of one head in one block.
+    /// Bytes of the keys, and of the values, of one head in one block; such heads have been counted before.
     pub fn block_bytes(self, head_dim: usize) -> usize {
+        self.checked_block_bytes(head_dim).unwrap_or(usize::MAX)
+    }
+
+    /// Those of any head; `None` for more than this machine can count.
+    pub fn checked_block_bytes(self, head_dim: usize) -> Option<usize> {
         match self {
-            KvType::F32 => head_dim * BLOCK_TOKENS * 4,
-            KvType::F16 | KvType::BF16 => head_dim * BLOCK_TOKENS * 2,
-            KvType::Q8_0 => head_dim / GROUP * GROUP_BYTES,
+            KvType::F32 => head_dim.checked_mul(BLOCK_TOKENS * 4),
+            KvType::F16 | KvType::BF16 => head_dim.checked_mul(BLOCK_TOKENS * 2),
+            KvType::Q8_0 => (head_dim / GROUP).checked_mul(GROUP_BYTES),
         }
     }
 }

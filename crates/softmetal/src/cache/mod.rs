@@ -9,6 +9,7 @@ mod prune;
 
 use std::{
     env, fs, io,
+    os::unix::fs::{DirBuilderExt, MetadataExt},
     path::{Path, PathBuf},
 };
 
@@ -19,6 +20,7 @@ use sha2::{Digest, Sha256};
 use crate::{
     diagnostic::Diagnostic,
     error::{Error, Result},
+    runtime::user,
     shim::aside,
 };
 
@@ -84,17 +86,45 @@ impl Cache {
         self
     }
 
-    /// `SOFTMETAL_CACHE`, or `softmetal` in the user's cache folder.
+    /// `SOFTMETAL_CACHE`, or `softmetal` in the user's cache folder. Where the environment names neither, a folder of the
+    /// temporary ones that belongs to this user alone: code is loaded from it, so one that somebody else has made is refused.
     pub fn of_user() -> Result<Self> {
         let named = |name: &str| env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
-        let folder = named("SOFTMETAL_CACHE")
+        let known = named("SOFTMETAL_CACHE")
             .or_else(|| named("XDG_CACHE_HOME").map(|folder| folder.join("softmetal")))
             .or_else(|| {
                 let library = if cfg!(target_os = "macos") { "Library/Caches" } else { ".cache" };
                 named("HOME").map(|home| home.join(library).join("softmetal"))
-            })
-            .unwrap_or_else(|| env::temp_dir().join("softmetal"));
-        Self::at(folder)
+            });
+        match known {
+            Some(folder) => Self::at(folder),
+            None => Self::private(&env::temp_dir().join(format!("softmetal-{}", user::id()))),
+        }
+    }
+
+    /// A cache in a folder of a place where everybody may make folders.
+    fn private(folder: &Path) -> Result<Self> {
+        match fs::DirBuilder::new().mode(0o700).create(folder) {
+            Err(error) if error.kind() != io::ErrorKind::AlreadyExists => {
+                return Err(Error::io("create", folder)(error));
+            }
+            _ => {}
+        }
+        // The folder itself, not what a link in its place leads to.
+        let found = fs::symlink_metadata(folder).map_err(Error::io("look at", folder))?;
+        let fault = if !found.is_dir() {
+            Some("it is no folder".to_owned())
+        } else if found.uid() != user::id() {
+            Some(format!("it belongs to user {}, not to user {}", found.uid(), user::id()))
+        } else if found.mode() & 0o022 != 0 {
+            Some(format!("others may write to it (mode {:o})", found.mode() & 0o777))
+        } else {
+            None
+        };
+        match fault {
+            Some(reason) => Err(Error::UnsafeCache { folder: folder.to_owned(), reason }),
+            None => Self::at(folder),
+        }
     }
 
     /// Where the files are.
@@ -106,7 +136,9 @@ impl Cache {
         let text = fs::read(self.note(key)).ok()?;
         let (built, dependencies): Note = serde_json::from_slice(&text).ok()?;
         let fresh = dependencies.iter().all(|(file, hash)| hash_of_file(file) == *hash);
-        (fresh && built.object.is_file()).then_some(built)
+        // A note leads to objects beside it and nowhere else.
+        let ours = built.object.parent() == Some(&self.folder);
+        (fresh && ours && built.object.is_file()).then_some(built)
     }
 
     /// The object for a rewritten text; `make` builds it in a folder of its own if it is not there.

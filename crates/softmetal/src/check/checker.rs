@@ -53,13 +53,22 @@ pub(crate) struct Checker {
     last: usize,
     /// That of the fiber that runs.
     pub(crate) stack: Range<usize>,
-    /// Code, constants, globals and thread-locals of the library.
+    /// Code, constants, globals and thread-locals of the library, and what entry points read of the runtime's own. Metal has no
+    /// globals that can be written.
     library: Vec<Range<usize>>,
     pub(crate) clock: Clock,
     /// Threadgroups of the grid.
     groups: [u32; 3],
     findings: Vec<Finding>,
     seen: HashSet<(Kind, usize, usize)>,
+    undecided: Option<Undecided>,
+}
+
+/// Two writes that race. What the second writes shows when its thread has gone on: perhaps what was there.
+#[derive(Debug)]
+pub(crate) struct Undecided {
+    pub(crate) bytes: Range<usize>,
+    finding: Finding,
 }
 
 impl Checker {
@@ -81,8 +90,8 @@ impl Checker {
         self.buffers = self.regions.len();
     }
 
-    /// Adds memory that is neither a buffer nor watched.
-    pub(crate) fn allow(&mut self, bytes: Range<usize>) {
+    /// Adds memory that is neither a buffer nor watched, and that no kernel may write.
+    pub(crate) fn allow_reads(&mut self, bytes: Range<usize>) {
         self.library.push(bytes);
     }
 
@@ -128,7 +137,7 @@ impl Checker {
     #[inline]
     pub(crate) fn access(&mut self, who: Who, address: usize, n: usize, flags: u32, pc: usize) -> Verdict {
         if !self.regions.get(self.last).is_some_and(|r| r.bytes.contains(&address)) {
-            if self.stack.contains(&address) {
+            if self.stack.contains(&address) && n <= self.stack.end - address {
                 return Verdict::Go;
             }
             match self.regions.iter().position(|r| r.bytes.contains(&address)) {
@@ -211,28 +220,28 @@ impl Checker {
                 format!("thread {reader} reads {n} bytes that no thread of this threadgroup has written");
             self.add(Kind::UninitialisedThreadgroupMemory, Severity::Error, who, (pc, None), explanation);
         }
-        if let Some((gap, other, other_wrote)) = conflict {
-            self.race(who, pc, write, (gap, other, other_wrote), memory);
+        match conflict {
+            Some(conflict) => self.race(who, address..address + n, (pc, write), conflict, memory),
+            None => Verdict::Go,
         }
-        Verdict::Go
     }
 
     #[cold]
     fn race(
         &mut self,
         who: Who,
-        pc: usize,
-        write: bool,
+        bytes: Range<usize>,
+        (pc, write): (usize, bool),
         (gap, other, other_wrote): (Gap, Mark, bool),
         memory: Memory,
-    ) {
+    ) -> Verdict {
         let (kind, severity) = match gap {
             Gap::Groups => (Kind::ThreadgroupRace, Some(Severity::Error)),
             Gap::NoBarrier => (Kind::DataRace, Some(Severity::Error)),
             Gap::WrongFlags => (Kind::WrongMemFlags, Some(Severity::Error)),
             Gap::MemNone => (Kind::MemNoneOrdering, self.options.mem_none),
         };
-        let Some(severity) = severity else { return };
+        let Some(severity) = severity else { return Verdict::Go };
         let earlier = if other_wrote { "wrote" } else { "read" };
         let now = if write { "writes" } else { "reads" };
         let whose = match gap {
@@ -248,7 +257,37 @@ impl Checker {
         };
         let explanation =
             format!("thread {} {now} {} that {whose} {earlier}; {between}", who.thread, memory.name());
-        self.add(kind, severity, who, (pc, Some(other.pc as usize)), explanation);
+        let finding = Finding {
+            severity,
+            other_pc: Some(other.pc as usize),
+            buffer: self.regions[self.last].index,
+            ..Finding::error(kind, who, Some(pc), explanation)
+        };
+        if !(write && other_wrote) {
+            self.push(finding);
+            return Verdict::Go;
+        }
+        self.undecided = Some(Undecided { bytes, finding });
+        Verdict::Compare
+    }
+
+    /// The writes that wait for [`Checker::decide`], if there are any.
+    #[inline]
+    pub(crate) fn undecided(&self) -> Option<Range<usize>> {
+        self.undecided.as_ref().map(|undecided| undecided.bytes.clone())
+    }
+
+    /// Whether the write that was undecided has left the bytes as they were.
+    #[cold]
+    pub(crate) fn decide(&mut self, same: bool) {
+        let Some(Undecided { mut finding, .. }) = self.undecided.take() else { return };
+        if same {
+            let Some(severity) = self.options.same_value else { return };
+            finding.kind = Kind::SameValueRace;
+            finding.severity = severity.min(finding.severity);
+            finding.explanation += "; both wrote the same";
+        }
+        self.push(finding);
     }
 
     #[cold]
@@ -274,8 +313,16 @@ impl Checker {
 
     #[cold]
     fn outside(&mut self, who: Who, address: usize, n: usize, flags: u32, pc: usize) -> Verdict {
-        if self.library.iter().any(|s| s.contains(&address)) {
+        let read = flags & ACCESS_WRITE == 0;
+        let own = self.library.iter().any(|s| s.contains(&address) && n <= s.end - address);
+        if own && read {
             return Verdict::Go;
+        }
+        if own {
+            let explanation =
+                "code, constants and tables of the kernel itself; the thread was stopped".to_owned();
+            self.push(Finding::error(Kind::WriteToConstant, who, Some(pc), explanation));
+            return Verdict::Stop;
         }
         let what = if flags & ACCESS_WRITE != 0 { "write" } else { "read" };
         let distance = |r: &Region| {
@@ -328,7 +375,11 @@ impl Checker {
                     format!("{type_text} needs {b}-byte alignment, the address is {} bytes off", a % b);
                 (Kind::MisalignedAccess, Go, text)
             }
-            abi::FAULT_INDEX => (Kind::ArrayIndex, Go, format!("index {} is outside {type_text}", a as i64)),
+            // The array may lie on the stack, beside return addresses.
+            abi::FAULT_INDEX => {
+                let text = format!("index {} is outside {type_text}; the thread was stopped", a as i64);
+                (Kind::ArrayIndex, Stop, text)
+            }
             abi::FAULT_SHIFT => (Kind::ShiftRange, Go, format!("{type_text} shifted by {} bits", a as i64)),
             abi::FAULT_DIVISION => (Kind::DivisionByZero, Stop, "the thread was stopped".to_owned()),
             abi::FAULT_VALUE => (Kind::InvalidValue, Go, format!("{a} is no value of {type_text}")),

@@ -9,10 +9,13 @@ mod symbols;
 
 pub(crate) use checker::{Access, Checker, Region};
 pub use report::{Kind, Report};
-pub(crate) use resolve::{Resolver, binding};
+pub(crate) use resolve::{Grid, Resolver, binding};
 pub(crate) use symbols::Symbols;
 
-use crate::{diagnostic::Severity, runtime::trap::Trap};
+use crate::{
+    diagnostic::Severity,
+    runtime::{abi::LINE_BITS, trap::Trap},
+};
 
 /// What the checker looks for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -21,6 +24,11 @@ pub struct CheckOptions {
     /// The weight of races that only barriers with `mem_none` separate: by the specification these order no memory, though
     /// they do on many GPUs. `None` leaves them out.
     pub mem_none: Option<Severity>,
+    /// The weight of barriers, of operations of several simdgroups and of shuffles that not all threads take part in: what
+    /// they do then, the specification leaves open. `None` leaves them out.
+    pub divergence: Option<Severity>,
+    /// The weight of writes that race, but write what is there already: harmless on most GPUs. `None` leaves them out.
+    pub same_value: Option<Severity>,
     /// Whether infinities and NaN in what the kernel wrote are reported.
     pub non_finite: bool,
     /// Reports past this many are dropped.
@@ -29,7 +37,13 @@ pub struct CheckOptions {
 
 impl Default for CheckOptions {
     fn default() -> Self {
-        Self { mem_none: Some(Severity::Warning), non_finite: false, max_reports: 64 }
+        Self {
+            mem_none: Some(Severity::Warning),
+            divergence: Some(Severity::Error),
+            same_value: Some(Severity::Warning),
+            non_finite: false,
+            max_reports: 64,
+        }
     }
 }
 
@@ -46,23 +60,59 @@ pub(crate) struct Who {
 pub(crate) enum Verdict {
     Go,
     Stop,
+    /// It can; whether the memory is then as it was is to be told to the checker.
+    Compare,
 }
 
-/// A barrier: the compiler may merge two calls into one, so the place comes from the call's arguments, the column from `pc`.
+/// A barrier or a collective: the compiler may merge two calls into one, so the place comes from the call's arguments.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) struct Site {
     pub(crate) file: String,
     pub(crate) line: u32,
-    pub(crate) pc: usize,
+    pub(crate) column: u32,
+}
+
+impl Site {
+    /// `line` as kernels pass it.
+    pub(crate) fn new(file: String, line: u32) -> Self {
+        Self { file, line: line & ((1 << LINE_BITS) - 1), column: line >> LINE_BITS }
+    }
 }
 
 /// What the scheduler saw, in any flavour. Addresses are absolute.
 #[derive(Debug, Clone)]
 pub(crate) enum Event {
-    Divergence { site: Site, waiting: usize, total: usize, elsewhere: Option<Site> },
-    SimdDivergence { site: Site, waiting: u32, live: u32, elsewhere: Option<Site> },
-    Scope { site: Site, wanted: u32, found: u32 },
-    ThreadgroupMemory { size: usize, used: usize },
+    Divergence {
+        site: Site,
+        waiting: usize,
+        total: usize,
+        elsewhere: Option<Site>,
+    },
+    SimdDivergence {
+        site: Site,
+        waiting: u32,
+        live: u32,
+        elsewhere: Option<Site>,
+    },
+    /// A lane wants the value of lane `wanted`; those in `here` have come.
+    AbsentLane {
+        site: Site,
+        wanted: u32,
+        here: u32,
+    },
+    Scope {
+        site: Site,
+        wanted: u32,
+        found: u32,
+    },
+    Assertion {
+        site: Site,
+        text: String,
+    },
+    ThreadgroupMemory {
+        size: usize,
+        used: usize,
+    },
     Trap(Trap),
     TimeLimit,
     NoMemory,

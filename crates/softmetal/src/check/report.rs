@@ -36,6 +36,8 @@ kinds! {
     UninitialisedThreadgroupMemory = "uninitialised threadgroup memory",
     /// Two threads of a threadgroup use the same memory, one writes, and no barrier orders them.
     DataRace = "data race",
+    /// Two threads write the same value to the same memory, and nothing orders them.
+    SameValueRace = "data race of equal writes",
     /// Only barriers with `mem_none` lie between the two.
     MemNoneOrdering = "data race across mem_none",
     /// The barrier between the two orders other memory.
@@ -46,6 +48,8 @@ kinds! {
     BarrierDivergence = "threadgroup barrier in divergent control flow",
     /// Not all lanes of the simdgroup reach the same barrier.
     SimdgroupDivergence = "simdgroup barrier in divergent control flow",
+    /// A value is taken from a lane of the simdgroup that does not take part.
+    AbsentLane = "value of a lane that does not take part",
     /// An operation of several simdgroups in a threadgroup that has more, or fewer.
     ExecutionScope = "execution scope other than the threadgroup",
     /// An address that is no multiple of the type's alignment.
@@ -68,6 +72,8 @@ kinds! {
     InvalidValue = "invalid value",
     /// Control reached a place that cannot be reached.
     Unreachable = "unreachable code reached",
+    /// An `assert` that does not hold.
+    Assertion = "assertion failed",
     /// The kernel crashed.
     Crash = "crash",
     /// The kernel used up its stack.
@@ -102,6 +108,8 @@ pub struct Report {
     pub line: Option<String>,
     /// The source line of `other`.
     pub other_line: Option<String>,
+    /// Where the function that has `at` was called, and so on up to the kernel, as far as the compiler put them into one.
+    pub callers: Vec<Location>,
 }
 
 impl fmt::Display for Report {
@@ -124,6 +132,9 @@ impl fmt::Display for Report {
                     writeln!(f, "{:width$} | {pad}^", "")?;
                 }
             }
+        }
+        for caller in &self.callers {
+            writeln!(f, "{:width$} = called at {caller}", "")?;
         }
         let [x, y, z] = self.thread;
         let [gx, gy, gz] = self.threadgroup;

@@ -3,8 +3,29 @@
 use super::{Event, Finding, Kind, Report, Site, Who, symbols::Symbols};
 use crate::{
     diagnostic::{Location, Severity},
-    runtime::trap::{Cause, Trap},
+    runtime::{
+        abi::SIMD_WIDTH,
+        trap::{Cause, Trap},
+    },
 };
+
+/// Threads of a dispatch and of its threadgroups.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Grid {
+    pub(crate) threads: [u32; 3],
+    pub(crate) threadgroup: [u32; 3],
+}
+
+impl Grid {
+    /// Position of a thread in its threadgroup, which at the edge of the grid is smaller than the others.
+    pub(crate) fn position(&self, who: Who) -> [u32; 3] {
+        let size: [u32; 3] = std::array::from_fn(|a| {
+            let left = self.threads[a].saturating_sub(who.group[a] * self.threadgroup[a]);
+            left.clamp(1, self.threadgroup[a].max(1))
+        });
+        [who.thread % size[0], who.thread / size[0] % size[1], who.thread / size[0] / size[1]]
+    }
+}
 
 /// Turns findings and events of one kernel into reports.
 pub(crate) struct Resolver<'a> {
@@ -12,13 +33,17 @@ pub(crate) struct Resolver<'a> {
     /// Where the library was loaded.
     pub(crate) base: usize,
     pub(crate) kernel: &'a str,
-    pub(crate) threadgroup: [u32; 3],
-    pub(crate) threads: [u32; 3],
+    pub(crate) grid: Grid,
+    /// Arguments that nothing is bound to.
+    pub(crate) unbound: Vec<String>,
+    /// What threads that do not stay together weigh.
+    pub(crate) divergence: Option<Severity>,
 }
 
 impl Resolver<'_> {
     pub(crate) fn finding(&mut self, finding: Finding) -> Report {
         let (at, line) = self.symbols.locate(finding.pc.unwrap_or(0));
+        let callers = finding.pc.map(|pc| self.symbols.callers(pc)).unwrap_or_default();
         let (other, other_line) = finding.other_pc.map(|pc| self.symbols.locate(pc)).unzip();
         Report {
             kind: finding.kind,
@@ -26,26 +51,20 @@ impl Resolver<'_> {
             kernel: self.kernel.to_owned(),
             at,
             other,
-            thread: self.position(finding.who),
+            thread: self.grid.position(finding.who),
             threadgroup: finding.who.group,
             buffer: finding.buffer,
             explanation: finding.explanation,
             line,
             other_line: other_line.flatten(),
+            callers,
         }
     }
 
-    /// Position in its threadgroup, which at the edge of the grid is smaller than the others.
-    fn position(&self, who: Who) -> [u32; 3] {
-        let size: [u32; 3] = std::array::from_fn(|a| {
-            let left = self.threads[a].saturating_sub(who.group[a] * self.threadgroup[a]);
-            left.clamp(1, self.threadgroup[a].max(1))
-        });
-        [who.thread % size[0], who.thread / size[0] % size[1], who.thread / size[0] / size[1]]
-    }
-
-    pub(crate) fn event(&mut self, event: Event, who: Who) -> Report {
+    /// Nothing for what the caller does not want to hear of.
+    pub(crate) fn event(&mut self, event: Event, who: Who) -> Option<Report> {
         let plain = |kind, pc, explanation| (Finding::error(kind, who, pc, explanation), None, None);
+        let diverged = |kind, text| Finding::error(kind, who, None, text);
         let (mut finding, site, elsewhere) = match event {
             Event::Divergence { site, waiting, total, elsewhere } => {
                 let text = if elsewhere.is_some() {
@@ -53,21 +72,33 @@ impl Resolver<'_> {
                 } else {
                     format!("{waiting} of {total} threads wait at this barrier, the others have returned")
                 };
-                let mut found = Finding::error(Kind::BarrierDivergence, who, Some(site.pc), text);
-                // Threads that have returned are not waited for by GPUs of today, though the specification wants them.
-                if elsewhere.is_none() {
-                    found.severity = Severity::Warning;
-                }
-                (found, Some(site), elsewhere)
+                (diverged(Kind::BarrierDivergence, text), Some(site), elsewhere)
             }
             Event::SimdDivergence { site, waiting, live, elsewhere } => {
                 let text = format!("{waiting} of {live} live lanes wait at this simdgroup barrier");
-                let found = Finding::error(Kind::SimdgroupDivergence, who, Some(site.pc), text);
-                (Finding { severity: Severity::Warning, ..found }, Some(site), elsewhere)
+                (diverged(Kind::SimdgroupDivergence, text), Some(site), elsewhere)
+            }
+            Event::AbsentLane { site, wanted, here } => {
+                let count = here.count_ones();
+                let lane = who.thread as usize % SIMD_WIDTH;
+                let text = if wanted as usize >= SIMD_WIDTH {
+                    format!("lane {lane} takes the value of lane {wanted}, a simdgroup has {SIMD_WIDTH}")
+                } else {
+                    format!(
+                        "lane {lane} takes the value of lane {wanted}, which is not among the {count} that are here"
+                    )
+                };
+                (diverged(Kind::AbsentLane, text), Some(site), None)
             }
             Event::Scope { site, wanted, found } => {
                 let text = format!("an operation of {wanted} simdgroups, the threadgroup has {found}");
-                (Finding::error(Kind::ExecutionScope, who, Some(site.pc), text), Some(site), None)
+                (diverged(Kind::ExecutionScope, text), Some(site), None)
+            }
+            Event::Assertion { site, text } => {
+                let text = format!("`{text}` does not hold; the thread was stopped");
+                let report = self.finding(Finding::error(Kind::Assertion, who, None, text));
+                let (at, line) = self.symbols.place(&site);
+                return Some(Report { at, line, ..report });
             }
             Event::ThreadgroupMemory { size, used } => {
                 let limit = crate::runtime::THREADGROUP_MEMORY;
@@ -77,13 +108,20 @@ impl Resolver<'_> {
                 plain(Kind::ThreadgroupMemory, None, text)
             }
             Event::Trap(Trap { cause, pc }) => {
-                let (kind, text) = trap(cause);
+                let (kind, mut text) = trap(cause);
+                // A plain kernel has nothing but null for them.
+                if matches!(cause, Cause::Memory(address) if address < 1 << 16) && !self.unbound.is_empty() {
+                    text = format!("{text}; nothing is bound to {}", self.unbound.join(" and "));
+                }
                 // The instruction itself, not the one after a call.
                 plain(kind, Some(pc + 1), text)
             }
             Event::TimeLimit => plain(Kind::TimeLimit, None, "the kernel did not end in time".to_owned()),
             Event::NoMemory => plain(Kind::Crash, None, "no memory for another fiber's stack".to_owned()),
         };
+        if site.is_some() {
+            finding.severity = self.divergence?;
+        }
         finding.pc = finding.pc.map(|pc| pc.wrapping_sub(self.base));
         let mut report = self.finding(finding);
         if let Some(site) = site {
@@ -93,12 +131,11 @@ impl Resolver<'_> {
             let (at, line) = self.site(&site);
             (report.other, report.other_line) = (Some(at), line);
         }
-        report
+        Some(report)
     }
 
     fn site(&mut self, site: &Site) -> (Location, Option<String>) {
-        let found = self.symbols.locate(site.pc.wrapping_sub(self.base));
-        if found.0.line == site.line { found } else { self.symbols.place(&site.file, site.line) }
+        self.symbols.place(site)
     }
 }
 
@@ -133,5 +170,6 @@ pub(crate) fn binding(kernel: &str, source: &str, kind: Kind, buffer: u32, expla
         explanation,
         line: None,
         other_line: None,
+        callers: Vec::new(),
     }
 }

@@ -5,6 +5,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use super::Site;
 use crate::diagnostic::Location;
 
 /// The debug information of one library.
@@ -28,31 +29,39 @@ impl Symbols {
     /// The place of the instruction that ends at `offset`, and its line's text if the file can be read. Functions of the shim
     /// are inlined into the kernel: the innermost place outside the shim counts.
     pub(crate) fn locate(&mut self, offset: usize) -> (Location, Option<String>) {
-        let mut found = Location { file: self.source.clone(), line: 0, column: 0 };
-        let mut path = None;
+        let Some((at, path)) = self.frames(offset).into_iter().next() else {
+            return (Location { file: self.source.clone(), line: 0, column: 0 }, None);
+        };
+        let line = self.line(path, at.line);
+        (at, line)
+    }
+
+    /// Where the function of that place was called, if the compiler has put it into its caller, and so on.
+    pub(crate) fn callers(&self, offset: usize) -> Vec<Location> {
+        self.frames(offset).into_iter().skip(1).map(|(at, _)| at).collect()
+    }
+
+    /// The place of the instruction that ends at `offset`, and those it was put into, from the inside out; none of the shim.
+    fn frames(&self, offset: usize) -> Vec<(Location, PathBuf)> {
+        let mut found = Vec::new();
         if let Some(loader) = &self.loader
             && let Ok(mut frames) = loader.find_frames(offset.saturating_sub(1) as u64)
         {
             while let Ok(Some(frame)) = frames.next() {
                 let Some(at) = frame.location else { continue };
                 let Some(file) = at.file.filter(|f| !is_shim(f)) else { continue };
-                found = Location {
-                    file: self.shown(file),
-                    line: at.line.unwrap_or(0),
-                    column: at.column.unwrap_or(0),
-                };
-                path = Some(PathBuf::from(file));
-                break;
+                let (line, column) = (at.line.unwrap_or(0), at.column.unwrap_or(0));
+                found.push((Location { file: self.shown(file), line, column }, PathBuf::from(file)));
             }
         }
-        let line = path.and_then(|p| self.line(p, found.line));
-        (found, line)
+        found
     }
 
     /// A place whose file and line are known, as a report shows it.
-    pub(crate) fn place(&mut self, file: &str, line: u32) -> (Location, Option<String>) {
-        let text = self.line(PathBuf::from(file), line);
-        (Location { file: self.shown(file), line, column: 0 }, text)
+    pub(crate) fn place(&mut self, site: &Site) -> (Location, Option<String>) {
+        let Site { file, line, column } = site;
+        let text = self.line(PathBuf::from(file), *line);
+        (Location { file: self.shown(file), line: *line, column: *column }, text)
     }
 
     /// Debug information holds whole paths; reports name the source as the caller did.

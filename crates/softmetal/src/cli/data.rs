@@ -1,7 +1,7 @@
 //! Buffers described on the command line.
 //!
 //! `f32:rand:1024`, `i32:rand:64:0..10`, `u32:zeros:16`, `f16:seq:32`, `u32:4096` (values), `u32:4096,7+f32:1e-5` (a struct),
-//! or the name of a file.
+//! the name of a file, or `alias:0`, the memory of another.
 
 use std::{fs, path::Path};
 
@@ -121,19 +121,50 @@ impl Type {
 pub(super) struct Data {
     pub(super) bytes: Vec<u8>,
     pub(super) kind: Type,
+    /// The first byte that the kernel sees.
+    pub(super) offset: usize,
 }
 
-/// `0=f32:rand:1024` to index and data.
-pub(super) fn buffer(text: &str) -> Result<(u32, Data), Failure> {
-    let (index, description) = indexed(text)?;
+/// What is bound to an index.
+#[derive(Debug, Clone)]
+pub(super) enum Content {
+    Own(Data),
+    /// The memory of another, from `offset` on.
+    Alias {
+        of: u32,
+        offset: usize,
+    },
+}
+
+/// `0=f32:rand:1024`, `0@16=…` or `1@64=alias:0` to index and content.
+pub(super) fn buffer(text: &str) -> Result<(u32, Content), Failure> {
+    let (place, description) = text.split_once('=').ok_or_else(|| need_index(text))?;
+    let (index, offset) = place.split_once('@').map_or((place, "0"), |(index, offset)| (index, offset));
+    let index = index.trim().parse().map_err(|_| need_index(text))?;
+    let offset = offset
+        .trim()
+        .parse()
+        .map_err(|_| Failure::Argument(format!("`@{offset}` is no number of bytes to begin at, like @64")))?;
+    if let Some(of) = description.strip_prefix("alias:") {
+        let of = of.trim().parse();
+        let of = of.map_err(|_| Failure::Argument("an alias is alias:INDEX of another buffer".to_owned()))?;
+        return Ok((index, Content::Alias { of, offset }));
+    }
+    let data = data(index, description)?;
+    if offset > data.bytes.len() {
+        let len = data.bytes.len();
+        return Err(Failure::Argument(format!("it has {len} bytes, and cannot begin at byte {offset}")));
+    }
+    Ok((index, Content::Own(Data { offset, ..data })))
+}
+
+fn data(index: u32, description: &str) -> Result<Data, Failure> {
     let known = description.split_once(':').and_then(|(name, _)| Type::named(name));
     let Some(kind) = known else {
         let bytes = fs::read(Path::new(description)).map_err(|error| {
-            Failure::Argument(format!(
-                "buffer {index}: `{description}` is no description of data, and as a file: {error}"
-            ))
+            Failure::Argument(format!("`{description}` is no description of data, and as a file: {error}"))
         })?;
-        return Ok((index, Data { bytes, kind: Type::U8 }));
+        return Ok(Data { bytes, kind: Type::U8, offset: 0 });
     };
     let mut bytes = Vec::new();
     for piece in pieces(description) {
@@ -141,7 +172,7 @@ pub(super) fn buffer(text: &str) -> Result<(u32, Data), Failure> {
         let kind = Type::named(name).unwrap_or(kind);
         fill(kind, content, u64::from(index), &mut bytes)?;
     }
-    Ok((index, Data { bytes, kind }))
+    Ok(Data { bytes, kind, offset: 0 })
 }
 
 /// `2=f32:1024` to index and that many zeros; `2` alone asks for a buffer that is given elsewhere.
@@ -151,28 +182,32 @@ pub(super) fn output(text: &str) -> Result<(u32, Option<Data>), Failure> {
     }
     let (index, description) = indexed(text)?;
     let parsed = description.split_once(':').and_then(|(name, count)| Some((Type::named(name)?, count)));
-    let (kind, count) = parsed.ok_or_else(|| {
-        Failure::Argument(format!("`{text}`: an output is INDEX=TYPE:COUNT, like 2=f32:1024"))
-    })?;
+    let (kind, count) = parsed
+        .ok_or_else(|| Failure::Argument("an output is INDEX=TYPE:COUNT, like 2=f32:1024".to_owned()))?;
     let bytes = vec![0; self::count(count)? * kind.size()];
-    Ok((index, Some(Data { bytes, kind })))
+    Ok((index, Some(Data { bytes, kind, offset: 0 })))
 }
 
 /// `0=1024` to two numbers.
 pub(super) fn length(text: &str) -> Result<(u32, u32), Failure> {
     let (index, bytes) = indexed(text)?;
-    let bytes = bytes.parse().map_err(|_| Failure::Argument(format!("`{text}`: need INDEX=BYTES")))?;
+    let bytes = bytes.parse().map_err(|_| Failure::Argument(format!("`{bytes}` is no number of bytes")))?;
     Ok((index, bytes))
 }
 
 /// `NAME=VALUE` in two.
-pub(super) fn named(text: &str) -> Result<(&str, &str), Failure> {
+pub(super) fn assignment(text: &str) -> Result<(&str, &str), Failure> {
     text.split_once('=').ok_or_else(|| Failure::Argument(format!("--set {text}: need NAME=VALUE")))
 }
 
-fn indexed(text: &str) -> Result<(u32, &str), Failure> {
+pub(super) fn indexed(text: &str) -> Result<(u32, &str), Failure> {
     let split = text.split_once('=').and_then(|(index, rest)| Some((index.trim().parse().ok()?, rest)));
-    split.ok_or_else(|| Failure::Argument(format!("`{text}`: need INDEX=…, like 0=f32:rand:1024")))
+    split.ok_or_else(|| need_index(text))
+}
+
+fn need_index(text: &str) -> Failure {
+    let (place, _) = text.split_once('=').unwrap_or((text, ""));
+    Failure::Argument(format!("`{place}` is no index of a buffer: need INDEX=…, like 0=f32:rand:1024"))
 }
 
 /// `u32:1+f32:2` in two; the plus of `1e+5` stays.
@@ -268,15 +303,15 @@ mod tests {
 
     #[test]
     fn structs_are_values_one_after_another() {
-        let (index, data) = buffer("3=u32:7,8+f32:1e+5").unwrap();
+        let (index, Content::Own(data)) = buffer("3=u32:7,8+f32:1e+5").unwrap() else { panic!("an alias") };
         assert_eq!(index, 3);
         assert_eq!(data.bytes, [7_u32.to_le_bytes(), 8_u32.to_le_bytes(), 1e5_f32.to_le_bytes()].concat());
     }
 
     #[test]
     fn random_data_is_the_same_every_time_and_in_its_range() {
-        let first = buffer("0=i32:rand:100:5..9").unwrap().1;
-        assert_eq!(first.bytes, buffer("0=i32:rand:100:5..9").unwrap().1.bytes);
+        let first = data(0, "i32:rand:100:5..9").unwrap();
+        assert_eq!(first.bytes, data(0, "i32:rand:100:5..9").unwrap().bytes);
         let values = Type::I32.decode(&first.bytes);
         assert!(values.iter().all(|v| (5.0..9.0).contains(v)) && values.iter().any(|v| *v != values[0]));
     }
@@ -291,6 +326,9 @@ mod tests {
             "0=i8:-129",
             "0=f32:one",
             "0=/no/such/file",
+            "0@x=f32:1",
+            "0@5=f32:1",
+            "0=alias:first",
         ];
         for text in wrong {
             let message = buffer(text).unwrap_err().to_string();

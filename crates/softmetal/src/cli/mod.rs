@@ -33,7 +33,7 @@ enum Command {
     /// Check address spaces, which running a kernel here does not.
     Lint(lint::Arguments),
     /// Run a kernel, on given or random data.
-    Run(run::Arguments),
+    Run(Box<run::Arguments>),
     /// Translate to PTX for NVIDIA GPUs.
     Ptx(ptx::Arguments),
 }

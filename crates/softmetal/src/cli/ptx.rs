@@ -7,7 +7,7 @@ use softmetal::{
     ptx::{PtxOptions, ptx as translate},
 };
 
-use super::{Failure, Printer, SourceOptions, data::named, style};
+use super::{Failure, Printer, SourceOptions, data::assignment, style};
 
 #[derive(Debug, clap::Args)]
 #[allow(clippy::struct_excessive_bools)] // Each is a flag of its own.
@@ -45,7 +45,7 @@ pub(super) struct Arguments {
 pub(super) fn ptx(arguments: &Arguments, printer: Printer) -> Result<ExitCode, Failure> {
     let mut constants = BTreeMap::new();
     for text in &arguments.constants {
-        let (name, value) = named(text)?;
+        let (name, value) = assignment(text)?;
         constants.insert(name.to_owned(), value.to_owned());
     }
     let mut compiler = arguments.source.compiler()?;

@@ -4,13 +4,13 @@ use std::{collections::BTreeMap, path::PathBuf, process::ExitCode, time::Duratio
 
 use serde_json::{Value, json};
 use softmetal::{
-    ArgumentKind, CheckOptions, Device, Flavour, FunctionConstant, Outcome, Pipeline, Report, Severity,
-    Source, Stats,
+    Argument, ArgumentKind, CheckOptions, Device, Flavour, FunctionConstant, Log, Outcome, Pipeline, Report,
+    Severity, Source, Stats,
 };
 
 use super::{
     Failure, Printer, SourceOptions,
-    data::{self, Data, Type},
+    data::{self, Content, Data, Type},
     style,
 };
 
@@ -29,8 +29,9 @@ pub(super) struct Arguments {
     /// Threads of a threadgroup.
     #[arg(long, value_name = "X[,Y[,Z]]", value_parser = size, default_value = "32")]
     threadgroup: [u32; 3],
-    /// A buffer: TYPE:rand:COUNT[:LOW..HIGH], TYPE:zeros|ones|seq:COUNT, TYPE:VALUE,VALUE…[+TYPE:…], or a file.
-    #[arg(long = "buffer", value_name = "INDEX=DATA")]
+    /// A buffer: TYPE:rand:COUNT[:LOW..HIGH], TYPE:zeros|ones|seq:COUNT, TYPE:VALUE,VALUE…[+TYPE:…], a file, or alias:INDEX for the
+    /// memory of another. With @BYTES the kernel sees it from there on.
+    #[arg(long = "buffer", value_name = "INDEX[@BYTES]=DATA")]
     buffers: Vec<String>,
     /// A buffer that starts as zeros and is shown at the end; INDEX alone shows one given by --buffer.
     #[arg(long = "out", value_name = "INDEX=TYPE:COUNT")]
@@ -38,7 +39,10 @@ pub(super) struct Arguments {
     /// Write the bytes of a buffer to a file at the end.
     #[arg(long, value_name = "INDEX=FILE")]
     save: Vec<String>,
-    /// Length of a `[[threadgroup(n)]]` argument.
+    /// A table of functions that are marked `[[visible]]`.
+    #[arg(long = "functions", value_name = "INDEX=NAME,NAME…")]
+    functions: Vec<String>,
+    /// Length of a `[[threadgroup(n)]]` argument; may be 0.
     #[arg(long = "threadgroup-memory", value_name = "INDEX=BYTES")]
     threadgroup_memory: Vec<String>,
     /// Set a function constant.
@@ -47,12 +51,11 @@ pub(super) struct Arguments {
     /// Check every access to memory.
     #[arg(long)]
     check: bool,
-    /// Report infinities and NaN among the results (with --check).
-    #[arg(long, requires = "check")]
-    non_finite: bool,
-    /// What a race across `mem_none` barriers is: error, warning or off.
-    #[arg(long, value_name = "SEVERITY", default_value = "warning", value_parser = ["error", "warning", "off"])]
-    mem_none: String,
+    #[command(flatten)]
+    checks: Checks,
+    /// After a crash go on with the other threads, and show every mistake that is found.
+    #[arg(long)]
+    keep_going: bool,
     /// Run so many times, each in another order, and compare the results.
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=100_000))]
     seeds: u64,
@@ -66,6 +69,26 @@ pub(super) struct Arguments {
     source: SourceOptions,
 }
 
+/// What checked runs look at, and how.
+#[derive(Debug, clap::Args)]
+struct Checks {
+    /// Report infinities and NaN among the results (with --check).
+    #[arg(long, requires = "check")]
+    non_finite: bool,
+    /// What a race across `mem_none` barriers is: error, warning or off.
+    #[arg(long, value_name = "SEVERITY", default_value = "warning", value_parser = ["error", "warning", "off"])]
+    mem_none: String,
+    /// What barriers and shuffles are that not all threads take part in: error, warning or off.
+    #[arg(long, value_name = "SEVERITY", default_value = "error", value_parser = ["error", "warning", "off"])]
+    divergence: String,
+    /// What racing writes of the same value are: error, warning or off.
+    #[arg(long, value_name = "SEVERITY", default_value = "warning", value_parser = ["error", "warning", "off"])]
+    same_value: String,
+    /// Run the lanes of a simdgroup together from access to access, as GPUs of today do (with --check).
+    #[arg(long, requires = "check")]
+    lockstep: bool,
+}
+
 /// All that the runs of one command have seen.
 #[derive(Debug, Default)]
 struct Summary {
@@ -74,10 +97,15 @@ struct Summary {
     elapsed: Duration,
     /// Seeds whose results are not those of the run in order, with the buffer that differs.
     differing: Vec<(u64, u32)>,
+    /// Where they differ and accesses are seen: whether all agree as long as lanes go in lockstep.
+    in_lockstep: Option<bool>,
+    logs: Vec<Log>,
 }
 
 pub(super) fn run(arguments: &Arguments, printer: Printer) -> Result<ExitCode, Failure> {
     let (buffers, shown) = buffers(arguments)?;
+    let aliases = aliases(arguments, &buffers)?;
+    let inputs = Inputs { arguments, aliases: &aliases };
     let source = Source::from_file(&arguments.file)?;
     let flavour = if arguments.check { Flavour::Checked } else { Flavour::Plain };
     let compiler = arguments.source.compiler()?.flavour(flavour).only([&arguments.kernel]);
@@ -89,12 +117,15 @@ pub(super) fn run(arguments: &Arguments, printer: Printer) -> Result<ExitCode, F
     let (mut summary, mut results) = (Summary::default(), buffers.clone());
     for seed in 0..arguments.seeds {
         let mut memory = buffers.clone();
-        summary.add(run_once(arguments, &pipeline, seed, &mut memory)?);
+        summary.add(inputs.run_once(&pipeline, seed, arguments.checks.lockstep, &mut memory)?);
         if seed == 0 {
             results = memory;
         } else if let Some(index) = shown.iter().find(|index| memory[*index].bytes != results[*index].bytes) {
             summary.differing.push((seed, *index));
         }
+    }
+    if arguments.check && !arguments.checks.lockstep && !summary.differing.is_empty() {
+        summary.in_lockstep = Some(inputs.agree_in_lockstep(&pipeline, &shown, &buffers)?);
     }
     save(arguments, &results)?;
     if printer.json {
@@ -116,12 +147,13 @@ fn buffers(arguments: &Arguments) -> Result<(Buffers, Vec<u32>), Failure> {
         None => Ok(()),
     };
     for text in &arguments.buffers {
-        let (index, data) = data::buffer(text)?;
-        insert(index, data)?;
+        if let (index, Content::Own(data)) = named("--buffer", text, data::buffer(text))? {
+            insert(index, data)?;
+        }
     }
     let mut shown = Vec::new();
     for text in &arguments.outputs {
-        let (index, data) = data::output(text)?;
+        let (index, data) = named("--out", text, data::output(text))?;
         if let Some(data) = data {
             insert(index, data)?;
         }
@@ -138,20 +170,20 @@ fn buffers(arguments: &Arguments) -> Result<(Buffers, Vec<u32>), Failure> {
 fn constants(arguments: &Arguments, known: &[FunctionConstant]) -> Result<Vec<(u32, Vec<u8>)>, Failure> {
     let mut found = Vec::new();
     for text in &arguments.constants {
-        let (name, value) = data::named(text)?;
+        let (name, value) = data::assignment(text)?;
         let constant = known.iter().find(|c| c.name == name || name.parse() == Ok(c.index));
         let constant = constant.ok_or_else(|| {
             let names: Vec<_> = known.iter().map(|constant| constant.name.as_str()).collect();
             let names = names.join(", ");
-            Failure::Argument(format!("no function constant `{name}`; the source has {names}"))
+            Failure::Argument(format!("--set {text}: no function constant `{name}`; the source has {names}"))
         })?;
         // A vector type is its element's name and a digit.
         let element = constant.type_text.trim_start_matches("metal::").trim_end_matches(['2', '3', '4']);
         let kind = Type::named(element).or_else(|| Type::named(&constant.type_text)).ok_or_else(|| {
-            Failure::Argument(format!("cannot set `{name}`: its type is `{}`", constant.type_text))
+            Failure::Argument(format!("--set {text}: the type of `{name}` is `{}`", constant.type_text))
         })?;
         let mut bytes = Vec::new();
-        value.split(',').try_for_each(|part| kind.parse(part, &mut bytes))?;
+        named("--set", text, value.split(',').try_for_each(|part| kind.parse(part, &mut bytes)))?;
         // A vector of three is as long as one of four.
         if kind.size() * 3 == bytes.len() && constant.size as usize == kind.size() * 4 {
             bytes.resize(constant.size as usize, 0);
@@ -161,47 +193,135 @@ fn constants(arguments: &Arguments, known: &[FunctionConstant]) -> Result<Vec<(u
     Ok(found)
 }
 
-fn run_once(
-    arguments: &Arguments,
-    pipeline: &Pipeline,
-    seed: u64,
-    memory: &mut Buffers,
-) -> Result<Outcome, Failure> {
-    let device = Device::new();
-    let mut dispatch = device.dispatch_of(pipeline).seed(seed);
-    for (index, data) in memory.iter_mut() {
-        let all = &pipeline.kernel().arguments;
-        let mut bound = all.iter().filter(|a| a.kind == ArgumentKind::Buffer(*index)).peekable();
-        let read_only = bound.peek().is_some() && bound.all(|argument| argument.read_only);
-        dispatch = if read_only {
-            dispatch.buffer(*index, &data.bytes)
-        } else {
-            dispatch.buffer_mut(*index, &mut data.bytes)
+/// Says which option an argument was given to that cannot be.
+fn named<T>(option: &str, text: &str, parsed: Result<T, Failure>) -> Result<T, Failure> {
+    parsed.map_err(|failure| Failure::Argument(format!("{option} {text}: {failure}")))
+}
+
+/// Other indices of memory that is bound already: which, of which, from where on.
+type Aliases = Vec<(u32, u32, usize)>;
+
+fn aliases(arguments: &Arguments, buffers: &Buffers) -> Result<Aliases, Failure> {
+    let mut found = Aliases::new();
+    for text in &arguments.buffers {
+        let (index, Content::Alias { of, offset }) = named("--buffer", text, data::buffer(text))? else {
+            continue;
         };
+        let wrong = if buffers.contains_key(&index) || found.iter().any(|(other, ..)| *other == index) {
+            Some(format!("buffer {index} is given twice"))
+        } else if !buffers.contains_key(&of) {
+            Some(format!("no buffer {of} is given that has memory of its own"))
+        } else {
+            None
+        };
+        if let Some(wrong) = wrong {
+            return Err(Failure::Argument(format!("--buffer {text}: {wrong}")));
+        }
+        found.push((index, of, offset));
     }
-    for text in &arguments.threadgroup_memory {
-        let (index, bytes) = data::length(text)?;
-        dispatch = dispatch.threadgroup_memory(index, bytes);
-    }
-    let dispatch = match (arguments.threads, arguments.groups) {
-        (Some(threads), _) => dispatch.threads(threads, arguments.threadgroup),
-        (None, groups) => dispatch.threadgroups(groups.unwrap_or([1; 3]), arguments.threadgroup),
-    };
-    let mut options = CheckOptions::default();
-    options.non_finite = arguments.non_finite;
-    options.mem_none = match arguments.mem_none.as_str() {
+    Ok(found)
+}
+
+fn severity(text: &str) -> Option<Severity> {
+    match text {
         "error" => Some(Severity::Error),
         "warning" => Some(Severity::Warning),
         _ => None,
-    };
-    let limit = Duration::from_secs(arguments.time_limit);
-    Ok(dispatch.checks(options).time_limit(limit).run()?)
+    }
+}
+
+/// What all runs of one command have in common.
+struct Inputs<'a> {
+    arguments: &'a Arguments,
+    aliases: &'a [(u32, u32, usize)],
+}
+
+impl Inputs<'_> {
+    fn run_once(
+        &self,
+        pipeline: &Pipeline,
+        seed: u64,
+        lockstep: bool,
+        memory: &mut Buffers,
+    ) -> Result<Outcome, Failure> {
+        let (arguments, device) = (self.arguments, Device::new());
+        let mut dispatch = device.dispatch_of(pipeline).seed(seed);
+        for (index, data) in memory.iter_mut() {
+            let seen_by = |argument: &Argument| {
+                let aliases = self.aliases.iter().filter(|(_, of, _)| of == index).map(|(alias, ..)| alias);
+                aliases.chain([index]).any(|index| argument.kind == ArgumentKind::Buffer(*index))
+            };
+            let mut bound = pipeline.kernel().arguments.iter().filter(|a| seen_by(a)).peekable();
+            let read_only = bound.peek().is_some() && bound.all(|argument| argument.read_only);
+            dispatch = if read_only {
+                dispatch.buffer_at(*index, &data.bytes, data.offset)
+            } else {
+                dispatch.buffer_mut_at(*index, &mut data.bytes, data.offset)
+            };
+        }
+        for (index, of, offset) in self.aliases {
+            dispatch = dispatch.alias(*index, *of, *offset);
+        }
+        for text in &arguments.functions {
+            let (index, names) = named("--functions", text, data::indexed(text))?;
+            let names: Vec<&str> = names.split(',').map(str::trim).collect();
+            let bound = dispatch.functions(index, &names).map_err(Failure::from);
+            dispatch = named("--functions", text, bound)?;
+        }
+        for text in &arguments.threadgroup_memory {
+            let (index, bytes) = named("--threadgroup-memory", text, data::length(text))?;
+            dispatch = dispatch.threadgroup_memory(index, bytes);
+        }
+        dispatch = match (arguments.threads, arguments.groups) {
+            (Some(threads), _) => dispatch.threads(threads, arguments.threadgroup),
+            (None, groups) => dispatch.threadgroups(groups.unwrap_or([1; 3]), arguments.threadgroup),
+        };
+        let mut options = CheckOptions::default();
+        options.non_finite = arguments.checks.non_finite;
+        options.mem_none = severity(&arguments.checks.mem_none);
+        options.divergence = severity(&arguments.checks.divergence);
+        options.same_value = severity(&arguments.checks.same_value);
+        if arguments.keep_going {
+            options.max_reports = usize::MAX;
+            dispatch = dispatch.keep_going();
+        }
+        if lockstep {
+            dispatch = dispatch.lockstep();
+        }
+        let limit = Duration::from_secs(arguments.time_limit);
+        Ok(dispatch.checks(options).time_limit(limit).run()?)
+    }
+
+    /// Whether the same schedules give one result where the lanes of a simdgroup stay together.
+    fn agree_in_lockstep(
+        &self,
+        pipeline: &Pipeline,
+        shown: &[u32],
+        buffers: &Buffers,
+    ) -> Result<bool, Failure> {
+        let mut first: Option<Buffers> = None;
+        for seed in 0..self.arguments.seeds {
+            let mut memory = buffers.clone();
+            self.run_once(pipeline, seed, true, &mut memory)?;
+            match &first {
+                Some(first) if shown.iter().any(|index| memory[index].bytes != first[index].bytes) => {
+                    return Ok(false);
+                }
+                Some(_) => {}
+                None => first = Some(memory),
+            }
+        }
+        Ok(true)
+    }
 }
 
 impl Summary {
     fn add(&mut self, outcome: Outcome) {
         self.elapsed += outcome.elapsed;
         self.stats = outcome.stats;
+        if self.logs.is_empty() {
+            self.logs = outcome.logs;
+        }
         for report in outcome.reports {
             let known = |r: &Report| r.kind == report.kind && r.at == report.at && r.other == report.other;
             if !self.reports.iter().any(known) {
@@ -242,12 +362,22 @@ fn as_json(arguments: &Arguments, summary: &Summary, shown: &[u32], results: &Bu
         "stats": summary.stats,
         "reports": summary.reports,
         "schedule_dependent": summary.differing.iter().map(|(seed, buffer)| json!({ "seed": seed, "buffer": buffer })).collect::<Vec<_>>(),
+        "agree_in_lockstep": summary.in_lockstep,
+        "logs": summary.logs,
         "outputs": outputs,
     })
 }
 
 fn show(arguments: &Arguments, printer: Printer, summary: &Summary, shown: &[u32], results: &Buffers) {
     let paint = printer.style;
+    for log in &summary.logs {
+        let ([x, y, z], [gx, gy, gz]) = (log.thread, log.threadgroup);
+        let who = paint.dim(&format!("thread {x},{y},{z} of threadgroup {gx},{gy},{gz}:"));
+        style::print(&format!("{who} {}", log.text));
+    }
+    if summary.stats.lost_messages > 0 {
+        style::print(&paint.dim(&format!("… and {} more messages", summary.stats.lost_messages)));
+    }
     for report in &summary.reports {
         style::print(&paint.report(report));
         style::print("");
@@ -280,6 +410,13 @@ fn show(arguments: &Arguments, printer: Printer, summary: &Summary, shown: &[u32
             arguments.seeds,
             seeds.join(", ")
         ));
+        match summary.in_lockstep {
+            Some(true) => style::print(
+                "  = while the lanes of a simdgroup go in lockstep all agree: barriers are missing within simdgroups",
+            ),
+            Some(false) => style::print("  = in lockstep they differ too: it is not for lanes alone"),
+            None => {}
+        }
     }
     let errors = summary.reports.iter().filter(|report| report.severity == Severity::Error).count();
     let others = summary.reports.len() - errors;

@@ -1,6 +1,9 @@
 //! Buffers of a dispatch as the host bound them.
 
-use std::{collections::BTreeMap, ops::Range};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    ops::Range,
+};
 
 use super::{Problem, writes};
 use crate::{
@@ -79,12 +82,24 @@ pub(super) struct Bindings<'a> {
 }
 
 impl<'a> Bindings<'a> {
-    pub(super) fn threadgroup_lengths(&self) -> [u32; MAX_THREADGROUP_ARGS] {
-        let mut lengths = [0; MAX_THREADGROUP_ARGS];
+    pub(super) fn threadgroup_lengths(&self) -> [Option<u32>; MAX_THREADGROUP_ARGS] {
+        let mut lengths = [None; MAX_THREADGROUP_ARGS];
         for (&index, &len) in &self.threadgroup {
-            lengths[index as usize] = len;
+            lengths[index as usize] = Some(len);
         }
         lengths
+    }
+
+    /// Pointers of the kernel that nothing is bound to, by index and name.
+    pub(super) fn unbound(&self, kernel: &Kernel) -> Vec<String> {
+        let pointers = kernel.arguments.iter().filter(|a| a.pointer && !a.optional);
+        let missing = pointers.filter_map(|a| match a.kind {
+            ArgumentKind::Buffer(index) if !self.buffers.contains_key(&index) => {
+                Some(format!("buffer {index} (`{}`)", a.name))
+            }
+            _ => None,
+        });
+        missing.collect()
     }
 
     /// Bytes that a kernel sees at `index`.
@@ -114,9 +129,7 @@ impl<'a> Bindings<'a> {
         let mut reports = Vec::new();
         for argument in &kernel.arguments {
             match argument.kind {
-                ArgumentKind::Threadgroup(index)
-                    if self.threadgroup.get(&index).is_none_or(|len| *len == 0) =>
-                {
+                ArgumentKind::Threadgroup(index) if !self.threadgroup.contains_key(&index) => {
                     return Err(Problem::NoThreadgroupMemory { index });
                 }
                 ArgumentKind::Buffer(index) if !argument.pointer && !argument.optional => {
@@ -176,6 +189,14 @@ impl<'a> Bindings<'a> {
             }
         }
         Ok(())
+    }
+
+    /// The indices whose memory the kernel may write, through them or through an alias.
+    pub(super) fn written(&self, kernel: &Kernel) -> BTreeSet<u32> {
+        let through = self.buffers.iter().filter(|(index, _)| writes(kernel, **index));
+        through
+            .map(|(&index, source)| if let Source::Alias { of, .. } = source { *of } else { index })
+            .collect()
     }
 
     /// Locks the shared buffers for a run of the kernel, each once and in an order that all dispatches keep.

@@ -85,12 +85,15 @@ impl Memory {
         checked: bool,
     ) -> Result<Self, Problem> {
         let mut memory = Self::default();
+        // Known before storage is chosen: an alias may be written though the index that has the memory is not.
+        let written = bindings.written(kernel);
         for (index, source) in &mut bindings.buffers {
-            memory.add_source(*index, source, kernel, checked)?;
+            let constant = !written.contains(index);
+            memory.add_source(*index, source, constant, checked)?;
         }
         for (&index, source) in &bindings.buffers {
             if let Source::Alias { of, offset } = *source {
-                memory.add_alias(index, of, offset, !writes(kernel, index));
+                memory.add_alias(index, of, offset);
             }
         }
         if checked {
@@ -111,10 +114,9 @@ impl Memory {
         &mut self,
         index: u32,
         source: &mut Source<'_>,
-        kernel: &Kernel,
+        constant: bool,
         checked: bool,
     ) -> Result<(), Problem> {
-        let constant = !writes(kernel, index);
         let (bytes, low, writable) = match source {
             Source::Input { bytes, offset } => (*bytes, *offset, false),
             Source::Output { bytes, offset } => (&**bytes, *offset, true),
@@ -146,10 +148,9 @@ impl Memory {
         Ok(())
     }
 
-    fn add_alias(&mut self, index: u32, of: u32, offset: usize, constant: bool) {
+    fn add_alias(&mut self, index: u32, of: u32, offset: usize) {
         if let Some(&Place { block, .. }) = self.places.iter().find(|p| p.index == of) {
             self.blocks[block].low = self.blocks[block].low.min(offset);
-            self.blocks[block].constant &= constant;
             self.places.push(Place { index, block, offset });
         }
     }

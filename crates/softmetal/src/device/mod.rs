@@ -20,22 +20,29 @@ pub use problem::Problem;
 use serde::Serialize;
 
 use crate::{
-    check::{CheckOptions, Checker, Report, Resolver, Symbols},
+    check::{CheckOptions, Checker, Grid, Report, Resolver, Symbols},
     diagnostic::Severity,
     error::{Error, Result},
     library::{ArgumentKind, Kernel, Library},
-    runtime::{self, Buffer, Constants, Crew, Job, Stats},
+    runtime::{self, Buffer, Constants, Crew, Job, Level, Message, Stats},
 };
 
 /// The most threads a threadgroup may have.
 pub const MAX_THREADS: u32 = 1024;
 const TIME_LIMIT: Duration = Duration::from_secs(60);
 
-/// Runs kernels on the processors of this machine.
+/// Runs kernels on the processors of this machine, in this process and with its rights.
+///
+/// What a kernel is trusted with depends on its flavour. A **checked** kernel that goes wrong is stopped before it touches memory
+/// that was not bound to it. A **plain** kernel is compiled code that nothing watches: one that writes past its buffers writes into
+/// the host's memory, as a wrong C function would, and that is undefined behaviour although no caller wrote `unsafe`. Run a kernel
+/// plain when it is known to be right for the sizes at hand; a device that is to take no kernel on trust says so
+/// ([`Device::checked_only`]). Neither flavour is a sandbox: a source that means harm can do it, as any native code can.
 #[derive(Debug)]
 pub struct Device {
     workers: usize,
     crew: Crew,
+    checked_only: bool,
 }
 
 impl Default for Device {
@@ -52,7 +59,15 @@ impl Device {
 
     /// A device of `workers` host threads.
     pub fn with_workers(workers: usize) -> Self {
-        Self { workers: workers.max(1), crew: Crew::default() }
+        Self { workers: workers.max(1), crew: Crew::default(), checked_only: false }
+    }
+
+    /// Refuses kernels of the plain flavour: what runs here is watched, and a mistake in a kernel is a report, never damage to the
+    /// host.
+    #[must_use]
+    pub fn checked_only(mut self) -> Self {
+        self.checked_only = true;
+        self
     }
 
     /// Begins a dispatch of a kernel. A library of the checked flavour is checked as it runs.
@@ -77,6 +92,8 @@ impl Device {
             chosen,
             constants: Vec::new(),
             seed: 0,
+            lockstep: false,
+            keep_going: false,
             workers: None,
             time_limit: TIME_LIMIT,
             options: CheckOptions::default(),
@@ -92,8 +109,24 @@ pub struct Outcome {
     pub stats: Stats,
     /// Mistakes, in the order they were met.
     pub reports: Vec<Report>,
+    /// What the kernel said through `os_log`, thread by thread.
+    pub logs: Vec<Log>,
     /// Time the kernel took.
     pub elapsed: Duration,
+}
+
+/// A message of a kernel.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
+pub struct Log {
+    /// How much it weighs.
+    pub level: Level,
+    /// What it says, its values put in.
+    pub text: String,
+    /// Position of the thread in its threadgroup.
+    pub thread: [u32; 3],
+    /// Its threadgroup.
+    pub threadgroup: [u32; 3],
 }
 
 impl Outcome {
@@ -123,6 +156,8 @@ pub struct Dispatch<'a> {
     chosen: Constants,
     constants: Vec<(ConstantId, Vec<u8>)>,
     seed: u64,
+    lockstep: bool,
+    keep_going: bool,
     workers: Option<usize>,
     time_limit: Duration,
     options: CheckOptions,
@@ -170,6 +205,23 @@ impl<'a> Dispatch<'a> {
         self
     }
 
+    /// Binds a `visible_function_table` of these functions, which the source marks `[[visible]]`.
+    pub fn functions(mut self, index: u32, names: &[&str]) -> Result<Self> {
+        let known = self.library.image().functions();
+        let mut bytes = (names.len() as u64).to_ne_bytes().to_vec();
+        for name in names {
+            let Some((_, address)) = known.iter().find(|(known, _)| known == name) else {
+                let kernel = self.library.kernels()[self.kernel].name.clone();
+                let known = known.iter().map(|(name, _)| name.clone()).collect();
+                let problem = Problem::NoFunction { name: (*name).to_owned(), known };
+                return Err(Error::Dispatch { kernel, problem });
+            };
+            bytes.extend((*address as u64).to_ne_bytes());
+        }
+        self.bindings.buffers.insert(index, Source::Owned(bytes));
+        Ok(self)
+    }
+
     /// Sets the length of a `[[threadgroup(index)]]` argument.
     pub fn threadgroup_memory(mut self, index: u32, bytes: u32) -> Self {
         self.bindings.threadgroup.insert(index, bytes);
@@ -203,6 +255,20 @@ impl<'a> Dispatch<'a> {
         self
     }
 
+    /// Runs the lanes of a simdgroup together, from one access to the next, as GPUs of today do. A kernel whose results are right
+    /// so and wrong with other schedules lacks barriers within simdgroups; one that is wrong here too is broken in another way.
+    /// Needs a library of the checked flavour, where accesses are seen.
+    pub fn lockstep(mut self) -> Self {
+        self.lockstep = true;
+        self
+    }
+
+    /// Lets a crash end the thread it happens in, and not the dispatch: the others may have more to show.
+    pub fn keep_going(mut self) -> Self {
+        self.keep_going = true;
+        self
+    }
+
     /// Host threads to spread threadgroups over. Checked kernels always take one.
     pub fn workers(mut self, workers: usize) -> Self {
         self.workers = Some(workers);
@@ -222,6 +288,9 @@ impl<'a> Dispatch<'a> {
     }
 
     /// Runs the kernel. Mistakes of the kernel are reports, not errors; an error means that it could not be run.
+    ///
+    /// A kernel of the plain flavour must be right for what is bound here: nothing keeps it from the rest of the host's memory
+    /// (see [`Device`]).
     pub fn run(self) -> Result<Outcome> {
         let kernel = &self.library.kernels()[self.kernel];
         self.try_run(kernel).map_err(|problem| Error::Dispatch { kernel: kernel.name.clone(), problem })
@@ -229,6 +298,12 @@ impl<'a> Dispatch<'a> {
 
     fn try_run(mut self, kernel: &Kernel) -> Result<Outcome, Problem> {
         let image = self.library.image();
+        if self.device.checked_only && !image.checked() {
+            return Err(Problem::Unchecked);
+        }
+        if self.lockstep && !image.checked() {
+            return Err(Problem::Lockstep);
+        }
         let groups = self.check_sizes(kernel)?;
         let constants = pipeline::resolve(&self.chosen, &self.constants, self.library.constants())?;
         let unfit = self.bindings.verify(kernel, self.library.name())?;
@@ -248,6 +323,8 @@ impl<'a> Dispatch<'a> {
             threadgroup_memory: self.bindings.threadgroup_lengths(),
             constants,
             seed: self.seed,
+            lockstep: self.lockstep,
+            keep_going: self.keep_going,
             workers,
             time_limit: self.time_limit,
         };
@@ -268,21 +345,28 @@ impl<'a> Dispatch<'a> {
         {
             found.extend(memory.non_finite(kernel, checker, &image.types[self.kernel]));
         }
-        let mut reports = Vec::new();
+        let (mut reports, grid) = (Vec::new(), Grid { threads: self.threads, threadgroup: self.threadgroup });
         if !found.is_empty() || !finished.events.is_empty() {
             let mut resolver = Resolver {
                 symbols: Symbols::new(image.path(), self.library.name()),
                 base: image.base,
                 kernel: &kernel.name,
-                threadgroup: self.threadgroup,
-                threads: self.threads,
+                grid,
+                unbound: self.bindings.unbound(kernel),
+                divergence: self.options.divergence,
             };
             reports.extend(found.into_iter().map(|f| resolver.finding(f)));
-            reports.extend(finished.events.into_iter().map(|(e, who)| resolver.event(e, who)));
+            reports.extend(finished.events.into_iter().filter_map(|(e, who)| resolver.event(e, who)));
             distinct(&mut reports, self.options.max_reports);
         }
         memory.give_back(&mut self.bindings, &mut holds, kernel);
-        Ok(Outcome { stats: finished.stats, reports, elapsed })
+        let logs = finished.messages.into_iter().map(|(Message { level, text }, who)| Log {
+            level,
+            text,
+            thread: grid.position(who),
+            threadgroup: who.group,
+        });
+        Ok(Outcome { stats: finished.stats, reports, logs: logs.collect(), elapsed })
     }
 
     /// The grid in threadgroups.
@@ -318,6 +402,6 @@ fn writes(kernel: &Kernel, index: u32) -> bool {
 impl crate::library::Argument {
     /// A pointer or a reference, so that the kernel sees the buffer itself, to what is not const.
     fn writes(&self) -> bool {
-        !self.read_only && (self.pointer || self.type_text.contains('&'))
+        !self.read_only && (self.pointer || self.reference)
     }
 }

@@ -39,7 +39,9 @@ pub enum Problem {
     #[error("buffer {index} is an alias of buffer {of}, which is not bound to memory of its own")]
     Alias { index: u32, of: u32 },
     /// A threadgroup argument without a length.
-    #[error("threadgroup argument {index} has no length: set one with `threadgroup_memory`")]
+    #[error(
+        "threadgroup argument {index} has no length: set one with `threadgroup_memory`, 0 if it is not used"
+    )]
     NoThreadgroupMemory { index: u32 },
     /// More threadgroup memory than a GPU has.
     #[error(
@@ -50,9 +52,20 @@ pub enum Problem {
     /// A function constant that is not in the library.
     #[error("no function constant {id:?}; there are {}", if known.is_empty() { "none".to_owned() } else { known.join(", ") })]
     NoConstant { id: ConstantId, known: Vec<String> },
+    /// A function that is not in the library, or is not marked.
+    #[error("no function `{name}` is marked [[visible]]; there are {}", if known.is_empty() { "none".to_owned() } else { known.join(", ") })]
+    NoFunction { name: String, known: Vec<String> },
     /// A value of the wrong size.
     #[error("function constant `{name}` has {needed} bytes, its value has {found}")]
     ConstantSize { name: String, found: usize, needed: usize },
+    /// A plain kernel where only checked ones may run.
+    #[error(
+        "it is of the plain flavour, and this device runs only what is checked: compile it with `Flavour::Checked`"
+    )]
+    Unchecked,
+    /// Nothing to go in step by.
+    #[error("it is of the plain flavour, whose accesses nobody sees, so its lanes cannot go in lockstep")]
+    Lockstep,
     /// No memory for a guarded copy.
     #[error("no memory for a copy of buffer {index}: {reason}")]
     Memory { index: u32, reason: String },

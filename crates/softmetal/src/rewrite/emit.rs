@@ -40,12 +40,14 @@ impl Rewriter<'_> {
             }
             self.functions[function].selected = *self.target != Target::Reflection;
             let limit = self.limit(&entry, function);
+            let pointer = self.pointer(&entry, function);
             let kernel = KernelEntry { host_name: entry.host_name, function: entry.function, parameters };
             let text = match self.target {
-                Target::Ptx { .. } => ptx_entry(kernels.len(), &kernel, &limit),
+                Target::Ptx { .. } => ptx_entry(kernels.len(), &kernel, &pointer, &limit),
                 target => {
                     let names = &self.functions[function].template_names;
-                    cpu_entry(kernels.len(), &kernel, names, &limit, *target == Target::Reflection)
+                    let reflection = *target == Target::Reflection;
+                    cpu_entry(kernels.len(), &kernel, (names, &pointer, &limit), reflection)
                 }
             };
             let marker = at_line(&self.view.text.location(entry.anchor));
@@ -99,6 +101,16 @@ impl Rewriter<'_> {
         }
     }
 
+    /// Its address, which its name alone gives unless others have it too.
+    fn pointer(&self, entry: &Entry, function: usize) -> String {
+        let super::kernels::Function { path, name, .. } = &self.functions[function];
+        let shared = self.overloads.get(&(path.join("::"), name.clone())).is_some_and(|count| *count > 1);
+        match &entry.types {
+            Some(types) if shared => format!("static_cast<void (*)({types})>(&{})", entry.function),
+            _ => format!("&{}", entry.function),
+        }
+    }
+
     fn limit(&self, entry: &Entry, function: usize) -> String {
         if let Some(limit) = &entry.max_threads {
             return limit.clone();
@@ -115,12 +127,17 @@ impl Rewriter<'_> {
     }
 }
 
-fn cpu_entry(number: usize, kernel: &KernelEntry, names: &[String], limit: &str, reflection: bool) -> String {
-    let KernelEntry { host_name, function, parameters } = kernel;
+fn cpu_entry(
+    number: usize,
+    kernel: &KernelEntry,
+    (names, pointer, limit): (&[String], &str, &str),
+    reflection: bool,
+) -> String {
+    let KernelEntry { host_name, parameters, .. } = kernel;
     // A null pointer of the kernel's type describes it without asking for its code.
-    let address = if reflection { format!("(decltype(&{function}))nullptr") } else { format!("&{function}") };
+    let address = if reflection { format!("(decltype({pointer}))nullptr") } else { pointer.to_owned() };
     let description =
-        format!("::msl::desc<{address}, decltype(&{function}), ::msl::sems<{}>>", semantics(parameters));
+        format!("::msl::desc<{address}, decltype({pointer}), ::msl::sems<{}>>", semantics(parameters));
     let entry =
         if reflection { "[](const ::msl::ctx*) {}".to_owned() } else { format!("&{description}::entry") };
     let mut texts = String::new();
@@ -144,8 +161,8 @@ fn spelling<'t>(type_text: &'t str, names: &[String]) -> &'t str {
     words.find(|word| ADDRESS_SPACES.contains(word)).unwrap_or_default()
 }
 
-fn ptx_entry(number: usize, kernel: &KernelEntry, limit: &str) -> String {
-    let KernelEntry { host_name, function, parameters } = kernel;
+fn ptx_entry(number: usize, kernel: &KernelEntry, pointer: &str, limit: &str) -> String {
+    let KernelEntry { host_name, parameters, .. } = kernel;
     let buffers = parameters.iter().filter_map(|parameter| match &parameter.semantic {
         Semantic::Buffer { index, .. } => index.parse::<usize>().ok().map(|index| index + 1),
         _ => None,
@@ -153,7 +170,7 @@ fn ptx_entry(number: usize, kernel: &KernelEntry, limit: &str) -> String {
     let count = buffers.max().unwrap_or(0);
     let (semantics, symbol) = (semantics(parameters), ptx_symbol(host_name));
     let argument = |index: usize| match index {
-        0 => format!("::msl::first_argument<decltype(&{function}), ::msl::sems<{semantics}>>::type b0, "),
+        0 => format!("::msl::first_argument<decltype({pointer}), ::msl::sems<{semantics}>>::type b0, "),
         _ => format!("void* b{index}, "),
     };
     let arguments = (0..count).map(argument).collect::<Vec<_>>().concat();
@@ -164,7 +181,7 @@ fn ptx_entry(number: usize, kernel: &KernelEntry, limit: &str) -> String {
     );
     format!(
         "{head} __asm__(\"{symbol}\"); {head} {{ ::msl::begin_early(); void* bufs[] = {{ {pointers} }}; \
-         ::msl::run<&{function}, decltype(&{function}), ::msl::sems<{semantics}>>(bufs, tgm); }} \
+         ::msl::run<{pointer}, decltype({pointer}), ::msl::sems<{semantics}>>(bufs, tgm); }} \
          extern \"C\" __attribute__((used)) const unsigned {PTX_LIMIT}{symbol} = (unsigned)({limit});"
     )
 }

@@ -42,6 +42,8 @@ pub(super) struct Entry {
     pub(super) host_name: String,
     /// As C++ spells it in the place of the entry.
     pub(super) function: String,
+    /// The types of its parameters as C++ spells them, where they are plain. Names of functions may be shared.
+    pub(super) types: Option<String>,
     /// Index into `functions`, or the name to look up at the end.
     pub(super) base: Base,
     /// The bytes that the registration replaces.
@@ -101,9 +103,11 @@ impl Rewriter<'_> {
             let end = self.view.end(self.view.skip(head.body) - 1);
             // In full: `using namespace metal` may bring another function of that name.
             let function = format!("::{}{name}", scope(path));
+            let types = self.parameter_types(list.start + 1..list.end);
             self.entries.push(Entry {
                 host_name,
                 function,
+                types: Some(types),
                 base: Base::Function(number),
                 bytes: end..end,
                 anchor: self.view.start(name_at),
@@ -150,6 +154,7 @@ impl Rewriter<'_> {
         self.entries.push(Entry {
             host_name: host_name.unwrap_or_else(|| self.view.spelling(begin..end)).trim().to_owned(),
             function,
+            types: None,
             base: Base::Named { name, path: path.to_vec(), anchor_token: name_at },
             bytes: self.view.bytes(&whole),
             anchor: self.view.start(range.start),
@@ -232,6 +237,19 @@ impl Rewriter<'_> {
             out.push(Parameter { name, type_text: self.type_text(part, name_at), semantic });
         }
         Ok(out)
+    }
+
+    /// The types of parameters, in C++, without their names.
+    fn parameter_types(&self, range: Range<usize>) -> String {
+        let parts = self.view.split_commas(range).into_iter().filter(|part| !self.is_void(part));
+        let each = parts.map(|part| {
+            let name = self.parameter_name(part.clone());
+            let stop = self.view.find(part.clone(), &["="]);
+            let front = plain(&self.view, part.start..name.unwrap_or(stop));
+            let back = name.map(|name| plain(&self.view, name + 1..stop)).unwrap_or_default();
+            format!("{front} {back}")
+        });
+        each.collect::<Vec<_>>().join(", ")
     }
 
     /// `T` and `N` of `typename T, int N = 4`.

@@ -156,8 +156,10 @@ pub(crate) fn rewrite_text(text: Text, target: &Target, selection: &Selection) -
         constants: Vec::new(),
         derived: Vec::new(),
         signatures: HashMap::new(),
+        overloads: HashMap::new(),
         left_out: HashSet::new(),
         threadgroup_variables: 0,
+        visible_functions: 0,
         warnings: Vec::new(),
     };
     let end = rewriter.view.len();
@@ -183,9 +185,12 @@ struct Rewriter<'a> {
     derived: Vec<constants::Derived>,
     /// Signatures without address spaces, each with the first one's full spelling.
     signatures: HashMap<String, String>,
+    /// Functions of each namespace and name.
+    overloads: HashMap<(String, String), usize>,
     /// Kernels that take what this crate does not run.
     left_out: HashSet<String>,
     threadgroup_variables: usize,
+    visible_functions: usize,
     warnings: Vec<Diagnostic>,
 }
 

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use super::{Rewriter, kernels::Head, tokens::ADDRESS_SPACES};
+use super::{Rewriter, Target, kernels::Head, text::at_line, tokens::ADDRESS_SPACES};
 use crate::error::Result;
 
 /// `name(…)` with one of these names is no parameter list.
@@ -179,8 +179,25 @@ impl Rewriter<'_> {
         } else if self.drop_twin(head.start..head.body, whole.end, path, "") {
             return Ok(());
         }
+        let name = self.view.before(parameters.start).to_owned();
+        let visible = self.view.attributes(head.start..parameters.start).iter().any(|a| a.name == "visible");
+        if visible && head.template.is_none() && *self.target == Target::Cpu {
+            self.visible(&name, path, whole.end);
+        }
+        *self.overloads.entry((path.join("::"), name)).or_default() += 1;
         self.locals(head.body..whole.end);
         Ok(())
+    }
+
+    /// Registers a function that the host can put into a table.
+    fn visible(&mut self, name: &str, path: &[String], after: usize) {
+        let end = self.view.end(after - 1);
+        let marker = at_line(&self.view.text.location(end));
+        let number = self.visible_functions;
+        self.visible_functions += 1;
+        let function = format!("::{}{name}", super::scope(path));
+        let text = format!("{marker}static ::msl::regfn msl_regfn_{number}(\"{name}\", (void*)&{function});");
+        self.edits.replace(end..end, text);
     }
 
     /// Functions that differ only by address space are one function in C++: later ones go. Where the spelling is the

@@ -3,7 +3,7 @@
 use std::ffi::{c_char, c_int, c_void};
 
 /// Must equal `MSL_ABI_VERSION`.
-pub(crate) const VERSION: u32 = 4;
+pub(crate) const VERSION: u32 = 5;
 /// Buffer slots of a dispatch.
 pub(crate) const MAX_BUFFERS: usize = 31;
 /// Threadgroup memory slots of a dispatch.
@@ -17,6 +17,7 @@ pub(crate) const SEM_THREADGROUP: i32 = 0x2000;
 
 pub(crate) const PARAM_CONST: u32 = 1;
 pub(crate) const PARAM_POINTER: u32 = 2;
+pub(crate) const PARAM_REFERENCE: u32 = 4;
 
 pub(crate) const MEM_DEVICE: i32 = 1;
 pub(crate) const MEM_THREADGROUP: i32 = 2;
@@ -35,8 +36,11 @@ pub(crate) const FAULT_SHIFT: u32 = 3;
 pub(crate) const FAULT_DIVISION: u32 = 4;
 pub(crate) const FAULT_VALUE: u32 = 5;
 
-/// Runs a collective once over the lanes of a mask.
-pub(crate) type SimdFn = unsafe extern "C" fn(*mut *mut c_void, *mut *mut c_void, u32);
+/// Runs a collective once over the lanes of a mask. Returns who asked for a lane that is not there: those lanes in the lower half,
+/// what the first of them asked for in the upper.
+pub(crate) type SimdFn = unsafe extern "C" fn(*mut *mut c_void, *mut *mut c_void, u32) -> u64;
+/// The line of a call and, above so many bits, its column.
+pub(crate) const LINE_BITS: u32 = 20;
 /// The compiled body of a kernel.
 pub(crate) type Entry = unsafe extern "C" fn(*const Ctx);
 
@@ -106,6 +110,14 @@ pub(crate) struct FunctionConstant {
     pub(crate) next: *const FunctionConstant,
 }
 
+/// A function that can be put into a table.
+#[repr(C)]
+pub(crate) struct Function {
+    pub(crate) name: *const c_char,
+    pub(crate) address: *const c_void,
+    pub(crate) next: *const Function,
+}
+
 /// What the undefined-behaviour instrumentation found.
 #[repr(C)]
 pub(crate) struct Fault {
@@ -127,6 +139,18 @@ pub(crate) struct Scope {
     pub(crate) seed: u32,
 }
 
+/// An argument of a message.
+#[repr(C)]
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct LogValue {
+    pub(crate) kind: u32,
+    pub(crate) count: u32,
+    /// Floats as doubles.
+    pub(crate) bits: [u64; 4],
+}
+pub(crate) const LOG_SIGNED: u32 = 0;
+pub(crate) const LOG_FLOAT: u32 = 2;
+
 /// The table a kernel library calls the runtime through.
 #[repr(C)]
 pub(crate) struct Runtime {
@@ -139,6 +163,8 @@ pub(crate) struct Runtime {
     pub(crate) fence: extern "C" fn(c_int, c_int, c_int),
     pub(crate) scope: extern "C" fn(*mut Scope),
     pub(crate) collective: extern "C" fn(u32, *const c_char, c_int, *const c_void),
+    pub(crate) assertion: extern "C" fn(*const c_char, *const c_char, c_int),
+    pub(crate) log: extern "C" fn(c_int, *const c_char, *const LogValue, u32),
     pub(crate) access: extern "C" fn(*const c_void, usize, u32, *const c_void),
     pub(crate) fault: extern "C" fn(*const Fault, *const c_void),
 }

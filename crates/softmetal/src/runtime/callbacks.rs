@@ -1,15 +1,19 @@
 //! The runtime's side of the table in `msl_abi.h`: what kernels call while they run on a fiber.
 
-use std::ffi::{c_char, c_int, c_void};
+use std::{
+    ffi::{c_char, c_int, c_void},
+    slice,
+};
 
 use super::{
     abi,
     image::text,
+    log::Level,
     thread::{Call, State},
     trap,
     worker::Worker,
 };
-use crate::check::{Checker, Verdict, Who};
+use crate::check::{Checker, Event, Site, Verdict, Who};
 
 /// Handed to every kernel library.
 pub(crate) static TABLE: abi::Runtime = abi::Runtime {
@@ -22,16 +26,18 @@ pub(crate) static TABLE: abi::Runtime = abi::Runtime {
     fence,
     scope,
     collective,
+    assertion,
+    log,
     access,
     fault,
 };
 
-extern "C" fn barrier(flags: c_int, file: *const c_char, line: c_int, pc: *const c_void) {
-    Worker::with(|w| w.wait(State::Barrier, flags, Call { file, line, pc: pc as usize }));
+extern "C" fn barrier(flags: c_int, file: *const c_char, line: c_int, _pc: *const c_void) {
+    Worker::with(|w| w.wait(State::Barrier, flags, Call { file, line }));
 }
 
-extern "C" fn simdgroup_barrier(flags: c_int, file: *const c_char, line: c_int, pc: *const c_void) {
-    Worker::with(|w| w.wait(State::SimdBarrier, flags, Call { file, line, pc: pc as usize }));
+extern "C" fn simdgroup_barrier(flags: c_int, file: *const c_char, line: c_int, _pc: *const c_void) {
+    Worker::with(|w| w.wait(State::SimdBarrier, flags, Call { file, line }));
 }
 
 extern "C" fn simd(
@@ -40,9 +46,9 @@ extern "C" fn simd(
     output: *mut c_void,
     file: *const c_char,
     line: c_int,
-    pc: *const c_void,
+    _pc: *const c_void,
 ) {
-    Worker::with(|w| w.collect(f, input, output, Call { file, line, pc: pc as usize }));
+    Worker::with(|w| w.collect(f, input, output, Call { file, line }));
 }
 
 extern "C" fn lane() -> u32 {
@@ -76,8 +82,8 @@ extern "C" fn scope(out: *mut abi::Scope) {
     unsafe { *out = found };
 }
 
-extern "C" fn collective(simdgroups: u32, file: *const c_char, line: c_int, pc: *const c_void) {
-    let call = Call { file, line, pc: pc as usize };
+extern "C" fn collective(simdgroups: u32, file: *const c_char, line: c_int, _pc: *const c_void) {
+    let call = Call { file, line };
     Worker::with(|w| match simdgroups {
         0 => {}
         1 => w.wait(State::SimdBarrier, abi::MEM_UNTOUCHED, call),
@@ -90,7 +96,31 @@ extern "C" fn collective(simdgroups: u32, file: *const c_char, line: c_int, pc: 
     });
 }
 
+extern "C" fn assertion(what: *const c_char, file: *const c_char, line: c_int) {
+    trap::in_kernel(false);
+    Worker::with(|w| {
+        w.need_room();
+        // SAFETY: string literals of the library, which is never unloaded.
+        let (what, file) = unsafe { (text(what), text(file)) };
+        w.event(Event::Assertion { site: Site::new(file, line as u32), text: what }, w.who());
+        w.stop_thread();
+    });
+    trap::in_kernel(true);
+}
+
+extern "C" fn log(level: c_int, format: *const c_char, values: *const abi::LogValue, count: u32) {
+    trap::in_kernel(false);
+    Worker::with(|w| {
+        w.need_room();
+        // SAFETY: a string literal of the library, and an array on the stack of the thread that calls, as long as it says.
+        let (format, values) = unsafe { (text(format), slice::from_raw_parts(values, count as usize)) };
+        w.log(Level::of(level), &format, values);
+    });
+    trap::in_kernel(true);
+}
+
 extern "C" fn access(address: *const c_void, size: usize, flags: u32, pc: *const c_void) {
+    Worker::with(|w| w.step(address as usize));
     judge(pc as usize, |c, who| c.access(who, address as usize, size, flags, pc as usize));
 }
 
@@ -108,10 +138,17 @@ fn judge(pc: usize, f: impl FnOnce(&mut Checker, Who) -> Verdict) {
     trap::in_kernel(false);
     let verdict = Worker::with(|w| {
         w.need_stack(pc);
+        w.settle();
         w.check(f)
     });
-    if let Some(Some(Verdict::Stop)) = verdict {
-        Worker::with(|w| w.stop_thread());
+    match verdict {
+        Some(Some(Verdict::Stop)) => {
+            Worker::with(|w| w.stop_thread());
+        }
+        Some(Some(Verdict::Compare)) => {
+            Worker::with(Worker::note);
+        }
+        Some(None | Some(Verdict::Go)) | None => {}
     }
     trap::in_kernel(verdict.is_some());
 }

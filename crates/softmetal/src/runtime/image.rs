@@ -9,6 +9,8 @@ use std::{
     sync::Arc,
 };
 
+use libloading::os::unix;
+
 use super::{abi, callbacks};
 use crate::{
     cache::Lease,
@@ -25,6 +27,12 @@ thread_local! {
 }
 
 /// A loaded kernel library. It stays loaded: reports and other threads may still hold addresses in it.
+///
+/// Only a [`Compiler`](crate::Compiler) makes one: loading a file runs what is in it.
+///
+/// ```compile_fail,E0624
+/// let image = softmetal::runtime::Image::open(std::path::Path::new("library.so"));
+/// ```
 #[derive(Debug)]
 pub struct Image {
     path: PathBuf,
@@ -35,6 +43,8 @@ pub struct Image {
     /// Per kernel and parameter, the type after template arguments were put in.
     pub(crate) types: Vec<Vec<String>>,
     constants: Vec<FunctionConstant>,
+    /// Functions that can be put into tables, and where they are.
+    functions: Vec<(String, usize)>,
     slots: Vec<Slot>,
     init_constants: unsafe extern "C" fn(),
     /// What addresses of its debug information are relative to.
@@ -69,12 +79,15 @@ pub(crate) struct Span {
 }
 
 impl Image {
-    /// Loads the shared object at `path`.
-    pub fn open(path: &Path) -> Result<Arc<Self>> {
+    /// Loads the shared object at `path`, which this crate has compiled: its initialisers run, and what it says of itself is
+    /// believed.
+    pub(crate) fn open(path: &Path) -> Result<Arc<Self>> {
         let fail = |reason: String| Error::Load { path: path.to_owned(), reason };
         let lease = Lease::of(path).ok_or_else(|| fail("it is not there".to_owned()))?;
+        // What is missing shows here; bound at its first call it would end the process, on the small stack of a fiber.
+        let flags = unix::RTLD_NOW | unix::RTLD_LOCAL;
         // SAFETY: the file was built by the compiler of this crate; its initialisers only fill its own lists.
-        let library = unsafe { libloading::Library::new(path) }.map_err(|e| fail(e.to_string()))?;
+        let library = unsafe { unix::Library::open(Some(path), flags) }.map_err(|e| fail(e.to_string()))?;
         // SAFETY: the exported symbols have these types by `msl_abi.h`, whose version is compared before any other is used.
         unsafe {
             let version: unsafe extern "C" fn() -> u32 =
@@ -89,6 +102,8 @@ impl Image {
                 symbol(&library, b"msl_kernels\0").map_err(fail)?;
             let constants: unsafe extern "C" fn() -> *const abi::FunctionConstant =
                 symbol(&library, b"msl_function_constants\0").map_err(fail)?;
+            let functions: unsafe extern "C" fn() -> *const abi::Function =
+                symbol(&library, b"msl_functions\0").map_err(fail)?;
             let init_constants: unsafe extern "C" fn() =
                 symbol(&library, b"msl_init_constants\0").map_err(fail)?;
             let checked = library.get::<unsafe extern "C" fn() -> u32>(b"msl_checked\0").is_ok();
@@ -100,6 +115,7 @@ impl Image {
                 kernels: Vec::new(),
                 types: Vec::new(),
                 constants: Vec::new(),
+                functions: Vec::new(),
                 slots: Vec::new(),
                 init_constants,
                 base: span_of(kernels as usize).base,
@@ -107,6 +123,7 @@ impl Image {
             };
             image.read_kernels(kernels());
             image.read_constants(constants());
+            image.read_functions(functions());
             std::mem::forget(library);
             Ok(Arc::new(image))
         }
@@ -120,6 +137,11 @@ impl Image {
     /// The function constants in the order of the source.
     pub fn constants(&self) -> &[FunctionConstant] {
         &self.constants
+    }
+
+    /// The functions marked `[[visible]]`, in the order of the source, and where they are in this process.
+    pub(crate) fn functions(&self) -> &[(String, usize)] {
+        &self.functions
     }
 
     /// Whether accesses to memory are instrumented.
@@ -213,6 +235,7 @@ impl Image {
                         element_size: p.element_size,
                         alignment: p.alignment,
                         pointer: p.flags & abi::PARAM_POINTER != 0,
+                        reference: p.flags & abi::PARAM_REFERENCE != 0,
                         read_only: p.flags & abi::PARAM_CONST != 0,
                         optional: (abi::SEM_OPTIONAL_BUFFER..abi::SEM_THREADGROUP).contains(&p.semantic),
                     }
@@ -230,6 +253,18 @@ impl Image {
         self.kernels.reverse();
         self.entries.reverse();
         self.types.reverse();
+    }
+
+    /// # Safety
+    /// `list` is null or a function list of a loaded library.
+    unsafe fn read_functions(&mut self, mut list: *const abi::Function) {
+        // SAFETY: the list and its texts are static data of the library, which is never unloaded.
+        while let Some(f) = unsafe { list.as_ref() } {
+            // SAFETY: a static string, see above.
+            self.functions.push((unsafe { text(f.name) }, f.address as usize));
+            list = f.next;
+        }
+        self.functions.reverse();
     }
 
     /// # Safety
@@ -260,7 +295,7 @@ pub(super) unsafe fn text(p: *const c_char) -> String {
 
 /// # Safety
 /// The symbol is a `T`.
-unsafe fn symbol<T: Copy>(library: &libloading::Library, name: &[u8]) -> Result<T, String> {
+unsafe fn symbol<T: Copy>(library: &unix::Library, name: &[u8]) -> Result<T, String> {
     // SAFETY: as the caller promises.
     unsafe { library.get::<T>(name) }.map(|symbol| *symbol).map_err(|error| error.to_string())
 }

@@ -159,3 +159,39 @@ impl Aligned {
         unsafe { std::slice::from_raw_parts_mut(self.words.as_mut_ptr().cast(), self.len) }
     }
 }
+
+/// What some bytes were, to be compared with what they are later.
+#[derive(Debug, Default)]
+pub(crate) struct Noted(Vec<u8>);
+
+impl Noted {
+    pub(crate) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    pub(crate) fn clear(&mut self) {
+        self.0.clear();
+    }
+
+    /// # Safety
+    /// The bytes can be read, and nobody writes them meanwhile.
+    pub(super) unsafe fn clone_from_bytes(&mut self, bytes: Range<usize>) {
+        self.0.clear();
+        // SAFETY: as the caller promises.
+        self.0.extend_from_slice(unsafe { slice(&bytes) });
+    }
+
+    /// # Safety
+    /// As above.
+    pub(super) unsafe fn equals_bytes(&self, bytes: Range<usize>) -> bool {
+        // SAFETY: as the caller promises.
+        self.0 == unsafe { slice(&bytes) }
+    }
+}
+
+/// # Safety
+/// The bytes can be read, and nobody writes them while the slice lives.
+unsafe fn slice<'a>(bytes: &Range<usize>) -> &'a [u8] {
+    // SAFETY: as the caller promises.
+    unsafe { std::slice::from_raw_parts(bytes.start as *const u8, bytes.len()) }
+}

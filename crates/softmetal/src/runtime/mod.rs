@@ -12,12 +12,14 @@ mod callbacks;
 mod crew;
 mod fibers;
 mod image;
+mod log;
 pub(crate) mod memory;
 mod schedule;
 mod switch;
 mod sync;
 mod thread;
 pub(crate) mod trap;
+pub(crate) mod user;
 mod worker;
 
 use std::{
@@ -36,6 +38,8 @@ pub(crate) use crew::Crew;
 use crew::lock;
 pub(crate) use image::Constants;
 pub use image::Image;
+pub use log::Level;
+pub(crate) use log::Message;
 use serde::Serialize;
 use trap::Watch;
 
@@ -57,6 +61,8 @@ pub struct Stats {
     pub divergent_collectives: u64,
     /// Threads the checker ended because they could not go on.
     pub stopped: u64,
+    /// Messages of kernels past those that are kept.
+    pub lost_messages: u64,
 }
 
 impl Stats {
@@ -67,6 +73,7 @@ impl Stats {
         self.collectives += other.collectives;
         self.divergent_collectives += other.divergent_collectives;
         self.stopped += other.stopped;
+        self.lost_messages += other.lost_messages;
     }
 }
 
@@ -83,10 +90,14 @@ pub(crate) struct Job<'a> {
     /// Threadgroups of the grid.
     pub(crate) groups: [u32; 3],
     pub(crate) buffers: [*mut c_void; abi::MAX_BUFFERS],
-    pub(crate) threadgroup_memory: [u32; abi::MAX_THREADGROUP_ARGS],
+    pub(crate) threadgroup_memory: [Option<u32>; abi::MAX_THREADGROUP_ARGS],
     pub(crate) constants: Constants,
     /// Zero: in order.
     pub(crate) seed: u64,
+    /// Lanes of a simdgroup go from access to access together; checked kernels alone.
+    pub(crate) lockstep: bool,
+    /// A crash ends a thread, not the dispatch.
+    pub(crate) keep_going: bool,
     pub(crate) workers: usize,
     pub(crate) time_limit: Duration,
 }
@@ -100,6 +111,7 @@ unsafe impl Sync for Job<'_> {}
 pub(crate) struct Finished {
     pub(crate) stats: Stats,
     pub(crate) events: Vec<(Event, Who)>,
+    pub(crate) messages: Vec<(Message, Who)>,
 }
 
 /// Runs all threadgroups of a job. With a checker it takes one host thread, so that reports do not depend on timing.
@@ -124,6 +136,7 @@ pub(crate) fn run(job: &Job<'_>, checker: Option<&mut Checker>, crew: &Crew) -> 
         let mut finished = lock(&finished);
         finished.0.stats.add(done.stats);
         finished.0.events.extend(done.events);
+        finished.0.messages.extend(done.messages);
         finished.1 |= over;
     };
     let workers = job.workers.clamp(1, usize::try_from(total).unwrap_or(usize::MAX));

@@ -16,7 +16,7 @@ use super::{
     switch::Context,
     thread::{State, Thread},
     trap,
-    worker::{CURRENT, Space, Worker},
+    worker::{CURRENT, Current, Space, Worker},
 };
 use crate::check::{Checker, Event};
 
@@ -93,7 +93,7 @@ pub(crate) fn work<'a>(
             break;
         }
     }
-    Finished { stats: worker.stats.get(), events: worker.events.take() }
+    Finished { stats: worker.stats.get(), events: worker.events.take(), messages: worker.messages.take() }
 }
 
 impl Worker<'_> {
@@ -104,7 +104,7 @@ impl Worker<'_> {
             (self.tgmem.as_ptr() as usize, size_of_val(&*self.tgmem.borrow())),
             (&raw const ZEROS as usize, size_of::<Zeros>()),
         ] {
-            self.check(|c, _| c.allow(start..start + len));
+            self.check(|c, _| c.allow_reads(start..start + len));
         }
     }
 
@@ -113,7 +113,7 @@ impl Worker<'_> {
         let (mut groups, mut order) = (self.space.simdgroups.take(), self.space.order.take());
         self.begin_group(n, &mut groups, &mut order, &mut rng);
         self.count(|s| s.threadgroups += 1);
-        CURRENT.set(ptr::from_ref(self).cast());
+        let current = Current::set(ptr::from_ref(self).cast());
         'group: loop {
             let mut busy = true;
             while busy {
@@ -146,7 +146,8 @@ impl Worker<'_> {
                 }
             }
         }
-        CURRENT.set(ptr::null());
+        drop(current);
+        self.settle();
         self.space.fibers.reclaim();
         self.space.simdgroups.set(groups);
         self.space.order.set(order);
@@ -167,6 +168,7 @@ impl Worker<'_> {
         self.stopped.set(0);
         self.waiting.set(0);
         self.elsewhere.set(None);
+        self.stepping.set(false);
         for t in &self.threads[..total] {
             t.state.set(State::New);
         }
@@ -193,9 +195,10 @@ impl Worker<'_> {
         let mut arena = self.space.arena.borrow_mut();
         arena.clear();
         for (index, &len) in self.job.threadgroup_memory.iter().enumerate() {
-            let address = if len == 0 { None } else { arena.argument(len as usize) };
+            // Of no bytes it has an address all the same, which nothing may be done with.
+            let address = len.and_then(|len| arena.argument(len as usize));
             self.tgmem.borrow_mut()[index] = address.unwrap_or(0) as *mut c_void;
-            let Some(address) = address else { continue };
+            let (Some(address), Some(len)) = (address, len) else { continue };
             let bytes = address..address + len as usize;
             self.check(|c, _| c.threadgroup_memory(bytes, Some(index as u32), false));
         }
@@ -241,9 +244,16 @@ impl Worker<'_> {
             // brought back by the handler of a signal.
             unsafe { self.scheduler.switch(&self.threads[i].context) };
             if let Some(trap) = self.trap.take() {
-                self.ended(self.me());
-                self.events.borrow_mut().push((Event::Trap(trap), self.who()));
-                return None;
+                let me = self.me();
+                self.ended(me);
+                if !self.job.keep_going || self.stop.load(Ordering::Relaxed) {
+                    self.events.borrow_mut().push((Event::Trap(trap), self.who()));
+                    return None;
+                }
+                self.event(Event::Trap(trap), self.who());
+                self.space.fibers.give(me.fiber.get());
+                self.stopped.set(self.stopped.get() + 1);
+                self.count(|s| s.stopped += 1);
             }
         }
     }
@@ -280,6 +290,7 @@ impl Worker<'_> {
         self.threads[i].state.set(State::Ready);
         self.current.set(i);
         if self.checked {
+            self.settle();
             let stack = self.space.fibers.range(self.threads[i].fiber.get());
             self.floor.set(stack.start + ROOM);
             self.check(|c, _| c.stack = stack);
@@ -295,7 +306,7 @@ impl Worker<'_> {
                 let i = self.first.get() + self.order_at(self.turn.get());
                 let runs = match self.threads[i].state.get() {
                     State::New => return Next::New(i),
-                    State::Ready => true,
+                    State::Ready | State::Step => true,
                     State::Barrier => self.released.get(),
                     State::Simd | State::SimdBarrier | State::Done => false,
                 };
@@ -306,7 +317,11 @@ impl Worker<'_> {
                 }
                 self.turn.set(self.turn.get() + 1);
             }
-            if !self.pending.get() || !self.begin_round() {
+            if self.stepping.take() {
+                // All have caught up, and do what comes next. Only then it shows who waits.
+                self.turn.set(0);
+                self.released.set(false);
+            } else if !self.pending.get() || !self.begin_round() {
                 return Next::Nobody;
             }
         }
@@ -326,7 +341,7 @@ impl Worker<'_> {
     }
 
     /// Whether the running fiber, if one is, has no room for a collective.
-    fn short_of_stack(&self) -> bool {
+    pub(super) fn short_of_stack(&self) -> bool {
         let here = 0_u8;
         let stack = self.space.fibers.range(self.me().fiber.get());
         (stack.start..stack.start + ROOM).contains(&(&raw const here as usize))

@@ -62,8 +62,11 @@ impl Worker<'_> {
                 // What it does to the lanes' stacks is no access of any thread.
                 CURRENT.set(ptr::null());
                 // SAFETY: `run` reads and writes only the lanes in `mask`, whose pointers are on the stacks of fibers that wait.
-                unsafe { run(input.as_mut_ptr(), output.as_mut_ptr(), mask) };
+                let asked = unsafe { run(input.as_mut_ptr(), output.as_mut_ptr(), mask) };
                 CURRENT.set(ptr::from_ref(self).cast());
+                if asked != 0 {
+                    self.absent_lane(leader, asked, mask);
+                }
             }
             self.count(|s| {
                 s.collectives += 1;
@@ -76,6 +79,15 @@ impl Worker<'_> {
             return false;
         }
         true
+    }
+
+    /// Lanes have asked for the value of one that did not come.
+    #[cold]
+    fn absent_lane(&self, leader: &Thread, asked: u64, here: u32) {
+        let (lanes, wanted) = (asked as u32, (asked >> 32) as u32);
+        let thread = (self.first.get() as u32) + lanes.trailing_zeros();
+        let event = Event::AbsentLane { site: leader.site(), wanted, here };
+        self.event(event, Who { thread, group: self.group.get() });
     }
 
     fn release_simdgroup(&self, s: usize, threads: &[Thread], leader: usize, live: u32) {

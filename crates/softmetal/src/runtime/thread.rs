@@ -16,16 +16,18 @@ pub(crate) enum State {
     Simd,
     SimdBarrier,
     Barrier,
+    /// Between two accesses, in lockstep: the other lanes have their turn first.
+    Step,
     #[default]
     Done,
 }
 
-/// A call in the source, and the address it returns to.
+/// A call in the source.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Call {
     pub(crate) file: *const c_char,
+    /// With its column, see [`abi::LINE_BITS`].
     pub(crate) line: i32,
-    pub(crate) pc: usize,
 }
 
 /// One GPU thread; a cache line, since every barrier touches each of them.
@@ -34,7 +36,6 @@ pub(crate) struct Call {
 pub(super) struct Thread {
     pub(super) context: Context,
     pub(super) file: Cell<*const c_char>,
-    pub(super) pc: Cell<usize>,
     pub(super) line: Cell<i32>,
     pub(super) flags: Cell<i32>,
     pub(super) run: Cell<Option<abi::SimdFn>>,
@@ -60,6 +61,6 @@ impl Thread {
     pub(super) fn site(&self) -> Site {
         // SAFETY: null, or a string literal of the library, which is never unloaded.
         let file = unsafe { text(self.file.get()) };
-        Site { file, line: self.line.get() as u32, pc: self.pc.get() }
+        Site::new(file, self.line.get() as u32)
     }
 }

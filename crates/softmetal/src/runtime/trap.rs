@@ -7,7 +7,7 @@ use std::{
     ops::Range,
     ptr,
     sync::{
-        Condvar, Mutex, Once, OnceLock, PoisonError,
+        Arc, Condvar, Mutex, Once, OnceLock, PoisonError,
         atomic::{AtomicBool, Ordering, compiler_fence},
     },
     time::{Duration, Instant},
@@ -39,6 +39,8 @@ thread_local! {
     static IN_KERNEL: Cell<bool> = const { Cell::new(false) };
     static READY: Cell<bool> = const { Cell::new(false) };
     static STOP: Cell<*const AtomicBool> = const { Cell::new(ptr::null()) };
+    /// Set by the watchdog before it sends this host thread its signal.
+    static ASKED: Cell<*const AtomicBool> = const { Cell::new(ptr::null()) };
 }
 
 /// Says whether kernel code is about to run on this host thread.
@@ -101,6 +103,11 @@ unsafe extern "C" fn handle(signal: c_int, info: *mut libc::siginfo_t, context: 
     // SAFETY: the system passes a valid record and context; while `IN_KERNEL` is set, a fiber of the current worker runs.
     unsafe {
         let context = &mut *context.cast::<libc::ucontext_t>();
+        // What somebody sent says nothing about the code that it interrupts.
+        let ours = if signal == PREEMPT { asked(&*info) } else { !sent(&*info) };
+        if !ours {
+            return pass_on(signal, info, context);
+        }
         if IN_KERNEL.get() {
             let stop = STOP.get();
             if signal == PREEMPT && (stop.is_null() || !(*stop).load(Ordering::Relaxed)) {
@@ -118,6 +125,19 @@ unsafe extern "C" fn handle(signal: c_int, info: *mut libc::siginfo_t, context: 
             pass_on(signal, info, context);
         }
     }
+}
+
+/// Sent by a process, not caused by an instruction.
+fn sent(info: &libc::siginfo_t) -> bool {
+    info.si_code <= 0
+}
+
+/// Whether it is the watchdog that sent this signal, which it does to one thread at a time. Two that wait for the same thread
+/// arrive as one: then the watchdog asks again, and the other has been heard.
+fn asked(info: &libc::siginfo_t) -> bool {
+    let asked = ASKED.get();
+    // SAFETY: null, or the flag of this thread's `Watch`, which is alive while it is set.
+    sent(info) && !asked.is_null() && unsafe { &*asked }.swap(false, Ordering::AcqRel)
 }
 
 /// # Safety
@@ -157,11 +177,23 @@ unsafe fn pass_on(signal: c_int, info: *mut libc::siginfo_t, context: &mut libc:
                 }
             }
         }
-        // SAFETY: back to the default; the faulting instruction runs again and ends the process as it would have.
+        Some((_, old)) if old.sa_sigaction == libc::SIG_IGN && may_be_ignored(signal, info) => {}
+        None | Some(_) if signal == PREEMPT => {} // which is what its default is
+        // SAFETY: back to the default. A faulting instruction runs again and ends the process as it would have; one that has
+        // been passed, as a breakpoint has, and what was sent are raised once more, to take effect when the handler returns.
         _ => unsafe {
             libc::signal(signal, libc::SIG_DFL);
+            if signal == libc::SIGTRAP || sent(&*info) {
+                libc::raise(signal);
+            }
         },
     }
+}
+
+/// The system lets a process ignore what was sent to it, and not what its own instructions cause.
+fn may_be_ignored(signal: c_int, info: *const libc::siginfo_t) -> bool {
+    // SAFETY: the record that the system has passed.
+    signal == PREEMPT || sent(unsafe { &*info })
 }
 
 /// Program counter and stack pointer of the interrupted code, which the system takes back from there.
@@ -186,6 +218,8 @@ fn registers(context: &mut libc::ucontext_t) -> [*mut usize; 2] {
 pub(crate) struct Watch<'a> {
     key: usize,
     stop: &'a AtomicBool,
+    /// Alive until the entry is gone, and with it the last signal.
+    _asked: Arc<AtomicBool>,
 }
 
 struct Watched {
@@ -193,9 +227,11 @@ struct Watched {
     deadline: Instant,
     thread: libc::pthread_t,
     stop: *const AtomicBool,
+    /// Tells the thread who has sent its next signal.
+    asked: Arc<AtomicBool>,
 }
 
-// SAFETY: `stop` outlives the entry, which `Watch` removes before its borrow ends; the flag itself is atomic.
+// SAFETY: `stop` outlives the entry, which `Watch` removes before its borrow ends; the flags are atomic.
 unsafe impl Send for Watched {}
 
 #[derive(Default)]
@@ -236,6 +272,7 @@ impl Watchdog {
                     // SAFETY: the entry is present, so its thread and flag are alive (see `Watch::drop`).
                     unsafe {
                         (*e.stop).store(true, Ordering::Relaxed);
+                        e.asked.store(true, Ordering::Release);
                         libc::pthread_kill(e.thread, PREEMPT);
                     }
                     wait = wait.min(NAG);
@@ -259,13 +296,15 @@ impl<'a> Watch<'a> {
         let sooner = list.wakes.is_none_or(|at| deadline < at);
         // SAFETY: names the calling thread.
         let thread = unsafe { libc::pthread_self() };
-        list.entries.push(Watched { key, deadline, thread, stop });
+        let asked = Arc::new(AtomicBool::new(false));
+        STOP.set(stop);
+        ASKED.set(Arc::as_ptr(&asked));
+        list.entries.push(Watched { key, deadline, thread, stop, asked: asked.clone() });
         drop(list);
         if sooner {
             dog.changed.notify_one();
         }
-        STOP.set(stop);
-        Self { key, stop }
+        Self { key, stop, _asked: asked }
     }
 
     pub(crate) fn stopped(&self) -> bool {
@@ -275,7 +314,101 @@ impl<'a> Watch<'a> {
 
 impl Drop for Watch<'_> {
     fn drop(&mut self) {
-        STOP.set(ptr::null());
+        // First the entry: a signal on its way arrives while the lock is held, and still finds what it refers to.
         lock(&watchdog().state).entries.retain(|e| e.key != self.key);
+        STOP.set(ptr::null());
+        ASKED.set(ptr::null());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{
+        env,
+        os::unix::process::ExitStatusExt,
+        process::{Command, ExitStatus},
+        sync::atomic::AtomicUsize,
+        thread,
+    };
+
+    use super::*;
+
+    static HEARD: AtomicUsize = AtomicUsize::new(0);
+
+    extern "C" fn hear(_: c_int) {
+        HEARD.fetch_add(1, Ordering::Relaxed);
+    }
+
+    fn raise(signal: c_int) {
+        // SAFETY: asks the system to send this thread a signal.
+        unsafe { libc::raise(signal) };
+    }
+
+    /// Runs `body` in a process of its own, since handlers are a process's, by running this test again there: how it ended.
+    fn alone(test: &str, body: fn()) -> ExitStatus {
+        const INSIDE: &str = "SOFTMETAL_TEST_ALONE";
+        if env::var_os(INSIDE).is_some() {
+            body();
+            std::process::exit(0);
+        }
+        let name = format!("runtime::trap::tests::{test}");
+        let mut again = Command::new(env::current_exe().unwrap());
+        let output = again.args(["--exact", &name, "--nocapture"]).env(INSIDE, "1").output().unwrap();
+        let said = String::from_utf8_lossy(&output.stdout);
+        assert!(said.contains("running 1 test"), "no test {name}: {said}");
+        output.status
+    }
+
+    #[test]
+    fn a_handler_that_was_there_before_hears_its_signal_and_not_the_watchdogs() {
+        let status = alone("a_handler_that_was_there_before_hears_its_signal_and_not_the_watchdogs", || {
+            // SAFETY: the handler counts, and that is all.
+            unsafe { libc::signal(PREEMPT, hear as *const () as usize) };
+            install();
+            raise(PREEMPT);
+            assert_eq!(HEARD.load(Ordering::Relaxed), 1);
+            let stop = AtomicBool::new(false);
+            let watch = Watch::new(Instant::now(), &stop);
+            while !watch.stopped() {
+                thread::yield_now();
+            }
+            thread::sleep(8 * NAG);
+            assert_eq!(HEARD.load(Ordering::Relaxed), 1, "what the watchdog sends is for this crate alone");
+            drop(watch);
+            raise(PREEMPT);
+            assert_eq!(HEARD.load(Ordering::Relaxed), 2);
+        });
+        assert_eq!(status.code(), Some(0), "{status}");
+    }
+
+    #[test]
+    fn a_signal_nobody_waits_for_changes_nothing() {
+        let status = alone("a_signal_nobody_waits_for_changes_nothing", || {
+            install();
+            raise(PREEMPT);
+            // SAFETY: reads the current setting.
+            let now = unsafe {
+                let mut now = MaybeUninit::<libc::sigaction>::zeroed().assume_init();
+                libc::sigaction(PREEMPT, ptr::null(), &raw mut now);
+                now.sa_sigaction
+            };
+            assert_eq!(now, handle as *const () as usize);
+        });
+        assert_eq!(status.code(), Some(0), "{status}");
+    }
+
+    #[test]
+    fn a_breakpoint_of_the_host_ends_it_as_it_would_have() {
+        let status = alone("a_breakpoint_of_the_host_ends_it_as_it_would_have", || {
+            install();
+            // SAFETY: a breakpoint, which ends the process where no debugger is.
+            unsafe {
+                #[cfg(target_arch = "x86_64")]
+                std::arch::asm!("int3");
+                #[cfg(target_arch = "aarch64")]
+                std::arch::asm!("brk #0");
+            }
+        });
+        assert_eq!(status.signal(), Some(libc::SIGTRAP), "{status}");
     }
 }

@@ -12,6 +12,8 @@ use super::{
     arena::Arena,
     fibers::Fibers,
     image::text,
+    log::{self, Level, Message},
+    memory::Noted,
     schedule::{self, Simdgroup},
     switch::Context,
     thread::{Call, State, Thread},
@@ -72,11 +74,18 @@ pub(crate) struct Worker<'a> {
     pub(super) pending: Cell<bool>,
     /// The schedule is not random.
     pub(super) in_order: bool,
+    /// Lanes go from access to access together; some lane waits for the others to catch up.
+    pub(super) lockstep: bool,
+    pub(super) stepping: Cell<bool>,
     pub(super) tgmem: RefCell<[*mut c_void; abi::MAX_THREADGROUP_ARGS]>,
     pub(super) checker: RefCell<Option<&'a mut Checker>>,
     /// Found without instrumentation too.
     pub(super) events: RefCell<Vec<(Event, Who)>>,
+    /// What kernels had to say.
+    pub(super) messages: RefCell<Vec<(Message, Who)>>,
     pub(super) checked: bool,
+    /// Checked only: what lay where a write that raced goes.
+    pub(super) noted: RefCell<Noted>,
     /// Checked only: the running thread needs room above this address of its stack to call the checker.
     pub(super) floor: Cell<usize>,
     /// Threads at the threadgroup barrier: how many, the first to come, and one that waits at another.
@@ -90,6 +99,24 @@ pub(crate) struct Worker<'a> {
 
 thread_local! {
     pub(super) static CURRENT: Cell<*const Worker<'static>> = const { Cell::new(ptr::null()) };
+}
+
+/// While it lives, kernels on this host thread find their worker. However the scheduler leaves, also by a panic, they find none
+/// afterwards: the worker may be gone.
+pub(super) struct Current(());
+
+impl Current {
+    pub(super) fn set(worker: *const Worker<'static>) -> Self {
+        CURRENT.set(worker);
+        Self(())
+    }
+}
+
+impl Drop for Current {
+    fn drop(&mut self) {
+        trap::in_kernel(false);
+        CURRENT.set(ptr::null());
+    }
 }
 
 impl<'a> Worker<'a> {
@@ -120,14 +147,18 @@ impl<'a> Worker<'a> {
             released: Cell::new(false),
             pending: Cell::new(false),
             in_order: job.seed == 0,
+            lockstep: job.lockstep,
+            stepping: Cell::new(false),
             tgmem: RefCell::new([ptr::null_mut(); abi::MAX_THREADGROUP_ARGS]),
             checked: checker.is_some(),
             checker: RefCell::new(checker),
+            noted: RefCell::default(),
             floor: Cell::new(0),
             waiting: Cell::new(0),
             barrier: Cell::new(0),
             elsewhere: Cell::new(None),
             events: RefCell::default(),
+            messages: RefCell::default(),
             stopped: Cell::new(0),
             stats: Cell::default(),
         }
@@ -165,7 +196,7 @@ impl<'a> Worker<'a> {
         }
         // SAFETY: a string literal of the library, which is never unloaded.
         let file = unsafe { text(call.file) };
-        let site = Site { file, line: call.line as u32, pc: call.pc };
+        let site = Site::new(file, call.line as u32);
         self.event(Event::Scope { site, wanted, found }, self.who());
     }
 
@@ -202,13 +233,26 @@ impl<'a> Worker<'a> {
         trap::in_kernel(false);
         me.file.set(call.file);
         me.line.set(call.line);
-        me.pc.set(call.pc);
         me.state.set(state);
         if state == State::Barrier {
             self.arrived(me);
         } else {
             self.pending.set(true);
         }
+        self.hand_over(me);
+        trap::in_kernel(true);
+    }
+
+    /// In lockstep: lets the other lanes do what they were about to do before this one does the next thing.
+    #[inline]
+    pub(crate) fn step(&self, address: usize) {
+        if !self.lockstep || self.space.fibers.range(self.me().fiber.get()).contains(&address) {
+            return;
+        }
+        trap::in_kernel(false);
+        let me = self.me();
+        me.state.set(State::Step);
+        self.stepping.set(true);
         self.hand_over(me);
         trap::in_kernel(true);
     }
@@ -237,10 +281,53 @@ impl<'a> Worker<'a> {
         }
     }
 
+    /// Ends the dispatch if the running thread has no stack left for what the host does on it, whatever the flavour.
+    pub(crate) fn need_room(&self) {
+        if self.short_of_stack() {
+            self.trap.set(Some(Trap { cause: Cause::StackOverflow, pc: 0 }));
+            // SAFETY: the scheduler waits while a fiber runs.
+            unsafe { self.me().context.switch(&self.scheduler) };
+        }
+    }
+
+    /// A message of the running thread.
+    pub(crate) fn log(&self, level: Level, format: &str, values: &[abi::LogValue]) {
+        let mut messages = self.messages.borrow_mut();
+        if messages.len() < log::MOST {
+            messages.push((Message { level, text: log::format(format, values) }, self.who()));
+        } else {
+            self.count(|s| s.lost_messages += 1);
+        }
+    }
+
     /// Consults the checker about the running thread; nothing in the plain flavour.
     #[inline]
     pub(crate) fn check<R>(&self, f: impl FnOnce(&mut Checker, Who) -> R) -> Option<R> {
         self.checker.borrow_mut().as_deref_mut().map(|c| f(c, self.who()))
+    }
+
+    /// Notes what lies where the running thread is about to write.
+    #[cold]
+    pub(crate) fn note(&self) {
+        if let Some(bytes) = self.check(|c, _| c.undecided()).flatten() {
+            // SAFETY: the checker has found the bytes in a buffer or in threadgroup memory, which outlive the dispatch.
+            unsafe { self.noted.borrow_mut().clone_from_bytes(bytes) };
+        }
+    }
+
+    /// Tells the checker whether the last write that raced has changed anything, before any other thread does something.
+    #[inline]
+    pub(crate) fn settle(&self) {
+        if self.noted.borrow().is_empty() {
+            return;
+        }
+        let mut noted = self.noted.borrow_mut();
+        if let Some(bytes) = self.check(|c, _| c.undecided()).flatten() {
+            // SAFETY: as in `note`.
+            let same = unsafe { noted.equals_bytes(bytes) };
+            self.check(|c, _| c.decide(same));
+        }
+        noted.clear();
     }
 
     pub(crate) fn variable(&self, key: usize, size: usize, align: usize, zeroed: bool) -> Option<usize> {
@@ -273,5 +360,22 @@ impl<'a> Worker<'a> {
         self.trap.set(Some(cause(guard)));
         // SAFETY: the scheduler waits while a fiber runs.
         Some(unsafe { self.scheduler.resumes_at() })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{panic, ptr};
+
+    use super::{Current, Worker};
+
+    #[test]
+    fn a_panic_of_the_scheduler_leaves_no_worker_behind() {
+        let unwound = panic::catch_unwind(|| {
+            let _current = Current::set(ptr::without_provenance(64));
+            panic!("planted");
+        });
+        assert!(unwound.is_err());
+        assert!(Worker::with(|_| ()).is_none());
     }
 }

@@ -284,3 +284,106 @@ fn a_machine_without_a_fit_clang_is_told_what_to_install() {
         );
     }
 }
+
+const SHIFT: &str = r"#include <metal_stdlib>
+using namespace metal;
+kernel void add(device const float* x [[buffer(0)]], device float* y [[buffer(1)]], uint i [[thread_position_in_grid]]) {
+    y[i] = x[i] + 100;
+}
+kernel void turn(device const float* x [[buffer(0)]], device float* y [[buffer(1)]], uint i [[thread_position_in_threadgroup]]) {
+    threadgroup float line[64];
+    line[i] = x[i];
+    y[i] = line[i ^ 31];
+}
+kernel void mirror(device const float* x [[buffer(0)]], device float* y [[buffer(1)]], uint i [[thread_position_in_threadgroup]]) {
+    threadgroup float line[64];
+    line[i] = x[i];
+    y[i] = line[63 - i];
+}
+kernel void wild(device const float* x [[buffer(0)]], device float* y [[buffer(1)]], device float* z [[buffer(2)]], uint i [[thread_position_in_grid]]) {
+    if (i == 1) z[i] = 1;
+    if (i == 2) y[3] = 7 / (int)x[0];
+    y[i] = 1;
+}
+";
+
+#[test]
+fn buffers_lie_at_offsets_and_share_memory() {
+    let folder = tempfile::tempdir().expect("a folder");
+    std::fs::write(folder.path().join("k.metal"), SHIFT).expect("written");
+    let run = |more: &[&str]| {
+        let arguments = [&["run", "k.metal", "add", "--threads", "4", "--json"], more].concat();
+        let output = softmetal(folder.path(), &arguments);
+        assert!(output.status.success(), "{}", text(&output.stdout));
+        json(&output)["outputs"].clone()
+    };
+    let found = run(&["--buffer", "0@8=f32:seq:6", "--out", "1=f32:4"]);
+    assert_eq!(found["1"], serde_json::json!([102.0, 103.0, 104.0, 105.0]));
+    for check in [&[][..], &["--check"]] {
+        let shared = ["--buffer", "0=f32:seq:10", "--buffer", "1@16=alias:0", "--out", "0"];
+        let found = run(&[&shared, check].concat());
+        assert_eq!(found["0"], serde_json::json!([0.0, 1.0, 2.0, 3.0, 100.0, 101.0, 102.0, 103.0, 8.0, 9.0]));
+    }
+}
+
+#[test]
+fn what_is_wrong_with_an_argument_is_said_with_its_option() {
+    let folder = tempfile::tempdir().expect("a folder");
+    std::fs::write(folder.path().join("k.metal"), SHIFT).expect("written");
+    for (wrong, message) in [
+        (&["--buffer", "zero=f32:1"][..], "--buffer zero=f32:1: `zero` is no index of a buffer"),
+        (
+            &["--buffer", "0@64=f32:seq:4"],
+            "--buffer 0@64=f32:seq:4: it has 16 bytes, and cannot begin at byte 64",
+        ),
+        (&["--buffer", "0=f32:one"], "--buffer 0=f32:one: `one` is no f32 value"),
+        (&["--buffer", "1=alias:0"], "--buffer 1=alias:0: no buffer 0 is given"),
+        (&["--buffer", "0=f32:1", "--buffer", "0=alias:0"], "--buffer 0=alias:0: buffer 0 is given twice"),
+        (&["--out", "1=f32"], "--out 1=f32: an output is INDEX=TYPE:COUNT"),
+        (&["--threadgroup-memory", "0=some"], "--threadgroup-memory 0=some: `some` is no number of bytes"),
+        (&["--set", "gain=1"], "--set gain=1: no function constant `gain`"),
+        (
+            &["--functions", "2=gone"],
+            "--functions 2=gone: cannot dispatch kernel `add`: no function `gone` is marked",
+        ),
+    ] {
+        let output =
+            softmetal(folder.path(), &[&["run", "k.metal", "add", "--threads", "4"], wrong].concat());
+        assert_eq!(output.status.code(), Some(2), "{wrong:?}");
+        assert!(text(&output.stderr).contains(message), "{wrong:?}: {}", text(&output.stderr));
+    }
+}
+
+#[test]
+fn schedules_that_differ_are_tried_in_lockstep() {
+    let folder = tempfile::tempdir().expect("a folder");
+    std::fs::write(folder.path().join("k.metal"), SHIFT).expect("written");
+    let data = ["--threads", "64", "--threadgroup", "64", "--buffer", "0=f32:rand:64", "--out", "1=f32:64"];
+    let run = |kernel: &str, more: &[&str]| {
+        let output = softmetal(folder.path(), &[&["run", "k.metal", kernel], &data[..], more].concat());
+        (output.status.code(), text(&output.stdout))
+    };
+    let many = ["--check", "--seeds", "8"];
+    let (code, said) = run("turn", &many);
+    assert!(code == Some(1) && said.contains("barriers are missing within simdgroups"), "{said}");
+    let (code, said) = run("mirror", &many);
+    assert!(code == Some(1) && said.contains("in lockstep they differ too"), "{said}");
+    let (_, said) = run("turn", &["--check", "--seeds", "8", "--lockstep"]);
+    assert!(!said.contains("other results"), "{said}");
+    let (code, _) = run("turn", &["--lockstep"]);
+    assert_eq!(code, Some(2), "without --check nobody sees accesses");
+}
+
+#[test]
+fn one_crash_hides_no_other_if_the_rest_goes_on() {
+    let folder = tempfile::tempdir().expect("a folder");
+    std::fs::write(folder.path().join("k.metal"), SHIFT).expect("written");
+    let run = |more: &[&str]| {
+        let data = ["--threads", "4", "--buffer", "0=f32:seq:4", "--out", "1=f32:4", "--json"];
+        let output = softmetal(folder.path(), &[&["run", "k.metal", "wild"], &data[..], more].concat());
+        let found = json(&output);
+        (found["reports"].as_array().map(Vec::len), found["outputs"]["1"].clone())
+    };
+    assert_eq!(run(&[]).0, Some(1));
+    assert_eq!(run(&["--keep-going"]), (Some(2), serde_json::json!([1.0, 0.0, 0.0, 1.0])));
+}

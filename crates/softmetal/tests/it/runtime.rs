@@ -341,10 +341,6 @@ fn a_dispatch_refuses_what_cannot_be() {
     ));
     assert!(matches!(problem(new().alias(1, 2, 0).run()), Problem::Alias { index: 1, of: 2 }));
     assert!(matches!(
-        problem(new().threadgroup_memory(0, 0).run()),
-        Problem::NoThreadgroupMemory { index: 0 }
-    ));
-    assert!(matches!(
         problem(new().threadgroup_memory(1, 40000).run()),
         Problem::ThreadgroupMemory { bytes: 40256 }
     ));

@@ -72,9 +72,12 @@ impl TileShape {
         (self.first(token).saturating_sub(base).min(to), to)
     }
 
-    /// f32s a [`Tile`] needs.
-    pub fn memory(&self) -> usize {
-        self.queries() * (self.q_row() + self.sum_row() + BLOCK_TOKENS + 3)
+    /// f32s a [`Tile`] needs; `None` for more than this machine can count, which 32 bits soon are.
+    pub fn memory(&self) -> Option<usize> {
+        let queries = self.tokens.checked_mul(self.group)?;
+        let [q_row, sum_row] = [self.head_dim, self.value_dim].map(|dim| dim.checked_next_multiple_of(16));
+        let each = q_row?.checked_add(sum_row?)?.checked_add(BLOCK_TOKENS + 3)?;
+        queries.checked_mul(each)
     }
 }
 
@@ -99,11 +102,8 @@ pub struct Tile<'a> {
 impl<'a> Tile<'a> {
     /// A tile in `memory`, of [`TileShape::memory`] elements; queries are what was there, nothing is seen.
     pub fn new(shape: TileShape, memory: &'a mut [f32]) -> Tile<'a> {
-        // Far beyond any model, and small enough that no size below wraps.
-        let sizes = [shape.head_dim, shape.value_dim, shape.tokens, shape.group];
-        let sane = sizes.iter().all(|size| *size <= 1 << 16);
-        assert!(sane, "a tile of {shape:?}");
-        assert_eq!(memory.len(), shape.memory(), "memory of {shape:?}");
+        // Every size below is a part of this one, so none of them wraps either.
+        assert_eq!(Some(memory.len()), shape.memory(), "memory of {shape:?}");
         let n = shape.queries();
         let (q, rest) = memory.split_at_mut(n * shape.q_row());
         let (sums, rest) = rest.split_at_mut(n * shape.sum_row());

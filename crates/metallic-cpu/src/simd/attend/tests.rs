@@ -81,7 +81,7 @@ const SCALE: f32 = 0.7;
 
 /// Results of a tile, `[queries, head_dim]`.
 fn run(isa: Isa, shape: TileShape, kept: &Kept, q: &[f32]) -> Vec<f32> {
-    let mut memory = vec![f32::NAN; shape.memory()];
+    let mut memory = vec![f32::NAN; shape.memory().unwrap()];
     let mut tile = Tile::new(shape, &mut memory);
     for (query, q) in q.chunks_exact(shape.head_dim).enumerate() {
         tile.set(query, q, SCALE);
@@ -196,7 +196,7 @@ fn what_was_seen_of_two_parts_adds_up_and_nothing_adds_nothing() {
         let q = Random(13).floats(40);
         let mut sums = vec![0.0; 40];
         let mut seen = Seen { top: f32::NEG_INFINITY, total: 0.0, sums: sums.as_mut_slice() };
-        let mut memory = vec![0.0; shape.memory()];
+        let mut memory = vec![0.0; shape.memory().unwrap()];
         let mut tile = Tile::new(shape, &mut memory);
         tile.set(0, &q, SCALE);
         for block in 0..3 {
@@ -308,7 +308,33 @@ fn a_block_of_another_size_is_refused() {
         window: None,
         softcap: None,
     };
-    let mut memory = vec![0.0; shape.memory()];
+    let mut memory = vec![0.0; shape.memory().unwrap()];
     let block = KvBlock { keys: &[0; 64], values: &[0; 2048] };
     Tile::new(shape, &mut memory).attend(Isa::detect(), 0, (block, block));
+}
+
+#[test]
+fn tiles_whose_memory_cannot_be_counted_have_none() {
+    let shape = |head_dim, value_dim, tokens, group| TileShape {
+        kind: KvType::F32,
+        head_dim,
+        value_dim,
+        tokens,
+        group,
+        position: 0,
+        window: None,
+        softcap: None,
+    };
+    assert_eq!(shape(17, 16, 2, 3).memory(), Some(6 * (32 + 16 + 32 + 3)));
+    let most = usize::MAX;
+    for (head_dim, value_dim, tokens, group) in [
+        (most, 1, 1, 1),
+        (1, most - 3, 1, 1),
+        (most / 2, most / 2, 1, 1),
+        (1, 1, most / 2, 3),
+        (64, 64, most / 64, 1),
+    ] {
+        let shape = shape(head_dim, value_dim, tokens, group);
+        assert_eq!(shape.memory(), None, "{shape:?}");
+    }
 }
