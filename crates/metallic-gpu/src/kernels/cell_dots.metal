@@ -55,6 +55,23 @@ METAL_FUNC void put_bfloats(float4 v, uint quad, threadgroup uchar* to, uint pla
     *(threadgroup uint2*)(to + plane) = uint2(low.x >> 16 | low.y, low.z >> 16 | low.w);
 }
 
+METAL_FUNC void put_bytes(TwoBytes made, threadgroup uchar* to, uint plane, bool first, threadgroup Block* block) {
+    *(threadgroup uint2*)to = made.high;
+    *(threadgroup uint2*)(to + plane) = made.low;
+    if (first) *block = made.block;
+}
+
+// Which token, and which of its items, stands at a place: a division where there are several.
+METAL_FUNC uint2 token_item(uint place, uint each, uint tokens) {
+    const uint token = tokens > 1 ? place / each : 0;
+    return uint2(token, place - token * each);
+}
+
+METAL_FUNC void add_square(threadgroup float* to, float square, uint lane) {
+    square = simd_sum(square);
+    if (lane == 0) *to += square;
+}
+
 // Columns `from .. from + chunk` of the vectors into threadgroup memory, zeros past the end; the squares of each token and
 // simdgroup are added up. A thread has twice four columns at a time, sixteen apart, and so many loads under way, of whichever tokens.
 // The norm's weights were there before the vectors are.
@@ -69,27 +86,36 @@ METAL_FUNC void stage_columns(
         for (uint t = crew.lane; t < in.tokens; t += SIMD) squares[t * crew.simds + crew.simd] = 0.0f;
         simdgroup_barrier(mem_flags::mem_threadgroup);
     }
+    // Of one token they are added up at the end.
+    float square = 0.0f;
     ROLLED for (uint start = crew.tid; start < all || wait; start += AT_ONCE * threads) {
         float4 v[2 * AT_ONCE], w[2 * AT_ONCE];
         UNROLL for (uint u = 0; u < 2 * AT_ONCE; u++) {
-            const uint item = (start + u / 2 * threads) % each, i = item / 4 * 32 + u % 2 * 16 + item % 4 * 4;
+            const uint item = token_item(start + u / 2 * threads, each, in.tokens).y, i = item / 4 * 32 + u % 2 * 16 + item % 4 * 4;
             if (WITH_NORM != 0) w[u] = i < chunk && from + i < p.cols ? *(device const float4*)(in.norm + from + i) : float4(0.0f);
         }
         if (wait) wait_for_earlier();
         wait = false;
         UNROLL for (uint u = 0; u < 2 * AT_ONCE; u++) {
-            const uint place = start + u / 2 * threads, item = place % each, i = item / 4 * 32 + u % 2 * 16 + item % 4 * 4;
+            const uint place = start + u / 2 * threads;
+            const uint2 at = token_item(place, each, in.tokens);
+            const uint i = at.y / 4 * 32 + u % 2 * 16 + at.y % 4 * 4;
             const bool there = place < all && i < chunk && from + i < p.cols;
-            v[u] = there ? *(device const float4*)(in.x + ulong(place / each) * p.cols + from + i) : float4(0.0f);
+            v[u] = there ? *(device const float4*)(in.x + ulong(at.x) * p.cols + from + i) : float4(0.0f);
         }
         UNROLL for (uint u = 0; u < AT_ONCE; u++) {
-            const uint place = start + u * threads, t = place / each, item = place % each;
+            const uint place = start + u * threads;
+            const uint2 own = token_item(place, each, in.tokens);
+            const uint t = own.x, item = own.y;
             if (place < all) {
                 float4 near = v[2 * u], far = v[2 * u + 1];
                 if (WITH_NORM != 0) {
                     const float4 small = near * UNIT, smaller = far * UNIT;
-                    const float square = simd_sum(across(small * small + smaller * smaller));
-                    if (crew.lane == 0) squares[t * crew.simds + crew.simd] += square;
+                    square += across(small * small + smaller * smaller);
+                    if (in.tokens > 1) {
+                        add_square(squares + t * crew.simds + crew.simd, square, crew.lane);
+                        square = 0.0f;
+                    }
                     near *= w[2 * u];
                     far *= w[2 * u + 1];
                 }
@@ -97,16 +123,12 @@ METAL_FUNC void stage_columns(
                 threadgroup uchar* to = crew.memory + 2 * (t << in.fine) * plane;
                 if (BYTES) {
                     const uint block = item / 4, at = block / 2 * 64 + block % 2 * 8 + item % 4 * 16;
-                    ROLLED for (uint more = 0; more <= in.fine; more++) {
-                        const TwoBytes made = two_bytes(near, far);
-                        if (live) {
-                            *(threadgroup uint2*)(to + at) = made.high;
-                            *(threadgroup uint2*)(to + plane + at) = made.low;
-                            if (item % 4 == 0) blocks_of(crew, in, chunk, (t << in.fine) + more)[block] = made.block;
-                        }
-                        near -= made.near;
-                        far -= made.far;
-                        to += 2 * plane;
+                    threadgroup Block* blocks = blocks_of(crew, in, chunk, t << in.fine);
+                    const TwoBytes made = two_bytes(near, far);
+                    if (live) put_bytes(made, to + at, plane, item % 4 == 0, blocks + block);
+                    if (in.fine != 0) {
+                        const TwoBytes rest = two_bytes(near - made.near, far - made.far);
+                        if (live) put_bytes(rest, to + 2 * plane + at, plane, item % 4 == 0, blocks + chunk / 32 + block);
                     }
                 } else if (live) {
                     put_bfloats(near, item / 4 * 8 + item % 4, to, plane);
@@ -115,6 +137,7 @@ METAL_FUNC void stage_columns(
             }
         }
     }
+    if (WITH_NORM != 0 && in.tokens == 1) add_square(squares + crew.simd, square, crew.lane);
 }
 
 // What this lane has of the columns of a cell, the `cell`-th that lies in threadgroup memory.
