@@ -75,15 +75,15 @@ METAL_FUNC void add_square(threadgroup float* to, float square, uint lane) {
 // Columns `from .. from + chunk` of the vectors into threadgroup memory, zeros past the end; the squares of each token and
 // simdgroup are added up. A thread has twice four columns at a time, sixteen apart, and so many loads under way, of whichever tokens.
 // The norm's weights were there before the vectors are.
-template <uint AT_ONCE, bool BYTES>
+template <uint AT_ONCE, bool BYTES, bool ONE>
 METAL_FUNC void stage_columns(
     constant ProjectParams& p, Inputs in, uint from, uint chunk, bool wait, Crew crew, threadgroup float* squares
 ) {
-    const uint plane = plane_bytes<BYTES>(chunk);
+    const uint plane = plane_bytes<BYTES>(chunk), tokens = ONE ? 1 : in.tokens, fine = ONE ? 0 : in.fine;
     // Whole simdgroups come along, also past the end of a token: lanes add up.
-    const uint threads = crew.simds * SIMD, each = (chunk + 255) / 256 * 32, all = in.tokens * each;
+    const uint threads = crew.simds * SIMD, each = (chunk + 255) / 256 * 32, all = tokens * each;
     if (WITH_NORM != 0 && from == 0) {
-        for (uint t = crew.lane; t < in.tokens; t += SIMD) squares[t * crew.simds + crew.simd] = 0.0f;
+        for (uint t = crew.lane; t < tokens; t += SIMD) squares[t * crew.simds + crew.simd] = 0.0f;
         simdgroup_barrier(mem_flags::mem_threadgroup);
     }
     // Of one token they are added up at the end.
@@ -91,28 +91,28 @@ METAL_FUNC void stage_columns(
     ROLLED for (uint start = crew.tid; start < all || wait; start += AT_ONCE * threads) {
         float4 v[2 * AT_ONCE], w[2 * AT_ONCE];
         UNROLL for (uint u = 0; u < 2 * AT_ONCE; u++) {
-            const uint item = token_item(start + u / 2 * threads, each, in.tokens).y, i = item / 4 * 32 + u % 2 * 16 + item % 4 * 4;
+            const uint item = token_item(start + u / 2 * threads, each, tokens).y, i = item / 4 * 32 + u % 2 * 16 + item % 4 * 4;
             if (WITH_NORM != 0) w[u] = i < chunk && from + i < p.cols ? *(device const float4*)(in.norm + from + i) : float4(0.0f);
         }
         if (wait) wait_for_earlier();
         wait = false;
         UNROLL for (uint u = 0; u < 2 * AT_ONCE; u++) {
             const uint place = start + u / 2 * threads;
-            const uint2 at = token_item(place, each, in.tokens);
+            const uint2 at = token_item(place, each, tokens);
             const uint i = at.y / 4 * 32 + u % 2 * 16 + at.y % 4 * 4;
             const bool there = place < all && i < chunk && from + i < p.cols;
             v[u] = there ? *(device const float4*)(in.x + ulong(at.x) * p.cols + from + i) : float4(0.0f);
         }
         UNROLL for (uint u = 0; u < AT_ONCE; u++) {
             const uint place = start + u * threads;
-            const uint2 own = token_item(place, each, in.tokens);
+            const uint2 own = token_item(place, each, tokens);
             const uint t = own.x, item = own.y;
             if (place < all) {
                 float4 near = v[2 * u], far = v[2 * u + 1];
                 if (WITH_NORM != 0) {
                     const float4 small = near * UNIT, smaller = far * UNIT;
                     square += across(small * small + smaller * smaller);
-                    if (in.tokens > 1) {
+                    if (tokens > 1) {
                         add_square(squares + t * crew.simds + crew.simd, square, crew.lane);
                         square = 0.0f;
                     }
@@ -120,13 +120,13 @@ METAL_FUNC void stage_columns(
                     far *= w[2 * u + 1];
                 }
                 const bool live = item / 4 * 32 < chunk;
-                threadgroup uchar* to = crew.memory + 2 * (t << in.fine) * plane;
+                threadgroup uchar* to = crew.memory + 2 * (t << fine) * plane;
                 if (BYTES) {
                     const uint block = item / 4, at = block / 2 * 64 + block % 2 * 8 + item % 4 * 16;
-                    threadgroup Block* blocks = blocks_of(crew, in, chunk, t << in.fine);
+                    threadgroup Block* blocks = blocks_of(crew, in, chunk, t << fine);
                     const TwoBytes made = two_bytes(near, far);
                     if (live) put_bytes(made, to + at, plane, item % 4 == 0, blocks + block);
-                    if (in.fine != 0) {
+                    if (fine != 0) {
                         const TwoBytes rest = two_bytes(near - made.near, far - made.far);
                         if (live) put_bytes(rest, to + 2 * plane + at, plane, item % 4 == 0, blocks + chunk / 32 + block);
                     }
@@ -137,7 +137,7 @@ METAL_FUNC void stage_columns(
             }
         }
     }
-    if (WITH_NORM != 0 && in.tokens == 1) add_square(squares + crew.simd, square, crew.lane);
+    if (WITH_NORM != 0 && tokens == 1) add_square(squares + crew.simd, square, crew.lane);
 }
 
 // What this lane has of the columns of a cell, the `cell`-th that lies in threadgroup memory.
@@ -251,6 +251,12 @@ struct Staged {
         }
     }
 
+    template <bool BYTES, bool ONE>
+    METAL_FUNC void stage(uint first) const {
+        if (WITH_NORM != 0) stage_columns<2, BYTES, ONE>(p, in, first * CELL_COLS, chunk(), form == NOWHERE, crew, squares());
+        else stage_columns<4, BYTES, ONE>(p, in, first * CELL_COLS, chunk(), form == NOWHERE, crew, squares());
+    }
+
     // Puts the cells from `first` on in their place, in the form that W takes.
     template <typename W>
     METAL_FUNC void ready(uint first, uint) {
@@ -258,9 +264,10 @@ struct Staged {
         if (form == wanted && p.blocks >= cells) return;
         // Nobody reads what lies there.
         if (form != NOWHERE) threadgroup_barrier(mem_flags::mem_threadgroup);
-        // The norm takes registers of its own.
-        if (WITH_NORM != 0) stage_columns<2, W::BYTES != 0>(p, in, first * CELL_COLS, chunk(), form == NOWHERE, crew, squares());
-        else stage_columns<4, W::BYTES != 0>(p, in, first * CELL_COLS, chunk(), form == NOWHERE, crew, squares());
+        // The norm takes registers of its own. One token, as it mostly is, has nothing to tell apart.
+        constexpr bool BYTES = W::BYTES != 0;
+        if (in.all() == 1) stage<BYTES, true>(first);
+        else stage<BYTES, false>(first);
         threadgroup_barrier(mem_flags::mem_threadgroup);
         form = wanted;
         // They are needed at the end.
