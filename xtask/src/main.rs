@@ -34,6 +34,7 @@ cargo xtask NAME [OPTIONS]
   metal-on-linux
                run the driver for Metal on Linux, against Metal.framework over softmetal: its tests, and those of the
                framework
+                 --driver       without golden models, for which the library is built once more
                  cargo ARGS...  any command of cargo in that build, such as `cargo test -p metallic-gpu`
                  copies FOLDER  the bindings for a workspace of your own, and what to do with them
   bench        measure tokens per second

@@ -77,16 +77,26 @@ const CRATES: [&str; 4] = ["metallic", "metallic-cli", "metallic-gpu", "softmeta
 /// The test of Apple's compiler would show clang once more what softmetal's tests show it.
 const TESTS: [&str; 3] = ["metal::", "-E", "not test(apples_compiler)"];
 
+/// What is tested: the driver and the framework; golden models, for which the whole library is built once more.
+const SUITES: [&[&str]; 2] = [
+    &["-p", "metallic-gpu", "-p", "softmetal-framework", "--lib", "--test", "it"],
+    &["-p", "metallic", "--features", "soft", "--test", "it"],
+];
+
 pub(crate) fn run(args: &[String]) -> Result<()> {
     ensure!(
         cfg!(target_os = "linux"),
         "a Mac has Metal itself: `cargo test -p metallic-gpu --test it metal::`"
     );
     match args {
-        [] => Shadow::prepare()?.test(),
+        [] => Shadow::prepare()?.test(&SUITES),
+        [first] if first == "--driver" => Shadow::prepare()?.test(&SUITES[..1]),
         [first, rest @ ..] if first == "cargo" => run_command(Shadow::prepare()?.command().args(rest)),
         [first, folder] if first == "copies" => copies(&root().join(folder)),
-        _ => bail!("metal-on-linux knows `cargo ARGUMENTS…` and `copies FOLDER`, not `{}`", args.join(" ")),
+        _ => bail!(
+            "metal-on-linux knows `--driver`, `cargo ARGUMENTS…` and `copies FOLDER`, not `{}`",
+            args.join(" ")
+        ),
     }
 }
 
@@ -167,18 +177,14 @@ impl Shadow {
     }
 
     /// Tests of the framework, and those that only a Mac could run before: no rule may be broken, no object left.
-    fn test(&self) -> Result<()> {
+    fn test(&self, suites: &[&[&str]]) -> Result<()> {
         let nextest = works("cargo-nextest", &["nextest", "--version"]);
         let runner: &[&str] = if nextest { &["nextest", "run", "--no-fail-fast"] } else { &["test"] };
         // Devices and faults are those of a process, of which the other runner has one for all tests.
         let chosen: &[&str] = if nextest { &TESTS } else { &[TESTS[0], "--", "--test-threads", "1"] };
-        for packages in [
-            &["-p", "metallic-gpu", "-p", "softmetal-framework", "--lib", "--test", "it"][..],
-            // Golden models.
-            &["-p", "metallic", "--features", "soft", "--test", "it"],
-        ] {
+        for packages in suites {
             let mut command = self.command();
-            command.args(runner).args(packages).args(chosen);
+            command.args(runner).args(*packages).args(chosen);
             run_command(command.env("METALLIC_TEST_ALL", "1").env("SOFTMETAL_STRICT", "1"))?;
         }
         Ok(())
