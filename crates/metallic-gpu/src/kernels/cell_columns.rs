@@ -23,7 +23,7 @@ pub(crate) const ROW_SCALES: (&str, &str) = ("row_scales.metal", include_str!("r
 family! {
     "cell_columns" (ColumnParams) uses COMMON, HALF_SCALE, ROW_SCALES, UNITS, TWO_BYTES;
     "cell_columns" { reads x: 16, norm: 16; writes columns: 16, sums: 4, scales: 4 }
-    "cell_bytes" { reads x: 16, norm: 16; writes columns: 16, sums: 8, scales: 4 }
+    "cell_bytes" { reads x: 16, norm: 16; writes columns: 16, blocks: 8, scales: 4 }
 }
 
 /// Vectors as numbers of two bytes. [`UNITS`] goes before.
