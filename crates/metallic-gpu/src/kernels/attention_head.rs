@@ -4,7 +4,7 @@ use metallic_core::DType;
 
 use super::attention::{ATTEND, AttentionParams, AttentionSpec, Split};
 use super::rope::{KV, KV_ALIGN};
-use super::{COMMON, Launch, family};
+use super::{COMMON, EARLY, Launch, family};
 use crate::error::GpuError;
 use crate::gpu::Limits;
 
@@ -14,9 +14,6 @@ family! {
         reads q: 16, keys: KV_ALIGN, values: KV_ALIGN, rows: 8, blocks: 4, sinks: 4; writes out: 4, stats: 8
     }
 }
-
-/// How kernels begin before those before them are done.
-pub(crate) const EARLY: (&str, &str) = ("early.metal", include_str!("early.metal"));
 
 /// Whether the kernel takes such heads, and such a cache, on this device. It keeps a whole block in registers, of which others than
 /// those with matrix units may have fewer.

@@ -3,10 +3,9 @@
 use metallic_core::DType;
 
 use super::attention::{ATTEND, AttentionParams, AttentionSpec, Split};
-use super::attention_head::EARLY;
 use super::cells::UNITS;
 use super::rope::{KV, KV_ALIGN};
-use super::{COMMON, Launch, family};
+use super::{COMMON, EARLY, Launch, family};
 use crate::error::GpuError;
 use crate::gpu::Limits;
 

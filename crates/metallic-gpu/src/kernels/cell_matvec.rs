@@ -1,13 +1,12 @@
 //! Matrices in cells times the vectors of a few tokens, exact to two bfloats a number: see `cell_dots.metal`.
 
-use super::attention_head::EARLY;
 use super::cell_columns::TWO_BYTES;
 use super::cells::{
     CELL_COLS, CELL_KINDS, CELL_ROWS, CELLS, PAIR_ROWS, UNITS, bytes, ring_bytes, takes_bytes,
 };
 use super::project::{PROJECT, ProjectParams, Projection};
 use super::typed::{ACTIVATION, FUNCTIONS};
-use super::{COMMON, Constants, Family, Launch, Slot, Stage, Stages, family, work};
+use super::{COMMON, Constants, EARLY, Family, Launch, Slot, Stage, Stages, family, work};
 use crate::error::GpuError;
 use crate::gpu::{Limits, MatrixUnits};
 

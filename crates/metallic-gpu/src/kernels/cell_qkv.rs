@@ -2,13 +2,12 @@
 
 use metallic_core::DType;
 
-use super::attention_head::EARLY;
 use super::cell_columns::TWO_BYTES;
 use super::cell_matvec::{CELL_DOTS, plan_vectors, stage};
 use super::cells::{CELL_KINDS, CELL_ROWS, CELLS, PAIR_ROWS, UNITS};
 use super::project::{PROJECT, ProjectParams, Projection};
 use super::rope::{KV, KV_ALIGN, ROTATE, RopeKv, interleaved};
-use super::{COMMON, Constants, Stages, family, qkv};
+use super::{COMMON, Constants, EARLY, Stages, family, qkv};
 use crate::error::GpuError;
 use crate::gpu::Limits;
 

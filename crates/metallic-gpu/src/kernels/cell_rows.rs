@@ -1,12 +1,11 @@
 //! Matrices in cells times the vectors of up to eight tokens: see `cell_rows.metal`.
 
-use super::attention_head::EARLY;
 use super::cell_columns::{Columns, TWO_BYTES, check, columns, of_columns};
 use super::cell_matvec::{CELL_DOTS, CELL_PRODUCTS, CellSpread, MAX_TOKENS};
 use super::cells::{CELL_KINDS, CELLS, UNITS, takes_bytes};
 use super::project::{PROJECT, ProjectParams, Projection};
 use super::typed::{ACTIVATION, FUNCTIONS};
-use super::{COMMON, Constants, Launch, Stages, family, work};
+use super::{COMMON, Constants, EARLY, Launch, Stages, family, work};
 use crate::error::GpuError;
 use crate::gpu::Limits;
 

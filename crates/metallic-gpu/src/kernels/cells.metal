@@ -5,8 +5,9 @@
 // 16 + 4 t .. 16 + 4 t + 4, so that two products of matrix units take 16 neighbouring columns each. The even levels of a word are
 // the bytes that a product of bytes takes first, the odd ones those it takes then.
 //
-// A kind of cells has BYTES (whether it takes vectors as numbers of two bytes, else as two bfloats), and for the kernels that copy cells ahead SLOT, the bytes
-// of a cell of two tiles, and DEPTH, the slots of a simdgroup, which Rust knows as well. For products of many tokens it has SCALED (columns that share a scale; 0: none has one)
+// A kind of cells has BYTES (whether it takes vectors as numbers of two bytes, else as two bfloats), and for the kernels that copy
+// cells ahead SLOT, the bytes of a cell of two tiles, and DEPTH, the slots of a simdgroup, which Rust knows as well. For products of
+// many tokens it has SCALED (columns that share a scale; 0: none has one)
 // and OFFSET (whether something is taken away that is the same for all of them), the levels of its four times 16 columns as
 // halfs, and the scales of the rows g and g + 8. Places within a tile have 32 bits, of which registers hold many.
 

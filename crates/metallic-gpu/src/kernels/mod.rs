@@ -176,6 +176,8 @@ pub(crate) use {family, functions};
 
 /// Helpers every family may use.
 pub(crate) const COMMON: (&str, &str) = ("common.metal", include_str!("common.metal"));
+/// How kernels begin before those before them are done.
+pub(crate) const EARLY: (&str, &str) = ("early.metal", include_str!("early.metal"));
 
 /// Goes before every family. Products and sums round apart unless a kernel says `fma`: the safe math of Metal would fuse
 /// them, and its numbers would not be those of other devices. Compilers that know one of the pragmas pass over the other.
