@@ -114,6 +114,12 @@ impl GpuBackend {
         self.shared.pipelines.metrics()
     }
 
+    /// What a kernel takes at best that follows another one, where each core copies so many bytes that all of them read, and so many of
+    /// its own, to threadgroup memory: what bounds steps of many small kernels.
+    pub fn relay(&self, common: usize, own: usize) -> Result<Duration, BackendError> {
+        peaks::relay(&self.shared, common, own).map_err(|error| error.on(self.shared.kind()))
+    }
+
     /// What the memory pool holds and has done so far, for all programs and tensors.
     pub fn pool_stats(&self) -> PoolStats {
         self.shared.pool.stats()

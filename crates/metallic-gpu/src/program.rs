@@ -24,12 +24,14 @@ use crate::weights::DeviceWeights;
 
 /// Steps that are planned when a program is made, as tokens, results and tokens in sight: each takes kernels the others
 /// do not. So every kernel of later steps is ready, or known not to compile.
-const REHEARSED: [(usize, usize, usize); 12] = [
+const REHEARSED: [(usize, usize, usize); 13] = [
     (1, 1, 1),
     (1, 1, LONG),
     (2, 1, 2),
     (2, 2, 2),
     (4, 4, 4),
+    // Vectors of eight may be laid out before where those of five are not.
+    (5, 5, 5),
     (8, 8, 8),
     (FEW, 1, FEW),
     (FEW, FEW, FEW),

@@ -63,7 +63,7 @@ tuning! {
     /// Tokens of a step that go through matrix–vector products; more go by tiles.
     vector_tokens: 8 of [4, 8, 16, 32];
     /// Numbers of all tokens' vectors that threadgroups stage themselves, with weights in cells of few bits; more are laid out before.
-    staged_numbers: 24576 of [1024, 6144, 12288, 24576, 49152];
+    staged_numbers: 16384 of [1024, 6144, 12288, 16384, 24576, 49152];
     /// Simdgroups that a core has of matrix–vector products in cells.
     cell_simdgroups: 16 of [4, 8, 16];
     /// Threadgroups that these are of, of up to eight tokens: one works while another waits, but each has the vectors for itself.

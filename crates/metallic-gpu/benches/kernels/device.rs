@@ -45,6 +45,11 @@ impl Device {
         (self.finish)()
     }
 
+    /// Bytes of threadgroup memory that a kernel may have.
+    pub(crate) fn threadgroup_memory(&self) -> usize {
+        self.gpu.limits().most_threadgroup_memory() as usize
+    }
+
     /// The device as a backend, with its own kernels and memory; `profile`: each operation is timed.
     pub(crate) fn backend(&self, providers: &Providers, profile: bool) -> GpuBackend {
         let options = GpuOptions::default().providers(providers.clone()).profile(profile);

@@ -13,6 +13,7 @@
 
 mod device;
 mod graphs;
+mod relays;
 mod runner;
 mod submissions;
 mod tensors;
@@ -54,6 +55,7 @@ fn main() {
     if device.measures {
         tensors::operations(&device, &cpu, &wanted);
         submissions::strategies(&device, &wanted);
+        relays::relays(&device, &wanted);
     }
     if let Err(error) = device.finish() {
         eprintln!("{name}: {error}");

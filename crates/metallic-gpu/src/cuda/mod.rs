@@ -88,8 +88,8 @@ pub fn devices() -> Result<Vec<CudaDevice>, GpuError> {
     (0..driver.count()?).map(describe).collect()
 }
 
-/// Threadgroup memory that every GPU since the first with these matrix units gives a threadgroup that asks for much.
-const MOST_SHARED: u32 = 99 << 10;
+/// Threadgroup memory that kernels are made for: what the GPUs of compute capability 9.0 give a threadgroup that asks for much.
+const MOST_SHARED: u32 = 227 << 10;
 /// The least compute capability, times ten, whose matrix units take bfloats.
 const BFLOATS: u32 = 80;
 

@@ -244,10 +244,14 @@ kernel void attention_merge(
     uint2 at [[threadgroup_position_in_grid]], uint2 place [[thread_position_in_threadgroup]],
     uint2 size [[threads_per_threadgroup]], uint lane [[thread_index_in_simdgroup]]
 ) {
-    constexpr uint TOGETHER = 16;
+    constexpr uint TOGETHER = SIMD;
     const ulong row = ulong(at.y) * p.heads + at.x;
     sums += row * p.splits * HEAD_DIM;
     stats += row * p.splits;
+    // What the first splits have comes while their softmaxes do.
+    float parts[TOGETHER];
+    const uint first_dim = min(place.x, HEAD_DIM - 1);
+    UNROLL for (uint k = 0; k < TOGETHER; k++) parts[k] = k < p.splits ? sums[k * HEAD_DIM + first_dim] : 0.0f;
     float high = LOWEST, total = 0.0f;
     for (uint s = lane; s < p.splits; s += SIMD) high = max(high, stats[s].x);
     high = simd_max(high);
@@ -260,14 +264,13 @@ kernel void attention_merge(
     for (uint first = 0; first < HEAD_DIM; first += size.x) {
         const uint i = first + place.x, dim = min(i, HEAD_DIM - 1);
         float sum = 0.0f;
-        for (uint base = 0; base < p.splits; base += SIMD) {
+        for (uint base = 0; base < p.splits; base += TOGETHER) {
             const float own = base + lane < p.splits ? precise::exp(stats[base + lane].x - high) : 0.0f;
-            for (uint j = 0; j < min(SIMD, p.splits - base); j += TOGETHER) {
-                float parts[TOGETHER];
+            if (first + base > 0) {
                 UNROLL for (uint k = 0; k < TOGETHER; k++)
-                    parts[k] = sums[min(base + j + k, p.splits - 1) * HEAD_DIM + dim];
-                UNROLL for (uint k = 0; k < TOGETHER; k++) sum += parts[k] * simd_shuffle(own, ushort(j + k));
+                    parts[k] = base + k < p.splits ? sums[(base + k) * HEAD_DIM + dim] : 0.0f;
             }
+            UNROLL for (uint k = 0; k < TOGETHER; k++) sum += parts[k] * simd_shuffle(own, ushort(k));
         }
         if (i < HEAD_DIM) out[row * HEAD_DIM + i] = sum * unit;
     }

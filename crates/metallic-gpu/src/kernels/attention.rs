@@ -205,20 +205,17 @@ fn rows(spec: &AttentionSpec, limits: &Limits) -> Result<Stages, GpuError> {
     if !apart && attention_heads::fits(spec, limits) {
         let (parts, part, _) = parts(heads / kv_heads, false, &[attention_heads::ROOM]);
         let groups = kv_heads * parts;
-        let split = attention_heads::split(blocks, groups.saturating_mul(tokens), limits);
+        let split = attention_heads::split(blocks, groups.saturating_mul(tokens), a.head_dim, limits);
         let params = spec.params(part, split, 0);
         let groups = [groups, tokens, split.splits];
         let launch = attention_heads::launch(spec, params, groups, split, limits)?;
         launch.check(limits)?;
         return with_merge(spec, launch, parts, split.splits, limits);
     }
-    let (parts, part, room) = parts(heads / kv_heads, apart, rooms);
     if apart && attention_head::fits(spec, limits) {
-        let mut split = split(blocks, heads.saturating_mul(tokens), limits);
-        split.simdgroups = split.simdgroups.min(limits.max_threads / limits.simd_width.max(1)).max(1);
-        let launch = attention_head::launch(spec, split, limits)?;
-        return with_merge(spec, launch, parts, split.splits, limits);
+        return attention_head::plan(spec, blocks, limits);
     }
+    let (parts, part, room) = parts(heads / kv_heads, apart, rooms);
     let kernel = FAMILY.kernel(&format!("{name}_{room}"), constants);
     let groups = kv_heads * parts;
     let mut split = split(blocks, groups.saturating_mul(tokens), limits);

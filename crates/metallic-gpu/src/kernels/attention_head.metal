@@ -18,17 +18,16 @@ METAL_FUNC float dot8(uint4 halfs, float4 a, float4 b) {
     constant AttentionParams& p [[buffer(0)]], device const float* q [[buffer(1)]],
     device const uchar* keys [[buffer(2)]], device const uchar* values [[buffer(3)]],
     device const uint2* rows [[buffer(4)]], device const uint* blocks [[buffer(5)]],
-    device const float* sinks [[buffer(6)]], device float* out [[buffer(7)]], device float2* stats [[buffer(8)]],
-    threadgroup float* shared [[threadgroup(0)]], uint3 at [[threadgroup_position_in_grid]],
+    device const float* sinks [[buffer(6)]], device float* out [[buffer(7)]],
+    threadgroup float* shared [[threadgroup(0)]], uint2 at [[threadgroup_position_in_grid]],
     uint tid [[thread_index_in_threadgroup]], uint simd [[simdgroup_index_in_threadgroup]],
     uint simds [[simdgroups_per_threadgroup]], uint lane [[thread_index_in_simdgroup]]
 ) {
-    // at.x: query head; at.y: token; at.z: split.
+    // at.x: query head; at.y: token.
     const uint head = at.x, kv_head = head / (p.heads / p.kv_heads);
     const uint2 row = rows[at.y];
     const uint end = row.y, begin = window_begin(end, p.window);
-    const uint first = begin / BLOCK_TOKENS + at.z * p.span;
-    const uint last = min((end + BLOCK_TOKENS - 1) / BLOCK_TOKENS, first + p.span);
+    const uint first = begin / BLOCK_TOKENS, last = (end + BLOCK_TOKENS - 1) / BLOCK_TOKENS;
     const uint eighth = lane % EIGHTHS, own = lane / EIGHTHS, together = SIMD / EIGHTHS;
     uint block = first + simd < last ? blocks[row.x + first + simd] : 0;
     wait_for_earlier();
@@ -97,18 +96,15 @@ METAL_FUNC float dot8(uint4 halfs, float4 a, float4 b) {
         parts[(simd * EIGHTHS + eighth) * 2 + 1] = sums[1];
     }
     threadgroup_barrier(mem_flags::mem_threadgroup);
-    const bool whole = p.splits == 1;
-    float high = whole && SINKS ? sinks[head] : LOWEST, sum = 0.0f;
+    float high = SINKS ? sinks[head] : LOWEST, sum = 0.0f;
     ROLLED for (uint s = 0; s < simds; s++) high = max(high, softmaxes[s].x);
-    if (whole && SINKS) sum = precise::exp(sinks[head] - high);
+    if (SINKS) sum = precise::exp(sinks[head] - high);
     ROLLED for (uint s = 0; s < simds; s++) sum += softmaxes[s].y * precise::exp(softmaxes[s].x - high);
-    const ulong to = whole ? ulong(at.y) * p.heads + head : (ulong(at.y) * p.heads + head) * p.splits + at.z;
-    const float unit = whole ? inverse_or_zero(sum) : 1.0f;
+    const float unit = inverse_or_zero(sum);
     for (uint i = tid; i < HEAD_DIM; i += simds * SIMD) {
         float y = 0.0f;
         ROLLED for (uint s = 0; s < simds; s++)
             y += ((threadgroup const float*)parts)[s * HEAD_DIM + i] * precise::exp(softmaxes[s].x - high);
-        out[to * HEAD_DIM + i] = y * unit;
+        out[(ulong(at.y) * p.heads + head) * HEAD_DIM + i] = y * unit;
     }
-    if (!whole && tid == 0) stats[to] = float2(high, sum);
 }

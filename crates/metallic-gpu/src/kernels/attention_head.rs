@@ -4,14 +4,14 @@ use metallic_core::DType;
 
 use super::attention::{ATTEND, AttentionParams, AttentionSpec, Split};
 use super::rope::{KV, KV_ALIGN};
-use super::{COMMON, EARLY, Launch, family};
+use super::{COMMON, EARLY, Launch, Slot, Stage, Stages, family};
 use crate::error::GpuError;
 use crate::gpu::Limits;
 
 family! {
     "attention_head" (AttentionParams) uses COMMON, EARLY, KV, ATTEND;
     "attention_head" {
-        reads q: 16, keys: KV_ALIGN, values: KV_ALIGN, rows: 8, blocks: 4, sinks: 4; writes out: 4, stats: 8
+        reads q: 16, keys: KV_ALIGN, values: KV_ALIGN, rows: 8, blocks: 4, sinks: 4; writes out: 4
     }
 }
 
@@ -21,19 +21,24 @@ pub(crate) fn fits(spec: &AttentionSpec, limits: &Limits) -> bool {
     limits.matrix_units.is_some() && spec.kv == DType::F16 && matches!(spec.attention.head_dim, 64 | 128)
 }
 
-/// The launch for all query heads and tokens.
-pub(crate) fn launch(spec: &AttentionSpec, split: Split, limits: &Limits) -> Result<Launch, GpuError> {
+/// One launch for all query heads and tokens, whose rows have so many blocks at most.
+pub(crate) fn plan(spec: &AttentionSpec, blocks: u32, limits: &Limits) -> Result<Stages, GpuError> {
     let (heads, head_dim) = (spec.attention.heads as u32, spec.attention.head_dim);
     let kernel = FAMILY.kernel("attention_head", spec.fused_constants()?);
-    let groups = [heads, spec.shape.tokens as u32, split.splits];
-    let threads = [split.simdgroups * limits.simd_width, 1, 1];
+    let most = limits.tuning.attention_simdgroups.min(limits.max_threads / limits.simd_width.max(1));
+    let simdgroups = blocks.clamp(1, most.max(1));
+    let params = spec.params(1, Split { simdgroups, span: blocks, splits: 1 }, 0).params();
+    let groups = [heads, spec.shape.tokens as u32, 1];
     let launch = Launch {
         // Two numbers for each simdgroup, and what it has of the values.
-        threadgroup_bytes: 4
-            * ((2 * split.simdgroups).next_multiple_of(4) + split.simdgroups * head_dim as u32),
+        threadgroup_bytes: 4 * ((2 * simdgroups).next_multiple_of(4) + simdgroups * head_dim as u32),
         work: spec.half_work(head_dim).saturating_mul(2),
-        ..kernel.launch(spec.params(1, split, 0).params(), groups, threads)
+        ..kernel.launch(params, groups, [simdgroups * limits.simd_width, 1, 1])
     };
     launch.check(limits)?;
-    Ok(launch)
+    let slots =
+        [Slot::Input(0), Slot::Keys, Slot::Values, Slot::ROWS, Slot::BLOCKS, spec.sinks(), Slot::Output];
+    // Each head reads its keys.
+    let seen = spec.seen(head_dim, spec.attention.heads / spec.attention.kv_heads.max(1), false);
+    Ok(Stage::new(launch, slots).moving(1, seen).moving(2, seen).into())
 }

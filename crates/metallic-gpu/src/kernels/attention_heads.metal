@@ -1,9 +1,10 @@
 // Attention of few query tokens on matrix units, over a cache of halfs. A threadgroup serves one token and up to eight query heads
 // of one key/value head, which are rows of a product; its simdgroups take cache blocks in turn. A number is two halfs, which
-// are two rows: nothing is rounded that the cache has not rounded, and keys and values are read once, by whom they are for.
+// are two rows: nothing is rounded that the cache has not rounded, and keys and values are read once.
 //
-// Keys and values go from the cache straight to the lanes. Which key a column of scores belongs to, and which dimension one of the
-// sums, is for us to say: a lane takes 16 bytes of a key or of a value at a time.
+// A simdgroup copies the keys and the values of a block to threadgroup memory before it needs them: all of them are under way at once,
+// and the next block's keys while it is at the values. Which key a column of scores belongs to, and which dimension one of the sums,
+// is for us to say: a lane takes 16 bytes of a key or of a value at a time.
 
 constant constexpr uint MOST_DIMS = 128;
 constant constexpr uint ROOM = 8;
@@ -18,12 +19,33 @@ METAL_FUNC uint2 most_and_rest(float2 x) {
     return uint2(as_type<uint>(most), two_halfs(x - float2(most)));
 }
 
+// 16 bytes each that a key has, and where they lie: so that lanes that read at a time do not meet on the same banks, where a key has
+// whole lines.
+constant uint EIGHTHS = HEAD_DIM / 8;
+METAL_FUNC uint key_place(uint key, uint eighth) {
+    return key * EIGHTHS + (EIGHTHS % 8 == 0 ? eighth ^ (key % 2 * 4) : eighth);
+}
+METAL_FUNC uint value_place(uint key, uint eighth) {
+    return key * EIGHTHS + (EIGHTHS % 8 == 0 ? eighth ^ (key / 4 % 4 * 2) : eighth);
+}
+
+// The keys or values of a block on their way, zeros for those that do not count: what nobody wrote is no number.
+template <bool KEYS>
+METAL_FUNC void copy_block(threadgroup uint4* to, device const uchar* from, uint2 counts, uint lane) {
+    UNROLL for (uint j = 0; j < MOST_DIMS / 8; j++) {
+        if (j >= EIGHTHS) continue;
+        const uint i = j * SIMD + lane, key = i / EIGHTHS, eighth = i % EIGHTHS;
+        const bool live = key >= counts.x && key < counts.y;
+        copy_ahead(to + (KEYS ? key_place(key, eighth) : value_place(key, eighth)), (device const uint4*)from + (live ? i : 0), live);
+    }
+}
+
 [[kernel, max_total_threads_per_threadgroup(256)]] void attention_heads(
     constant AttentionParams& p [[buffer(0)]], device const float* q [[buffer(1)]],
     device const uchar* keys [[buffer(2)]], device const uchar* values [[buffer(3)]],
     device const uint2* rows [[buffer(4)]], device const uint* blocks [[buffer(5)]],
     device const float* sinks [[buffer(6)]], device float* out [[buffer(7)]], device float2* stats [[buffer(8)]],
-    threadgroup float* shared [[threadgroup(0)]], uint3 at [[threadgroup_position_in_grid]],
+    threadgroup uint4* shared [[threadgroup(0)]], uint3 at [[threadgroup_position_in_grid]],
     uint tid [[thread_index_in_threadgroup]], uint simd [[simdgroup_index_in_threadgroup]],
     uint simds [[simdgroups_per_threadgroup]], uint lane [[thread_index_in_simdgroup]]
 ) {
@@ -36,8 +58,19 @@ METAL_FUNC uint2 most_and_rest(float2 x) {
     const uint end = row.y, begin = window_begin(end, p.window);
     const uint first = begin / BLOCK_TOKENS + at.z * p.span;
     const uint last = min((end + BLOCK_TOKENS - 1) / BLOCK_TOKENS, first + p.span);
+    // The keys of a block, then its values.
+    threadgroup uint4* near = shared + simd * 2 * BLOCK_TOKENS * EIGHTHS;
+    threadgroup uint4* beside = near + BLOCK_TOKENS * EIGHTHS;
     uint block = first + simd < last ? blocks[row.x + first + simd] : 0;
     wait_for_earlier();
+    if (first + simd < last) {
+        const uint base = (first + simd) * BLOCK_TOKENS;
+        const ulong start = kv_block_start(block, kv_head, p.kv_heads);
+        copy_block<true>(near, keys + start, uint2(0, end - base), lane);
+        copies_go();
+        copy_block<false>(beside, values + start, uint2(max(begin, base) - base, end - base), lane);
+        copies_go();
+    }
 
     // The queries of head g, scaled by a power of two so that the greatest is below 512; of one that is not there, the last one's.
     uint4 queries[MOST_DIMS / 16];
@@ -65,26 +98,24 @@ METAL_FUNC uint2 most_and_rest(float2 x) {
     float top = LOWEST, total = 0.0f;
     ROLLED for (uint b = first + simd; b < last; b += simds) {
         const uint base = b * BLOCK_TOKENS;
+        const bool more = b + simds < last;
+        if (more) block = blocks[row.x + b + simds];
         const ulong start = kv_block_start(block, kv_head, p.kv_heads);
-        if (b + simds < last) block = blocks[row.x + b + simds];
-        // What nobody wrote is no number.
-        const uint seen = min(BLOCK_TOKENS, end - base);
+        // Of the next block: a window ends before it begins.
+        const uint count = end - min(end, base + simds * BLOCK_TOKENS);
+        all_copies_but<1>();
+        simdgroup_barrier(mem_flags::mem_threadgroup);
         // Product j has in column n the key 16 (j / 2) + 4 (n / 2) + 2 (j % 2) + n % 2.
-        uint4 near[4][MOST_DIMS / 32];
-        UNROLL for (uint j = 0; j < 4; j++) {
-            const uint key = 16 * (j / 2) + 4 * (g / 2) + 2 * (j % 2) + g % 2;
-            device const uchar* from = keys + start + key * kv_row_bytes() + t * 16;
-            UNROLL for (uint c = 0; c < MOST_DIMS / 32; c++)
-                near[j][c] = c * 32 < HEAD_DIM && key < seen ? *(device const uint4*)(from + c * 64) : uint4(0);
-        }
         float2 scores[4];
         float high = top;
         UNROLL for (uint j = 0; j < 4; j++) {
+            const uint key = 16 * (j / 2) + 4 * (g / 2) + 2 * (j % 2) + g % 2;
             float4 both = float4(0.0f);
             UNROLL for (uint c = 0; c < MOST_DIMS / 32; c++) {
                 if (c * 32 >= HEAD_DIM) continue;
-                both = unit_product<half>(queries[2 * c], near[j][c].xy, both, lane);
-                both = unit_product<half>(queries[2 * c + 1], near[j][c].zw, both, lane);
+                const uint4 own = near[key_place(key, 4 * c + t)];
+                both = unit_product<half>(queries[2 * c], own.xy, both, lane);
+                both = unit_product<half>(queries[2 * c + 1], own.zw, both, lane);
             }
             UNROLL for (uint i = 0; i < 2; i++) {
                 const uint index = base + 16 * (j / 2) + 4 * t + 2 * (j % 2) + i;
@@ -93,12 +124,18 @@ METAL_FUNC uint2 most_and_rest(float2 x) {
                 high = max(high, scores[j][i]);
             }
         }
+        // Everyone has read the keys.
+        simdgroup_barrier(mem_flags::mem_threadgroup);
+        if (more) copy_block<true>(near, keys + start, uint2(0, count), lane);
+        copies_go();
         high = max(high, simd_shuffle_xor(high, 1));
         high = max(high, simd_shuffle_xor(high, 2));
-        const float fade = precise::exp(top - high);
+        if (b > first + simd) {
+            const float fade = precise::exp(top - high);
+            total *= fade;
+            UNROLL for (uint n = 0; n < MOST_DIMS / 8; n++) sums[n] *= fade;
+        }
         top = high;
-        total *= fade;
-        UNROLL for (uint n = 0; n < MOST_DIMS / 8; n++) sums[n] *= fade;
         uint2 weights[4];
         UNROLL for (uint j = 0; j < 4; j++) {
             float2 w;
@@ -107,16 +144,16 @@ METAL_FUNC uint2 most_and_rest(float2 x) {
             total += w.x + w.y;
             weights[j] = most_and_rest(w);
         }
+        all_copies_but<1>();
+        simdgroup_barrier(mem_flags::mem_threadgroup);
         // Sums n = 8 c + d have in column i the dimension 64 c + 8 i + d.
         UNROLL for (uint c = 0; c < MOST_DIMS / 64; c++) {
             if (c * 64 >= HEAD_DIM) continue;
             uint4 own[2][4];
             UNROLL for (uint i = 0; i < 2; i++) {
                 UNROLL for (uint k = 0; k < 4; k++) {
-                    const uint key = 16 * i + 4 * t + k, dim = c * 64 + g * 8;
-                    device const uchar* from = values + start + key * kv_row_bytes() + dim * 2;
-                    const bool counts = key < seen && base + key >= begin;
-                    own[i][k] = dim < HEAD_DIM && counts ? *(device const uint4*)from : uint4(0);
+                    const uint eighth = 8 * c + g;
+                    own[i][k] = eighth < EIGHTHS ? beside[value_place(16 * i + 4 * t + k, eighth)] : uint4(0);
                 }
             }
             UNROLL for (uint i = 0; i < 2; i++) {
@@ -131,42 +168,55 @@ METAL_FUNC uint2 most_and_rest(float2 x) {
                 }
             }
         }
+        // And the values.
+        simdgroup_barrier(mem_flags::mem_threadgroup);
+        if (more) copy_block<false>(beside, values + start, uint2(0, count), lane);
+        copies_go();
     }
     total += simd_shuffle_xor(total, 1);
     total += simd_shuffle_xor(total, 2);
 
-    // The simdgroups' greatest scores and sums, then what each has of the values.
-    threadgroup float* tops = shared;
+    // The simdgroups' greatest scores and sums, behind the blocks; what each has of the values, where its block was: a row for each of a
+    // lane's sums, no two of a lane's neighbours on the same banks.
+    constexpr uint ROW = SIMD + 1;
+    const uint apart = 2 * BLOCK_TOKENS * EIGHTHS * 4;
+    threadgroup float* parts_of_sums = (threadgroup float*)shared;
+    threadgroup float* tops = parts_of_sums + simds * apart;
     threadgroup float* totals = tops + simds * ROOM;
-    threadgroup float* parts_of_sums = totals + simds * ROOM;
     if (t == 0) {
         tops[simd * ROOM + g] = top;
         totals[simd * ROOM + g] = total;
     }
     threadgroup_barrier(mem_flags::mem_threadgroup);
     const bool whole = p.splits == 1;
+    // Four lanes have a head, and every fourth simdgroup each.
     float high = LOWEST, sum = 0.0f;
-    for (uint s = 0; s < simds; s++) high = max(high, tops[s * ROOM + g]);
-    if (whole && SINKS) {
-        high = max(high, sinks[head + min(g, count - 1)]);
-        sum = precise::exp(sinks[head + min(g, count - 1)] - high);
-    }
-    for (uint s = 0; s < simds; s++) sum += totals[s * ROOM + g] * precise::exp(tops[s * ROOM + g] - high);
+    for (uint s = t; s < simds; s += 4) high = max(high, tops[s * ROOM + g]);
+    if (whole && SINKS) high = max(high, sinks[head + min(g, count - 1)]);
+    high = max(high, simd_shuffle_xor(high, 1));
+    high = max(high, simd_shuffle_xor(high, 2));
+    for (uint s = t; s < simds; s += 4) sum += totals[s * ROOM + g] * precise::exp(tops[s * ROOM + g] - high);
+    if (whole && SINKS && t == 0) sum += precise::exp(sinks[head + min(g, count - 1)] - high);
+    sum += simd_shuffle_xor(sum, 1);
+    sum += simd_shuffle_xor(sum, 2);
     const float share = precise::exp(top - high) * (whole ? inverse_or_zero(sum) : 1.0f);
-    threadgroup float* mine = parts_of_sums + (simd * ROOM + g) * HEAD_DIM;
+    threadgroup float* mine = parts_of_sums + simd * apart + lane;
     UNROLL for (uint n = 0; n < MOST_DIMS / 8; n++) {
-        const uint dim = n / 8 * 64 + t * 16 + n % 8;
-        if (dim < HEAD_DIM) mine[dim] = (sums[n].x + sums[n].z) * share;
-        if (dim + 8 < HEAD_DIM) mine[dim + 8] = (sums[n].y + sums[n].w) * share;
+        if (n / 8 * 64 >= HEAD_DIM) continue;
+        mine[2 * n * ROW] = (sums[n].x + sums[n].z) * share;
+        mine[(2 * n + 1) * ROW] = (sums[n].y + sums[n].w) * share;
     }
     if (!whole && simd == 0 && t == 0 && g < count)
         stats[(ulong(at.y) * p.heads + head + g) * p.splits + at.z] = float2(high, sum);
     threadgroup_barrier(mem_flags::mem_threadgroup);
     for (uint i = tid; i < count * HEAD_DIM; i += simds * SIMD) {
-        const uint h = i / HEAD_DIM;
+        const uint h = i / HEAD_DIM, dim = i % HEAD_DIM;
+        // Lane 4 h + dim % 64 / 16 has it, see above.
+        const uint row = 2 * (dim / 64 * 8 + dim % 8) + dim % 16 / 8;
+        threadgroup const float* part = parts_of_sums + row * ROW + 4 * h + dim % 64 / 16;
         float y = 0.0f;
-        for (uint s = 0; s < simds; s++) y += parts_of_sums[s * ROOM * HEAD_DIM + i];
+        for (uint s = 0; s < simds; s++) y += part[s * apart];
         const ulong to = ulong(at.y) * p.heads + head + h;
-        out[(whole ? to : to * p.splits + at.z) * HEAD_DIM + i % HEAD_DIM] = y;
+        out[(whole ? to : to * p.splits + at.z) * HEAD_DIM + dim] = y;
     }
 }

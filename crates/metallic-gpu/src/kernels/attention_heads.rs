@@ -1,6 +1,6 @@
 //! Attention of few query tokens on matrix units: see `attention_heads.metal`.
 
-use metallic_core::DType;
+use metallic_core::{BLOCK_TOKENS, DType};
 
 use super::attention::{ATTEND, AttentionParams, AttentionSpec, Split};
 use super::cells::UNITS;
@@ -27,23 +27,29 @@ pub(crate) fn fits(spec: &AttentionSpec, limits: &Limits) -> bool {
         && spec.kv == DType::F16
         && head_dim.is_multiple_of(32)
         && head_dim <= 128
-        && limits.max_threads >= SIMDGROUPS * limits.simd_width
-        && limits.most_threadgroup_memory() >= memory(SIMDGROUPS, head_dim as u32)
+        && most_simdgroups(head_dim as u32, limits) > 0
 }
 
-/// Bytes of threadgroup memory: two numbers for each head and simdgroup, and what it has of the values.
+/// Bytes of threadgroup memory: for each simdgroup the keys and values of a block, which leave room for what it has of the values, and two
+/// numbers for each head.
 fn memory(simdgroups: u32, head_dim: u32) -> u32 {
-    simdgroups * ROOM * (2 + head_dim) * 4
+    simdgroups * (2 * BLOCK_TOKENS as u32 * head_dim * 2 + ROOM * 2 * 4)
+}
+
+/// Simdgroups that a threadgroup has room for, as many as are of use.
+fn most_simdgroups(head_dim: u32, limits: &Limits) -> u32 {
+    let room = limits.most_threadgroup_memory() / memory(1, head_dim).max(1);
+    room.min(limits.max_threads / limits.simd_width.max(1)).min(SIMDGROUPS)
 }
 
 /// Shares `blocks` cache blocks out where `groups` threadgroups stand side by side anyway: each core has one of them, and each
 /// simdgroup a block at least.
-pub(crate) fn split(blocks: u32, groups: u32, limits: &Limits) -> Split {
-    let blocks = blocks.max(1);
+pub(crate) fn split(blocks: u32, groups: u32, head_dim: usize, limits: &Limits) -> Split {
+    let (blocks, most) = (blocks.max(1), most_simdgroups(head_dim as u32, limits).max(1));
     let cores = limits.matrix_units.map_or(1, |units| units.cores);
-    let splits = (cores / groups.max(1)).clamp(1, blocks.div_ceil(SIMDGROUPS));
+    let splits = (cores / groups.max(1)).clamp(1, blocks.div_ceil(most));
     let span = blocks.div_ceil(splits);
-    Split { simdgroups: span.min(SIMDGROUPS), span, splits: blocks.div_ceil(span) }
+    Split { simdgroups: span.min(most), span, splits: blocks.div_ceil(span) }
 }
 
 /// The launch of a part of it.

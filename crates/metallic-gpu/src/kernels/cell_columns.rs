@@ -95,10 +95,15 @@ pub(crate) fn of_columns(projection: &Projection, launch: Launch, columns: [Slot
     let [w0, w1, w2] = projection.weights();
     let [b0, b1, b2] = projection.biases();
     let slots = [columns, sums, scales, w0, w1, w2, b0, b1, b2, projection.residual_slot(), Slot::Output];
-    let mut stage = Stage::new(launch, slots);
+    reading_cells(projection, Stage::new(launch, slots), 3, times)
+}
+
+/// A stage that reads every matrix in cells so many times, the first of them at this argument.
+#[allow(clippy::large_types_passed_by_value)] // It is moved through.
+pub(crate) fn reading_cells(projection: &Projection, mut stage: Stage, first: usize, times: u32) -> Stage {
     for (index, part) in projection.parts.iter().flatten().enumerate() {
         let bytes = bytes(part.dtype, part.rows as usize, projection.cols as usize).unwrap_or(0);
-        stage = stage.touching(3 + index, bytes.saturating_mul(times as usize));
+        stage = stage.touching(first + index, bytes.saturating_mul(times as usize));
     }
     stage
 }

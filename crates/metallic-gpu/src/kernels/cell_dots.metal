@@ -25,6 +25,13 @@ struct Inputs {
     METAL_FUNC uint all() const { return tokens << fine; }
 };
 
+// The vectors of a row of threadgroups, which has up to `most` of them from `token` on.
+template <bool ONE>
+METAL_FUNC Inputs inputs_of(constant ProjectParams& p, device const float* x, device const float* norm, uint token, uint most) {
+    if (ONE) return {x, norm, 1, 0};
+    return {x + ulong(token) * p.cols, norm, min(most, p.tokens - token), p.fine};
+}
+
 // Whether vectors lie as bfloats for some of the matrices.
 constant bool SOME_BFLOATS = WEIGHT0 == CELLS_F16 || WEIGHT0 == CELLS_BF16 || WEIGHT1 == CELLS_F16 || WEIGHT1 == CELLS_BF16 ||
     WEIGHT2 == CELLS_F16 || WEIGHT2 == CELLS_BF16;
@@ -220,8 +227,9 @@ struct Taken<true, N> {
 enum Form : uint { NOWHERE, AS_BYTES, AS_BFLOATS };
 
 // The vectors of up to 4 N tokens in threadgroup memory, so many cells at a time. Behind them: the norm's scales, the squares of each
-// token and simdgroup they are made of, parts of sums.
-template <uint N>
+// token and simdgroup they are made of, parts of sums. ONE: of one token, as it mostly is, which has nothing to tell apart; kernels are
+// read from memory too.
+template <uint N, bool ONE>
 struct Staged {
     enum : uint { TOKENS = 4 * N, SUMS = 2 * N };
     template <typename W>
@@ -251,8 +259,9 @@ struct Staged {
         }
     }
 
-    template <bool BYTES, bool ONE>
+    template <bool BYTES>
     METAL_FUNC void stage(uint first) const {
+        // The norm takes registers of its own.
         if (WITH_NORM != 0) stage_columns<2, BYTES, ONE>(p, in, first * CELL_COLS, chunk(), form == NOWHERE, crew, squares());
         else stage_columns<4, BYTES, ONE>(p, in, first * CELL_COLS, chunk(), form == NOWHERE, crew, squares());
     }
@@ -264,10 +273,7 @@ struct Staged {
         if (form == wanted && p.blocks >= cells) return;
         // Nobody reads what lies there.
         if (form != NOWHERE) threadgroup_barrier(mem_flags::mem_threadgroup);
-        // The norm takes registers of its own. One token, as it mostly is, has nothing to tell apart.
-        constexpr bool BYTES = W::BYTES != 0;
-        if (in.all() == 1) stage<BYTES, true>(first);
-        else stage<BYTES, false>(first);
+        stage<W::BYTES != 0>(first);
         threadgroup_barrier(mem_flags::mem_threadgroup);
         form = wanted;
         // They are needed at the end.

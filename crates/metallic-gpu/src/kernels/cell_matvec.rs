@@ -1,9 +1,7 @@
 //! Matrices in cells times the vectors of a few tokens, exact to two bfloats a number: see `cell_dots.metal`.
 
-use super::cell_columns::TWO_BYTES;
-use super::cells::{
-    CELL_COLS, CELL_KINDS, CELL_ROWS, CELLS, PAIR_ROWS, UNITS, bytes, ring_bytes, takes_bytes,
-};
+use super::cell_columns::{TWO_BYTES, reading_cells};
+use super::cells::{CELL_COLS, CELL_KINDS, CELL_ROWS, CELLS, PAIR_ROWS, UNITS, ring_bytes, takes_bytes};
 use super::project::{PROJECT, ProjectParams, Projection};
 use super::typed::{ACTIVATION, FUNCTIONS};
 use super::{COMMON, Constants, EARLY, Family, Launch, Slot, Stage, Stages, family, work};
@@ -16,7 +14,7 @@ pub(crate) const CELL_PRODUCTS: (&str, &str) = ("cell_products.metal", include_s
 family! {
     "cell_matvec" (ProjectParams) uses
         COMMON, EARLY, FUNCTIONS, ACTIVATION, PROJECT, CELL_KINDS, UNITS, CELLS, TWO_BYTES, CELL_DOTS, CELL_PRODUCTS;
-    "cell_matvec_4", "cell_matvec_8" {
+    "cell_matvec_1", "cell_matvec_4", "cell_matvec_8" {
         reads x: 16, norm: 16, w0: 16, w1: 16, w2: 16, bias0: 4, bias1: 4, bias2: 4, residual: 4; writes out: 4
     }
 }
@@ -29,6 +27,8 @@ pub(crate) const MAX_TOKENS: u32 = 8;
 pub(crate) struct CellSpread {
     /// Tokens that read the weights together, 4 or 8; half as many where what is left of their numbers comes along.
     pub(crate) slots: u32,
+    /// Pairs of tiles that each threadgroup has at least.
+    pub(crate) rounds: u32,
     /// Pairs of tiles that a threadgroup has at a time.
     pub(crate) at_a_time: u32,
     /// Cells of the vectors that lie in threadgroup memory at a time.
@@ -38,10 +38,26 @@ pub(crate) struct CellSpread {
     pub(crate) threadgroup_bytes: u32,
 }
 
+/// How vectors come to a product.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Vectors {
+    /// As they are: each threadgroup lays them out in its memory.
+    Staged,
+    /// Laid out before as numbers of two bytes, and copied to threadgroup memory.
+    Near,
+    /// Laid out before, and read from their buffer with each cell.
+    Buffered,
+}
+
+/// Bytes of a cell's numbers of two bytes of eight tokens, with what they are worth.
+const NEAR_CELL: u32 = 2 * MAX_TOKENS * CELL_COLS + 2 * MAX_TOKENS * 8;
+
 /// What takes threadgroup memory of a group: its vectors' tokens, or none where they are not staged, and its simdgroups.
 struct Needs {
     slots: u32,
     staged: u32,
+    /// Bytes of each cell of vectors that were laid out before.
+    near: u32,
     with_bfloats: bool,
     simds: u32,
     ring: u32,
@@ -53,7 +69,8 @@ impl Needs {
         let columns = per_chunk * CELL_COLS;
         let plane = if self.with_bfloats { 2 * columns } else { columns.next_multiple_of(LINE) } + 64;
         // Halves of numbers, and units and sums of each 32; the norm's scales, and the squares of each simdgroup.
-        let vectors = u64::from(self.staged) * u64::from(2 * plane + columns / 4);
+        let vectors =
+            u64::from(self.staged) * u64::from(2 * plane + columns / 4) + u64::from(per_chunk * self.near);
         let scales = 4 * self.slots * if self.staged > 0 { self.simds + 1 } else { 1 };
         let sums = u64::from(chunks * (at_a_time + self.simds)) * u64::from(PAIR_ROWS * self.slots * 4);
         (vectors + u64::from(scales)).next_multiple_of(LINE.into()) + sums + u64::from(self.simds * self.ring)
@@ -73,11 +90,39 @@ fn halves(n: u32) -> impl Iterator<Item = u32> {
     (0..=n.max(1).ilog2()).map(move |by| n.max(1) >> by)
 }
 
+/// Refuses what kernels of these products cannot tell apart or count; the matrix units they run on.
+pub(crate) fn check(projection: &Projection, limits: &Limits) -> Result<MatrixUnits, GpuError> {
+    let refuse = |reason: String| GpuError::unsupported(projection.op, reason);
+    let units =
+        limits.matrix_units.ok_or_else(|| refuse("weights in cells, and no matrix units".to_owned()))?;
+    let mut types = projection.parts.iter().flatten().map(|part| part.dtype);
+    if let (Some(_), Some(first), Some(second)) = (projection.gate, types.next(), types.next())
+        && first != second
+    {
+        return Err(refuse(format!("a gate in cells of {first} over {second}; both must be alike")));
+    }
+    // They count pairs of tiles times groups.
+    let groups = units.cores.max(1).saturating_mul(limits.tuning.cell_groups).saturating_add(1);
+    let most = (u32::MAX / groups).saturating_mul(CELL_ROWS);
+    let rows: u32 = projection.part_rows().iter().fold(0, |sum, rows| sum.saturating_add(*rows));
+    if rows > most {
+        return Err(refuse(format!("{rows} rows in cells; at most {most}")));
+    }
+    Ok(units)
+}
+
+/// Threadgroup memory that is too small for one simdgroup.
+pub(crate) fn too_little(projection: &Projection, units: MatrixUnits) -> GpuError {
+    let reason =
+        format!("{} bytes of threadgroup memory, too little for weights in cells", units.threadgroup_memory);
+    GpuError::unsupported(projection.op, reason)
+}
+
 impl CellSpread {
-    /// How a projection is spread whose vectors are staged in threadgroup memory, or come from a buffer as they are needed.
+    /// How a projection is spread whose vectors come like this.
     pub(crate) fn of(
         projection: &Projection,
-        staged: bool,
+        vectors: Vectors,
         units: MatrixUnits,
         limits: &Limits,
     ) -> Option<CellSpread> {
@@ -85,14 +130,14 @@ impl CellSpread {
         halves(limits.tuning.cell_groups).find_map(|per_core| {
             let most = limits.max_threads / limits.simd_width.max(1);
             let simds = (limits.tuning.cell_simdgroups / per_core).min(most);
-            halves(simds).find_map(|simds| Self::with(projection, staged, (per_core, simds), units, limits))
+            halves(simds).find_map(|simds| Self::with(projection, vectors, (per_core, simds), units, limits))
         })
     }
 
     /// The same with so many groups on a core, of so many simdgroups.
     fn with(
         projection: &Projection,
-        staged: bool,
+        vectors: Vectors,
         (per_core, simds): (u32, u32),
         units: MatrixUnits,
         limits: &Limits,
@@ -113,11 +158,11 @@ impl CellSpread {
         let pairs = parts.iter().map(|rows| rows.div_ceil(each));
         let alike = types().all(|dtype| Some(dtype) == types().next());
         let pairs = if gated || alike { pairs.sum::<u32>() } else { pairs.max().unwrap_or(0) };
-        // Kernels count pairs times groups.
-        pairs.checked_mul(groups + 1)?;
+        let staged = vectors == Vectors::Staged;
         let needs = Needs {
             slots,
             staged: if staged { tokens.min(slots) } else { 0 },
+            near: if vectors == Vectors::Near { NEAR_CELL } else { 0 },
             with_bfloats: !types().all(takes_bytes),
             simds,
             ring: types().map(ring_bytes).max().unwrap_or(0),
@@ -131,6 +176,7 @@ impl CellSpread {
                 let bytes = needs.bytes(per_chunk, at_a_time, chunks);
                 (bytes <= room).then_some(CellSpread {
                     slots,
+                    rounds: pairs / groups,
                     at_a_time,
                     per_chunk,
                     groups: [groups, tokens.div_ceil(slots), 1],
@@ -151,12 +197,12 @@ pub(crate) fn stage<const N: usize>(
     slots: [Slot; N],
     limits: &Limits,
 ) -> Result<Stage, GpuError> {
-    let refuse = |reason: &str| GpuError::unsupported(projection.op, reason);
-    let units = limits.matrix_units.ok_or_else(|| refuse("weights in cells, and no matrix units"))?;
-    let spread = CellSpread::of(projection, true, units, limits)
-        .ok_or_else(|| refuse("too little threadgroup memory for weights in cells"))?;
-    let kernel = family.kernel(&format!("{name}_{}", spread.slots), constants);
-    let fine = is_fine(projection).into();
+    let units = check(projection, limits)?;
+    let spread = CellSpread::of(projection, Vectors::Staged, units, limits)
+        .ok_or_else(|| too_little(projection, units))?;
+    let fine = u32::from(is_fine(projection));
+    let tokens = if projection.tokens << fine == 1 { 1 } else { spread.slots };
+    let kernel = family.kernel(&format!("{name}_{tokens}"), constants);
     let params = ProjectParams { blocks: spread.per_chunk, split: spread.at_a_time, fine, ..params };
     let rows: u32 = projection.part_rows().iter().sum();
     let launch = Launch {
@@ -165,12 +211,7 @@ pub(crate) fn stage<const N: usize>(
         ..kernel.launch(params.params(), spread.groups, [spread.threads, 1, 1])
     };
     launch.check(limits)?;
-    let mut stage = Stage::new(launch, slots);
-    for (index, part) in projection.parts.iter().flatten().enumerate() {
-        let bytes = bytes(part.dtype, part.rows as usize, projection.cols as usize).unwrap_or(0);
-        stage = stage.touching(2 + index, bytes.saturating_mul(spread.groups[1] as usize));
-    }
-    Ok(stage)
+    Ok(reading_cells(projection, Stage::new(launch, slots), 2, spread.groups[1]))
 }
 
 /// One launch for everything. Every [`MAX_TOKENS`] tokens read the weights once.

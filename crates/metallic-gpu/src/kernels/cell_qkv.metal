@@ -76,7 +76,7 @@ struct IntoCache {
     }
 };
 
-template <uint N>
+template <uint N, bool ONE>
 [[kernel, max_total_threads_per_threadgroup(512)]] void cell_qkv(
     constant ProjectParams& p [[buffer(0)]], device const float* x [[buffer(1)]], device const float* norm [[buffer(2)]],
     device const uchar* w0 [[buffer(3)]], device const uchar* w1 [[buffer(4)]], device const uchar* w2 [[buffer(5)]],
@@ -89,13 +89,37 @@ template <uint N>
     uint tid [[thread_index_in_threadgroup]], uint lane [[thread_index_in_simdgroup]],
     uint simd [[simdgroup_index_in_threadgroup]], uint simds [[simdgroups_per_threadgroup]]
 ) {
-    const uint most = 4 * N >> p.fine, token = group.y * most;
+    const uint most = ONE ? 1 : 4 * N >> p.fine, token = ONE ? 0 : group.y * most;
     const Crew crew = {tid, lane, simd, simds, (threadgroup uchar*)shared};
-    const Inputs in = {x + ulong(token) * p.cols, norm, min(most, p.tokens - token), p.fine};
+    const Inputs in = inputs_of<ONE>(p, x, norm, token, most);
     const IntoCache job = {p, {w0, w1, w2, bias0, bias1, bias2}, positions, freqs, rows, blocks, out, keys, values, token};
-    Staged<N> vectors = {p, in, crew, NOWHERE};
+    Staged<N, ONE> vectors = {p, in, crew, NOWHERE};
     all_products(p, vectors, job, uint2(group.x, groups.x), crew);
 }
 
-KERNEL("cell_qkv_4", cell_qkv<1>)
-KERNEL("cell_qkv_8", cell_qkv<2>)
+KERNEL("cell_qkv_1", cell_qkv<1, true>)
+KERNEL("cell_qkv_4", cell_qkv<1, false>)
+KERNEL("cell_qkv_8", cell_qkv<2, false>)
+
+// The same of up to eight tokens, whose vectors were laid out before.
+template <bool NEAR>
+[[kernel, max_total_threads_per_threadgroup(512)]] void cell_qkv_rows(
+    constant ProjectParams& p [[buffer(0)]], device const uint4* columns [[buffer(1)]], device const uint4* sums [[buffer(2)]],
+    device const float* scales [[buffer(3)]], device const uchar* w0 [[buffer(4)]], device const uchar* w1 [[buffer(5)]],
+    device const uchar* w2 [[buffer(6)]], device const float* bias0 [[buffer(7)]], device const float* bias1 [[buffer(8)]],
+    device const float* bias2 [[buffer(9)]], device const uint* positions [[buffer(10)]],
+    device const float* freqs [[buffer(11)]], device const uint2* rows [[buffer(12)]],
+    device const uint* blocks [[buffer(13)]], device float* out [[buffer(14)]], device uchar* keys [[buffer(15)]],
+    device uchar* values [[buffer(16)]], threadgroup uint4* shared [[threadgroup(0)]],
+    uint2 group [[threadgroup_position_in_grid]], uint2 groups [[threadgroups_per_grid]],
+    uint tid [[thread_index_in_threadgroup]], uint lane [[thread_index_in_simdgroup]],
+    uint simd [[simdgroup_index_in_threadgroup]], uint simds [[simdgroups_per_threadgroup]]
+) {
+    const Crew crew = {tid, lane, simd, simds, (threadgroup uchar*)shared};
+    const IntoCache job = {p, {w0, w1, w2, bias0, bias1, bias2}, positions, freqs, rows, blocks, out, keys, values, 0};
+    EightsOfBytes<NEAR> vectors = eights_of_bytes<NEAR>(columns, sums, scales, p.tokens, cells_of(p.cols), crew);
+    all_products(p, vectors, job, uint2(group.x, groups.x), crew);
+}
+
+KERNEL("cell_qkv_rows", cell_qkv_rows<false>)
+KERNEL("cell_qkv_rows_near", cell_qkv_rows<true>)

@@ -1,6 +1,6 @@
 // Matrices in cells times the vectors of a tile of up to eight tokens, which lie as `cell_columns` leaves them: as halfs, of which every
 // column of a matrix unit's product is a token, or as numbers of two bytes, which take two columns each. Cells are shared and copied as
-// in `cell_dots.metal`; nothing is staged.
+// in `cell_dots.metal`.
 
 template <typename W>
 METAL_FUNC void add_eight(thread const W& w, uint4 x, float2 s, uint first, uint lane, thread float4& to) {
@@ -18,29 +18,6 @@ METAL_FUNC void add_eight(thread const W& w, uint4 x, float2 s, uint first, uint
     to = fma(by_rows(w.scale(W::SCALED == 16 ? first + 1 : first)), p, to);
     if (W::OFFSET != 0) to = fma(by_rows(-w.offset(first)), s.xyxy, to);
 }
-
-// Vectors that come from a buffer, each cell's while the one before it is computed with. In threadgroup memory are the scales of their
-// tokens, then parts of sums.
-struct Buffered {
-    device const float* scales;
-    Inputs in;
-    Crew crew;
-    uint cells;
-    bool fresh;
-
-    METAL_FUNC Results results() const { return {(threadgroup float*)crew.memory, line_from(crew.memory, 32)}; }
-    METAL_FUNC void begin() {
-        if (fresh) {
-            wait_for_earlier();
-            if (crew.tid < in.tokens) results().scales[crew.tid] = scales[crew.tid];
-        }
-        fresh = false;
-    }
-    METAL_FUNC uint after(uint cell) const { return cell + 1 == cells ? 0 : cell + 1; }
-    METAL_FUNC void nothing_to_do() const {
-        if (fresh) wait_for_earlier();
-    }
-};
 
 // Halfs, and the sums of each 32.
 struct Eights {
@@ -90,66 +67,10 @@ struct Eights {
     }
 };
 
-// The products of a cell with numbers of two bytes; kinds that do not take them do not come along.
-template <bool BYTES>
-struct OfBytes {
-    template <typename W>
-    static METAL_FUNC void add(thread const W&, thread const ByteColumns<2>&, uint, thread float2*) {}
-};
-template <>
-struct OfBytes<true> {
-    template <typename W>
-    static METAL_FUNC void add(thread const W& w, thread const ByteColumns<2>& c, uint lane, thread float2* sum) {
-        w.template add<2>(c, lane, sum);
-    }
-};
-
-// Numbers of two bytes: of each cell those of four tokens, then those of four more; and what they are worth.
-struct EightsOfBytes {
-    enum : uint { TOKENS = 8, SUMS = 4 };
-    template <typename W>
-    using Sums = float2;
-
-    Buffered buffered;
-    device const uint4* columns;
-    device const uint4* blocks;
-    uint4 x[2], worth[2];
-
-    METAL_FUNC Inputs inputs() const { return buffered.in; }
-    METAL_FUNC Results results() const { return buffered.results(); }
-    METAL_FUNC void nothing_to_do() const { buffered.nothing_to_do(); }
-    METAL_FUNC void load(uint cell) {
-        UNROLL for (uint n = 0; n < 2; n++) {
-            x[n] = columns[(cell * 2 + n) * SIMD + buffered.crew.lane];
-            worth[n] = blocks[cell * TOKENS + 4 * n + buffered.crew.lane % 4];
-        }
-    }
-    template <typename W>
-    METAL_FUNC void ready(uint, uint cell) {
-        buffered.begin();
-        load(cell);
-    }
-    template <typename W>
-    METAL_FUNC void add(thread const W& a, thread const W& b, uint cell, thread float2* sum) {
-        ByteColumns<2> c;
-        UNROLL for (uint n = 0; n < 2; n++) {
-            c.x[n] = x[n];
-            c.unit[n] = as_type<float2>(worth[n].xz);
-            c.sums[n] = as_type<int2>(worth[n].yw);
-        }
-        load(buffered.after(cell));
-        OfBytes<W::BYTES != 0>::add(a, c, buffered.crew.lane, sum);
-        OfBytes<W::BYTES != 0>::add(b, c, buffered.crew.lane, sum + 2);
-    }
-    template <typename W>
-    METAL_FUNC void put(threadgroup float* to, thread const float2* sum) const {
-        put_tokens<2>(to, buffered.crew.lane, sum);
-    }
-};
-
 // Whether all matrices are of kinds that take bytes.
 constant bool OF_BYTES = !SOME_BFLOATS;
 
+template <bool NEAR>
 [[kernel, max_total_threads_per_threadgroup(512)]] void cell_rows(
     constant ProjectParams& p [[buffer(0)]], device const uint4* columns [[buffer(1)]], device const float4* sums [[buffer(2)]],
     device const float* scales [[buffer(3)]], device const uchar* w0 [[buffer(4)]], device const uchar* w1 [[buffer(5)]],
@@ -162,12 +83,16 @@ constant bool OF_BYTES = !SOME_BFLOATS;
 ) {
     const Crew crew = {tid, lane, simd, simds, (threadgroup uchar*)shared};
     const Products job = {p, {w0, w1, w2, bias0, bias1, bias2}, residual, out, 0};
-    const Buffered buffered = {scales, {scales, scales, p.tokens, 0}, crew, cells_of(p.cols), true};
+    const uint cells = cells_of(p.cols);
     if (OF_BYTES) {
-        EightsOfBytes vectors = {buffered, columns, (device const uint4*)sums, {}, {}};
+        EightsOfBytes<NEAR> vectors = eights_of_bytes<NEAR>(columns, (device const uint4*)sums, scales, p.tokens, cells, crew);
         all_products(p, vectors, job, uint2(group.x, groups.x), crew);
     } else {
+        const Buffered buffered = {scales, {scales, scales, p.tokens, 0}, crew, cells, true};
         Eights vectors = {buffered, columns, (device const float*)sums, {}, {}};
         all_products(p, vectors, job, uint2(group.x, groups.x), crew);
     }
 }
+
+KERNEL("cell_rows", cell_rows<false>)
+KERNEL("cell_rows_near", cell_rows<true>)

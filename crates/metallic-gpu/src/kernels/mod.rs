@@ -33,6 +33,7 @@ mod project_tests;
 pub(crate) mod qkv;
 mod quant;
 pub(crate) mod recurrent;
+pub(crate) mod relay;
 pub(crate) mod rope;
 mod rows;
 pub(crate) mod sample;
@@ -356,6 +357,7 @@ pub const FAMILIES: &[&Family] = &[
     &matvec::FAMILY,
     &norm::FAMILY,
     &peaks::FAMILY,
+    &relay::FAMILY,
     &qkv::FAMILY,
     &recurrent::FAMILY,
     &rope::FAMILY,

@@ -1,7 +1,7 @@
 //! What a device reaches at best: see `peaks.metal`. [`crate::peaks`] measures with them.
 
 use super::cells::UNITS;
-use super::{COMMON, Constants, Kernel, Launch, family, work};
+use super::{COMMON, Constants, Kernel, Launch, family, relay, work};
 use crate::gpu::Limits;
 use crate::params::kernel_params;
 
@@ -36,8 +36,8 @@ fn of(name: &str) -> Kernel {
 
 /// Every kernel that a device is measured with.
 #[cfg_attr(not(feature = "cuda"), allow(dead_code))]
-pub(crate) fn kernels(limits: &Limits) -> [Kernel; 3] {
-    [of("peak_read"), of("peak_copy"), product(1, limits).launch.kernel]
+pub(crate) fn kernels(limits: &Limits) -> [Kernel; 4] {
+    [of("peak_read"), of("peak_copy"), product(1, limits).launch.kernel, relay::kernel()]
 }
 
 /// Threads of a threadgroup, and threadgroups that keep the device busy.

@@ -34,8 +34,8 @@ METAL_FUNC TwoBytes two_bytes(float4 near, float4 far) {
     uint top = max(max(size.x, size.y), max(size.z, size.w));
     top = max(top, simd_shuffle_xor(top, 1));
     top = max(top, simd_shuffle_xor(top, 2));
-    // Below this all is zero: its inverse is no number.
-    const bool some = top >= 0x01000000 && top < 0x7f800000;
+    // Below this all is zero: its inverse is no number. Above that units may take the inverse for zero.
+    const bool few = top < 0x7e800000, some = top >= 0x01000000 && few;
     const float greatest = as_type<float>(some ? top : 0x3f800000), scale = some ? MOST * inverse_of(greatest) : 0.0f;
     const uint4 one = as_type<uint4>(near * scale + WHOLE), two = as_type<uint4>(far * scale + WHOLE);
     // The upper byte is of a number that the lower one, with its sign, is taken from.
@@ -46,7 +46,7 @@ METAL_FUNC TwoBytes two_bytes(float4 near, float4 far) {
     int sum = add_bytes(made.low.y, add_bytes(made.low.x, add_bytes(made.high.y, add_bytes(made.high.x, 0)) * 256));
     sum += simd_shuffle_xor(sum, 1);
     sum += simd_shuffle_xor(sum, 2);
-    const float unit = some ? greatest * (1.0f / MOST) : top < 0x7f800000 ? 0.0f : NAN;
+    const float unit = some ? greatest * (1.0f / MOST) : few ? 0.0f : NAN;
     made.near = (as_type<float4>(one) - WHOLE) * unit;
     made.far = (as_type<float4>(two) - WHOLE) * unit;
     made.block = {unit, sum};

@@ -74,7 +74,7 @@ impl Site<'_> {
         match (self.cells, self.by_tiles(projection.tokens, provider, limits)) {
             (true, true) => qkv::after(cell_matmul::plan(&projection, limits)?, &projection, &way, limits),
             (true, false) if self.by_eight(&projection, limits) => {
-                qkv::after(cell_rows::plan(&projection, limits)?, &projection, &way, limits)
+                cell_qkv::plan_rows(&projection, &way, limits)
             }
             (true, false) => cell_qkv::plan(&projection, &way, limits),
             (false, true) => qkv::tiles(&projection, &way, limits),
@@ -151,7 +151,9 @@ impl Site<'_> {
             Some(Provider::MatmulRows) => false,
             Some(Provider::MatmulTiles | Provider::MatmulTensor) => true,
             Some(Provider::MatmulLibrary | Provider::SdpaFlash | Provider::SdpaPlain) | None => {
-                tokens > limits.tuning.vector_tokens
+                // Tiles of cells round vectors to halfs, which the kernels of few tokens do not.
+                let fewest = if self.cells { cell_matvec::MAX_TOKENS } else { 0 };
+                tokens > limits.tuning.vector_tokens.max(fewest)
             }
         }
     }

@@ -378,7 +378,12 @@ fn many_cores_share_short_rows_by_heads_and_long_ones_by_blocks() {
 
 #[test]
 fn few_tokens_on_matrix_units_are_as_exact_as_without() {
-    let limits = Limits { matrix_units: Some(UNITS), busy_simdgroups: 132 * 32, ..LIMITS };
+    let with = |kilobytes: u32| {
+        let units = crate::gpu::MatrixUnits { threadgroup_memory: kilobytes << 10, ..UNITS };
+        Limits { matrix_units: Some(units), busy_simdgroups: 132 * 32, ..LIMITS }
+    };
+    // As much threadgroup memory as the device of the test has.
+    let limits = with(32);
     let check = |scene: Scene, stages: usize| {
         let made = plan(&scene.spec(), &limits).unwrap();
         assert_eq!(made.stages[0].launch.kernel.function, "attention_heads", "{scene:?}");
@@ -397,8 +402,10 @@ fn few_tokens_on_matrix_units_are_as_exact_as_without() {
         let scene = Scene::new(Attention { softcap, ..attention }, DType::F16, &crowd);
         check(Scene { sinks, ..scene }, 1);
     }
-    assert_eq!(attention_heads::split(256, 4, &limits), Split { simdgroups: 8, span: 8, splits: 32 });
-    assert_eq!(attention_heads::split(3, 1, &limits), Split { simdgroups: 3, span: 3, splits: 1 });
+    let split = |blocks, groups, limits: Limits| attention_heads::split(blocks, groups, 128, &limits);
+    assert_eq!(split(256, 4, with(227)), Split { simdgroups: 8, span: 8, splits: 32 });
+    assert_eq!(split(256, 4, with(99)), Split { simdgroups: 6, span: 8, splits: 32 });
+    assert_eq!(split(3, 1, with(227)), Split { simdgroups: 3, span: 3, splits: 1 });
 }
 
 #[test]

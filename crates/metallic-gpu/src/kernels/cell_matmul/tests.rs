@@ -6,6 +6,7 @@ use super::super::cell_rows;
 use super::super::cells::CELL_TYPES;
 use super::super::project_tests::{Case, case, held_within, make};
 use super::*;
+use crate::gpu::MatrixUnits;
 
 /// Runs a case by tiles, within what halfs leave of its vectors.
 fn tiles_hold(case: &Case) -> bool {
@@ -35,6 +36,26 @@ fn many_tokens_go_by_tiles() {
     }
     let bfloats = make(&Case { cols: 64, ..case(DType::BF16, 9, 16) }, 9);
     assert!(plan(&bfloats.projection, &WITH_UNITS).unwrap_err().to_string().contains("bfloats"));
+}
+
+#[test]
+fn vectors_come_from_threadgroup_memory_where_it_has_room_and_else_from_their_buffer() {
+    // Threadgroup memory that has room for two simdgroups, but not for the vectors beside them.
+    for (dtype, cols, little) in
+        [(DType::Q4_0, 160, 18), (DType::Q8_0, 64, 21), (DType::Q4K, 256, 20), (DType::Q6K, 256, 22)]
+    {
+        let case = Case { cols, norm: Some(1e-5), residual: true, ..case(dtype, 7, 60) };
+        let Some(made) = in_cells(&case, make(&case, 7)) else { return };
+        for (kilobytes, cores, kernel) in
+            [(32, 1, "cell_rows_near"), (little, 1, "cell_rows"), (32, 2, "cell_rows")]
+        {
+            let units = MatrixUnits { cores, threadgroup_memory: kilobytes << 10 };
+            let limits = Limits { matrix_units: Some(units), max_threads: 64, ..WITH_UNITS };
+            let stages = cell_rows::plan(&made.projection, &limits).unwrap();
+            assert_eq!(stages.stages[1].launch.kernel.function, kernel, "{dtype}");
+            held_within(1.6e-5, &case, &made, &stages).unwrap();
+        }
+    }
 }
 
 #[test]

@@ -1,7 +1,8 @@
 use metallic_core::{DType, Unary};
 
-use super::super::cells::{CELL_TYPES, pack};
+use super::super::cells::{CELL_TYPES, bytes, pack};
 use super::super::harness::{Data, as_f32s, f32s, run};
+use super::super::project::Part;
 use super::super::project_tests::{Case, Made, case, held_within, make, run_stages};
 use super::*;
 use crate::threadgroup::tests::LIMITS;
@@ -82,7 +83,7 @@ fn vectors_that_do_not_fit_come_in_chunks() {
         let case = Case { cols, norm: Some(1e-6), ..case(dtype, tokens, 70) };
         let made = make(&case, tokens);
         let stages = plan_vectors(&made.projection, &limits).unwrap();
-        let spread = CellSpread::of(&made.projection, true, few, &limits).unwrap();
+        let spread = CellSpread::of(&made.projection, Vectors::Staged, few, &limits).unwrap();
         assert!(spread.per_chunk * CELL_COLS < cols as u32, "{} cells at a time", spread.per_chunk);
         assert!(stages.stages[0].launch.threadgroup_bytes <= few.threadgroup_memory);
         if !holds(&case, &limits) {
@@ -97,7 +98,7 @@ fn sums_that_do_not_fit_come_pair_by_pair() {
     let limits = Limits { matrix_units: Some(few), max_threads: 64, ..LIMITS };
     let case = Case { cols: 192, norm: Some(1e-6), ..case(DType::Q8_0, 1, 700) };
     let made = make(&case, 1);
-    let spread = CellSpread::of(&made.projection, true, few, &limits).unwrap();
+    let spread = CellSpread::of(&made.projection, Vectors::Staged, few, &limits).unwrap();
     assert_eq!((spread.per_chunk, spread.at_a_time), (3, 11), "of 22 pairs");
     holds(&case, &limits);
 }
@@ -127,4 +128,24 @@ fn what_is_no_number_stays_none() {
         let Some(found) = run_stages(&stages, &made.inputs, 16 * 4) else { return };
         assert!(as_f32s(&found).iter().all(|y| y.is_nan()), "{bad}");
     }
+}
+
+#[test]
+fn gates_of_two_types_and_rows_beyond_count_are_refused_by_name() {
+    let case =
+        Case { parts: vec![(DType::Q4_0, 32); 2], gate: Some(Unary::Silu), ..case(DType::Q4_0, 1, 32) };
+    let made = make(&case, 1);
+    let mut mixed = made.projection;
+    mixed.parts[1] = mixed.parts[1].map(|part| Part { dtype: DType::Q8_0, ..part });
+    let error = plan_vectors(&mixed, &WITH_UNITS).unwrap_err().to_string();
+    assert!(error.contains("a gate in cells of Q4_0 over Q8_0"), "{error}");
+    let mut long = Projection { gate: None, ..made.projection };
+    long.parts[0] = long.parts[0].map(|part| Part { rows: u32::MAX / 64 * 63, ..part });
+    let many = MatrixUnits { cores: 132, ..UNITS };
+    let error = check(&long, &Limits { matrix_units: Some(many), ..WITH_UNITS });
+    assert!(error.unwrap_err().to_string().contains("rows in cells; at most"));
+    let few = MatrixUnits { cores: 1, threadgroup_memory: 4 << 10 };
+    let error =
+        plan_vectors(&made.projection, &Limits { matrix_units: Some(few), ..WITH_UNITS }).unwrap_err();
+    assert!(error.to_string().contains("4096 bytes of threadgroup memory"), "{error}");
 }

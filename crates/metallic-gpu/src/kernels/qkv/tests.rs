@@ -6,8 +6,9 @@ use super::super::project::Part;
 use super::super::quant::tests::{Numbers, weights};
 use super::super::rope::KvRows;
 use super::super::rope::tests::kv_rows;
-use super::super::{Moved, cell_matvec, cell_qkv};
+use super::super::{Moved, cell_matvec, cell_qkv, cell_rows};
 use super::*;
+use crate::gpu::MatrixUnits;
 use crate::threadgroup::tests::LIMITS;
 
 /// Blocks of the cache.
@@ -117,7 +118,7 @@ fn agrees_within(case: &Case, limits: &Limits) {
 
 /// Holds one launch to two, and returns what both give. `None` where there is no clang.
 fn agree(case: &Case, memory: &Memory, [fused, apart]: [Stages; 2]) -> Option<[[Vec<u8>; 3]; 2]> {
-    assert_eq!((fused.stages.len(), apart.stages.len()), (1, 2), "{case:?}");
+    assert_eq!(apart.stages.len(), fused.stages.len() + 1, "{case:?}");
     let results = [fused, apart].map(|stages| {
         let mut memory = memory.clone();
         run_stages(&stages, &mut memory)?;
@@ -171,6 +172,15 @@ fn matrices_of_any_types_stand_side_by_side() {
     }
 }
 
+/// Lays the matrices out in cells. `None` where there is no clang.
+fn in_cells(projection: &Projection, memory: &mut Memory) -> Option<()> {
+    for part in projection.parts.iter().flatten() {
+        let Some((_, data)) = memory.iter_mut().find(|(slot, _)| *slot == part.weight) else { continue };
+        *data = packed(part.dtype, (part.rows, projection.cols), data)?;
+    }
+    Some(())
+}
+
 #[test]
 fn matrices_in_cells_go_the_same_way() {
     let limits = &WITH_UNITS;
@@ -183,10 +193,8 @@ fn matrices_in_cells_go_the_same_way() {
         let rope = Rope { pairs, magnitude: 1.2, ..base.rope };
         let case = Case { types, cols: 256, bias: true, rope, pairs: rotated, ..base };
         let (projection, mut memory) = make(&case);
-        for part in projection.parts.iter().flatten() {
-            let Some((_, data)) = memory.iter_mut().find(|(slot, _)| *slot == part.weight) else { continue };
-            let Some(cells) = packed(part.dtype, (part.rows, 256), data) else { return };
-            *data = cells;
+        if in_cells(&projection, &mut memory).is_none() {
+            return;
         }
         let way = way(&case);
         // The two halves of a head stand side by side here and apart there, so that simdgroups add up different parts of a row: the
@@ -209,6 +217,37 @@ fn matrices_in_cells_go_the_same_way() {
     for odd in [case(1, (2, 1, 48), DType::F16), case(1, (2, 1, 64), DType::Q8_0)] {
         let (projection, _) = make(&Case { types: [DType::F16; 3], cols: 256, ..odd });
         assert_eq!(cell_qkv::plan(&projection, &way(&odd), limits).unwrap().stages.len(), 2);
+    }
+}
+
+#[test]
+fn vectors_that_were_laid_out_before_go_the_same_way() {
+    for (types, pairs, tokens, kernel, memory) in [
+        ([DType::Q4_0; 3], RopePairs::Halves, 7, "cell_qkv_rows_near", 32 << 10),
+        ([DType::Q4K, DType::Q4K, DType::Q6K], RopePairs::Interleaved, 3, "cell_qkv_rows", 11 << 10),
+    ] {
+        let base = case(tokens, (3, 1, 64), DType::F16);
+        let rope = Rope { pairs, magnitude: 1.2, ..base.rope };
+        let case = Case { types, cols: 256, bias: true, rope, pairs: 32, ..base };
+        let (projection, mut data) = make(&case);
+        if in_cells(&projection, &mut data).is_none() {
+            return;
+        }
+        let units = MatrixUnits { cores: 1, threadgroup_memory: memory };
+        // With one simdgroup sums have one order.
+        let limits = Limits { matrix_units: Some(units), max_threads: 32, ..WITH_UNITS };
+        let rows = |by: fn(&Projection, &Limits) -> Result<Stages, GpuError>| {
+            after(by(&projection, &limits).unwrap(), &projection, &way(&case), &limits).unwrap()
+        };
+        let fused = cell_qkv::plan_rows(&projection, &way(&case), &limits).unwrap();
+        assert_eq!((fused.stages.len(), fused.stages[1].launch.kernel.function), (2, kernel));
+        agree(&case, &data, [fused, rows(cell_rows::plan)]);
+    }
+    // What does not take bytes, or is written another way, goes in three launches.
+    for (types, odd) in [([DType::F16; 3], DType::F16), ([DType::Q4_0; 3], DType::Q8_0)] {
+        let case = Case { types, cols: 256, ..case(6, (2, 1, 64), odd) };
+        let (projection, _) = make(&case);
+        assert_eq!(cell_qkv::plan_rows(&projection, &way(&case), &WITH_UNITS).unwrap().stages.len(), 3);
     }
 }
 
