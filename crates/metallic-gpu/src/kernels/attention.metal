@@ -24,6 +24,9 @@ inline void simd_sum_each(thread float* x) {
     }
 }
 
+// Threads that bring splits together.
+constant constexpr uint MOST_MERGING = 512;
+
 // Loads of keys and values that are under way at a time: a simdgroup has few of them.
 constant constexpr uint AT_ONCE = 4;
 
@@ -236,22 +239,24 @@ KERNEL("attention_decode_8", attend<8, true>)
 KERNEL("attention_decode_odd_1", attend<1, false>)
 KERNEL("attention_decode_odd_4", attend<4, false>)
 
-// Brings the splits of a row together: one threadgroup per head and token. Lanes share the splits' softmaxes, and read what the
-// splits have of their dimension several at a time.
+// Brings the splits of a row together: one threadgroup per head and token. Its rows of threads have a few splits each, which they read at
+// a time; every simdgroup has the softmaxes of all of them.
 kernel void attention_merge(
     constant MergeParams& p [[buffer(0)]], device const float* sums [[buffer(1)]],
     device const float2* stats [[buffer(2)]], device const float* sinks [[buffer(3)]], device float* out [[buffer(4)]],
     uint2 at [[threadgroup_position_in_grid]], uint2 place [[thread_position_in_threadgroup]],
     uint2 size [[threads_per_threadgroup]], uint lane [[thread_index_in_simdgroup]]
 ) {
-    constexpr uint TOGETHER = SIMD;
+    constexpr uint TOGETHER = 8;
+    threadgroup float meet[MOST_MERGING];
     const ulong row = ulong(at.y) * p.heads + at.x;
     sums += row * p.splits * HEAD_DIM;
     stats += row * p.splits;
     // What the first splits have comes while their softmaxes do.
+    const uint own = place.y * TOGETHER;
     float parts[TOGETHER];
-    const uint first_dim = min(place.x, HEAD_DIM - 1);
-    UNROLL for (uint k = 0; k < TOGETHER; k++) parts[k] = k < p.splits ? sums[k * HEAD_DIM + first_dim] : 0.0f;
+    UNROLL for (uint k = 0; k < TOGETHER; k++)
+        parts[k] = own + k < p.splits ? sums[(own + k) * HEAD_DIM + min(place.x, HEAD_DIM - 1)] : 0.0f;
     float high = LOWEST, total = 0.0f;
     for (uint s = lane; s < p.splits; s += SIMD) high = max(high, stats[s].x);
     high = simd_max(high);
@@ -264,14 +269,22 @@ kernel void attention_merge(
     for (uint first = 0; first < HEAD_DIM; first += size.x) {
         const uint i = first + place.x, dim = min(i, HEAD_DIM - 1);
         float sum = 0.0f;
-        for (uint base = 0; base < p.splits; base += TOGETHER) {
-            const float own = base + lane < p.splits ? precise::exp(stats[base + lane].x - high) : 0.0f;
-            if (first + base > 0) {
+        for (uint base = own; base < p.splits; base += TOGETHER * size.y) {
+            const uint split = base + lane % TOGETHER;
+            const float share = split < p.splits ? precise::exp(stats[split].x - high) : 0.0f;
+            if (first > 0 || base > own) {
                 UNROLL for (uint k = 0; k < TOGETHER; k++)
                     parts[k] = base + k < p.splits ? sums[(base + k) * HEAD_DIM + dim] : 0.0f;
             }
-            UNROLL for (uint k = 0; k < TOGETHER; k++) sum += parts[k] * simd_shuffle(own, ushort(k));
+            UNROLL for (uint k = 0; k < TOGETHER; k++) sum += parts[k] * simd_shuffle(share, ushort(k));
         }
-        if (i < HEAD_DIM) out[row * HEAD_DIM + i] = sum * unit;
+        meet[place.y * size.x + place.x] = sum;
+        threadgroup_barrier(mem_flags::mem_threadgroup);
+        if (place.y == 0 && i < HEAD_DIM) {
+            for (uint y = 1; y < size.y; y++) sum += meet[y * size.x + place.x];
+            out[row * HEAD_DIM + i] = sum * unit;
+        }
+        // What was added up is read before it is written over.
+        if (first + size.x < HEAD_DIM) threadgroup_barrier(mem_flags::mem_threadgroup);
     }
 }

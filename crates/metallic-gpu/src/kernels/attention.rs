@@ -187,6 +187,10 @@ fn memory(simdgroups: u32, room: u32, head_dim: u32, limits: &Limits) -> Option<
     (work <= budget).then_some((round, head + work))
 }
 
+/// Threads that bring splits together at most, and splits that one of them reads at a time: `MOST_MERGING` and `TOGETHER` in the MSL.
+const MOST_MERGING: u32 = 512;
+const MERGED_AT_ONCE: u32 = 8;
+
 /// What the splits of a row leave: their sums, and the softmax of each.
 const SUMS: Slot = Slot::Scratch(0);
 const STATS: Slot = Slot::Scratch(1);
@@ -263,7 +267,10 @@ fn with_merge(
     }
     let partial = tokens as usize * a.heads * splits as usize;
     let params = MergeParams { heads, splits }.params();
-    let threads = [head_dim.next_multiple_of(32).min(limits.max_threads), 1, 1];
+    let most = limits.max_threads.min(MOST_MERGING);
+    let across = head_dim.next_multiple_of(limits.simd_width).min(most);
+    // As many rows of threads as have splits to read.
+    let threads = [across, (most / across.max(1)).min(splits.div_ceil(MERGED_AT_ONCE)).max(1), 1];
     let kernel = FAMILY.kernel("attention_merge", spec.fused_constants()?);
     let merge = kernel.launch(params, [heads, tokens, 1], threads);
     let merged = [SUMS, STATS, spec.sinks(), Slot::Output];
