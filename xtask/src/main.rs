@@ -37,6 +37,8 @@ cargo xtask NAME [OPTIONS]
                  --driver       without golden models, for which the library is built once more
                  cargo ARGS...  any command of cargo in that build, such as `cargo test -p metallic-gpu`
                  copies FOLDER  the bindings for a workspace of your own, and what to do with them
+                 mistakes [W..] plant each of a table of mistakes into a copy of the driver (those whose names have one of the
+                                words): its tests must see it
   bench        measure tokens per second
                  --peers        against llama.cpp, built here, in turns
                  --models F...  these files (default: SmolLM2 in Q4_0, Q4_1 and Q8_0)

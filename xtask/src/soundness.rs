@@ -202,7 +202,7 @@ fn binary(build: &[&str]) -> Result<PathBuf> {
 }
 
 /// The last program in what cargo prints, a JSON object a line.
-fn executable(messages: &str) -> Option<PathBuf> {
+pub(crate) fn executable(messages: &str) -> Option<PathBuf> {
     let each = messages.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
     each.filter_map(|message| message["executable"].as_str().map(PathBuf::from)).next_back()
 }
