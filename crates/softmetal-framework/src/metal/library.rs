@@ -124,7 +124,14 @@ fn library_methods() -> Vec<Method> {
         }
         c"type"(_) -> isize { 0 }
         c"installName"(_) -> Id { Id::NULL }
-        c"newFunctionWithName:"(this, name: Id) -> Id { give(this.function(&text(name), &[]).ok()) }
+        c"newFunctionWithName:"(this, name: Id) -> Id {
+            let made = this.function(&text(name), &[]);
+            // Metal has nowhere to put the reason, which is worth knowing unless the function is just not there.
+            if let Err((COMPILE_FAILURE, reason)) = &made {
+                eprintln!("softmetal: newFunctionWithName: {reason}");
+            }
+            give(made.ok())
+        }
         c"newFunctionWithName:constantValues:error:"(this, name: Id, values: Id, out: OutObject) -> Id {
             let set = values.this::<ConstantValues>();
             let set = lock(&set.0).clone();
@@ -143,8 +150,10 @@ fn library_methods() -> Vec<Method> {
 
 impl Compiled {
     fn function(&self, name: &str, set: &[Constant]) -> Result<Strong, (isize, String)> {
-        let mut pipeline =
-            Pipeline::new(&self.library, name).map_err(|e| (FUNCTION_NOT_FOUND, e.to_string()))?;
+        let mut pipeline = Pipeline::new(&self.library, name).map_err(|e| {
+            let absent = matches!(e, softmetal::Error::NoKernel { .. });
+            (if absent { FUNCTION_NOT_FOUND } else { COMPILE_FAILURE }, e.to_string())
+        })?;
         let mut key = format!("{:016x} {name}", self.hash);
         for constant in set {
             let known = self.library.constants().iter().find(|known| match &constant.which {
