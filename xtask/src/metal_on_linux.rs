@@ -5,6 +5,7 @@
 //! GNUstep, whose runtime `softmetal-framework` is, with the types of Apple Silicon, and they ask it for the version of
 //! macOS. Nothing of the copies is committed, and the lock file of the repository stays as it is.
 
+mod executed;
 mod mistakes;
 
 use std::fs;
@@ -96,8 +97,9 @@ pub(crate) fn run(args: &[String]) -> Result<()> {
         [first, rest @ ..] if first == "cargo" => run_command(Shadow::prepare()?.command().args(rest)),
         [first, folder] if first == "copies" => copies(&root().join(folder)),
         [first, only @ ..] if first == "mistakes" => mistakes::run(only),
+        [first, rest @ ..] if first == "executed" => executed::run(rest),
         _ => bail!(
-            "metal-on-linux knows `--driver`, `cargo ARGUMENTS…`, `copies FOLDER` and `mistakes`, not `{}`",
+            "metal-on-linux knows `--driver`, `cargo ARGUMENTS…`, `copies FOLDER`, `mistakes` and `executed`, not `{}`",
             args.join(" ")
         ),
     }

@@ -189,7 +189,7 @@ fn nightly(args: &[&str]) -> std::process::Command {
 }
 
 /// The machine that code is made for here.
-fn host() -> Result<String> {
+pub(crate) fn host() -> Result<String> {
     let said = output(command("rustc").arg("-vV"))?;
     let line = said.lines().find_map(|line| line.strip_prefix("host: "));
     line.map(str::to_owned).context("`rustc -vV` does not say what its host is")

@@ -249,6 +249,12 @@ fn archives_that_cannot_be_written_are_done_without_and_the_oldest_go() {
     with_folder(&old);
     let left = std::fs::read_dir(&old).expect("a folder").count();
     assert_eq!(left, 64, "one was written, and the oldest seven are gone");
+    // Nothing else asks for such an object on that system.
+    set_macos((14, 5, 0));
+    faults::plan(Fault::Object, 1);
+    with_folder(&folder.join("none"));
+    assert!(!folder.join("none").exists(), "there was no archive to write");
+    set_macos((26, 2, 0));
     // A draft cannot take the place of a folder: it goes.
     let taken = folder.join("taken");
     std::fs::create_dir_all(&taken).expect("a folder");
