@@ -10,7 +10,7 @@ use std::{
 fn main() -> io::Result<()> {
     let root = PathBuf::from(env::var_os("CARGO_MANIFEST_DIR").unwrap_or_default());
     let mut hash = DefaultHasher::new();
-    for part in ["src/rewrite", "src/lexer.rs", "src/compiler.rs"] {
+    for part in ["src/rewrite", "src/lexer.rs", "src/compiler"] {
         println!("cargo::rerun-if-changed={part}");
         add(&root.join(part), &mut hash)?;
     }

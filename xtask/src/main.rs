@@ -4,6 +4,7 @@ mod apple_speed;
 mod bench;
 mod checks;
 mod clang;
+mod guest;
 mod macos;
 mod metal_on_linux;
 mod models;
@@ -37,6 +38,15 @@ cargo xtask NAME [OPTIONS]
                  --driver       without golden models, for which the library is built once more
                  cargo ARGS...  any command of cargo in that build, such as `cargo test -p metallic-gpu`
                  copies FOLDER  the bindings for a workspace of your own, and what to do with them
+                 mistakes [W..] plant each of a table of mistakes into a copy of the driver (those whose names have one of the
+                                words): its tests must see it
+                 executed       which lines of the driver its tests execute, and which no run here does; needs LLVM's tools:
+                                `rustup component add llvm-tools`. --write: into docs/metal-without-a-mac.md
+  guest        run the tests of a crate of somebody else's that uses objc2-metal, on Linux, against Metal.framework over softmetal
+                 NAME[@VERSION] from the registry, such as candle-metal-kernels
+                 --features F   of the crate, separated by commas
+                 --test WORD    only tests whose names have it; may be given several times
+                 --limit S      seconds for each test (default 300)
   bench        measure tokens per second
                  --peers        against llama.cpp, built here, in turns
                  --models F...  these files (default: SmolLM2 in Q4_0, Q4_1 and Q8_0)
@@ -76,6 +86,7 @@ fn main() -> ExitCode {
         "tidy" => tidy::run(),
         "check-macos" => macos::run(&rest),
         "metal-on-linux" => metal_on_linux::run(&rest),
+        "guest" => guest::run(&rest),
         "bench" => bench::run(&rest),
         "apple-speed" => apple_speed::run(&rest),
         "ptx" => ptx::run(&rest),

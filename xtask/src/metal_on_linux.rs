@@ -5,6 +5,9 @@
 //! GNUstep, whose runtime `softmetal-framework` is, with the types of Apple Silicon, and they ask it for the version of
 //! macOS. Nothing of the copies is committed, and the lock file of the repository stays as it is.
 
+mod executed;
+mod mistakes;
+
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -93,8 +96,10 @@ pub(crate) fn run(args: &[String]) -> Result<()> {
         [first] if first == "--driver" => Shadow::prepare()?.test(&SUITES[..1]),
         [first, rest @ ..] if first == "cargo" => run_command(Shadow::prepare()?.command().args(rest)),
         [first, folder] if first == "copies" => copies(&root().join(folder)),
+        [first, only @ ..] if first == "mistakes" => mistakes::run(only),
+        [first, rest @ ..] if first == "executed" => executed::run(rest),
         _ => bail!(
-            "metal-on-linux knows `--driver`, `cargo ARGUMENTS…` and `copies FOLDER`, not `{}`",
+            "metal-on-linux knows `--driver`, `cargo ARGUMENTS…`, `copies FOLDER`, `mistakes` and `executed`, not `{}`",
             args.join(" ")
         ),
     }
@@ -119,7 +124,7 @@ fn copies(folder: &Path) -> Result<()> {
 }
 
 /// Writes the copies of the bindings and the empty libraries into a folder; the names of the copies.
-fn bindings(folder: &Path) -> Result<Vec<&'static str>> {
+pub(crate) fn bindings(folder: &Path) -> Result<Vec<&'static str>> {
     let libraries = folder.join("lib");
     fs::create_dir_all(&libraries)?;
     for library in LIBRARIES {
@@ -142,6 +147,11 @@ struct Shadow {
 
 impl Shadow {
     fn prepare() -> Result<Shadow> {
+        Shadow::prepare_with(&[])
+    }
+
+    /// With more crates in it than the repository's.
+    fn prepare_with(members: &[&str]) -> Result<Shadow> {
         let folder = root().join("target").join("metal-on-linux");
         let libraries = folder.join("lib");
         let patches: Vec<String> =
@@ -157,7 +167,8 @@ impl Shadow {
             }
         }
         let manifest = fs::read_to_string(root().join("Cargo.toml"))?;
-        let manifest = format!("{}\n[patch.crates-io]\n{}\n", without_chores(&manifest)?, patches.join("\n"));
+        let manifest =
+            format!("{}\n[patch.crates-io]\n{}\n", with_members(&manifest, members)?, patches.join("\n"));
         write_if_new(&folder.join("Cargo.toml"), &manifest)?;
         // The same versions; what is patched is written into it anew.
         fs::copy(root().join("Cargo.lock"), folder.join("Cargo.lock"))?;
@@ -243,9 +254,11 @@ fn sources() -> Result<Vec<(String, PathBuf)>> {
     Ok(packages.iter().filter_map(package).collect())
 }
 
-/// The manifest of our workspace without the chores, which need none of this.
-fn without_chores(manifest: &str) -> Result<String> {
-    let members = manifest.replace("members = [\"crates/*\", \"xtask\"]", "members = [\"crates/*\"]");
+/// The manifest of our workspace without the chores, which need none of this, and with other crates.
+fn with_members(manifest: &str, more: &[&str]) -> Result<String> {
+    let list: Vec<String> = [&["crates/*"], more].concat().iter().map(|name| format!("{name:?}")).collect();
+    let members = format!("members = [{}]", list.join(", "));
+    let members = manifest.replace("members = [\"crates/*\", \"xtask\"]", &members);
     ensure!(members != manifest, "the workspace's manifest has other members than this chore knows");
     Ok(members.replace("[profile.dev.package.xtask]\nopt-level = 0\n", ""))
 }
@@ -253,23 +266,7 @@ fn without_chores(manifest: &str) -> Result<String> {
 /// Copies a crate and changes it; nothing is written that is there already, so that nothing is built again.
 fn copy(from: &Path, to: &Path, changes: &[Change]) -> Result<()> {
     let mut left: Vec<&Change> = changes.iter().collect();
-    copy_folder(from, to, Path::new(""), &mut left)?;
-    if let Some((file, text, _)) = left.first() {
-        bail!("{}/{file} has no `{text}` to replace: another version than this chore knows", from.display());
-    }
-    Ok(())
-}
-
-fn copy_folder(from: &Path, to: &Path, inside: &Path, left: &mut Vec<&Change>) -> Result<()> {
-    fs::create_dir_all(to.join(inside))?;
-    for entry in fs::read_dir(from.join(inside)).with_context(|| format!("cannot read {}", from.display()))? {
-        let entry = entry?;
-        let path = inside.join(entry.file_name());
-        if entry.file_type()?.is_dir() {
-            copy_folder(from, to, &path, left)?;
-            continue;
-        }
-        let Ok(mut text) = fs::read_to_string(from.join(&path)) else { continue };
+    copy_folder(from, to, Path::new(""), &mut |path, mut text| {
         left.retain(|(file, old, new)| {
             let here = Path::new(file) == path && text.contains(old);
             if here {
@@ -277,12 +274,36 @@ fn copy_folder(from: &Path, to: &Path, inside: &Path, left: &mut Vec<&Change>) -
             }
             !here
         });
-        write_if_new(&to.join(&path), &text)?;
+        Ok(text)
+    })?;
+    if let Some((file, text, _)) = left.first() {
+        bail!("{}/{file} has no `{text}` to replace: another version than this chore knows", from.display());
     }
     Ok(())
 }
 
-fn write_if_new(path: &Path, text: &str) -> Result<()> {
+/// Copies the text files of a folder, each as `change` makes it.
+fn copy_folder(
+    from: &Path,
+    to: &Path,
+    inside: &Path,
+    change: &mut dyn FnMut(&Path, String) -> Result<String>,
+) -> Result<()> {
+    fs::create_dir_all(to.join(inside))?;
+    for entry in fs::read_dir(from.join(inside)).with_context(|| format!("cannot read {}", from.display()))? {
+        let entry = entry?;
+        let path = inside.join(entry.file_name());
+        if entry.file_type()?.is_dir() {
+            copy_folder(from, to, &path, change)?;
+            continue;
+        }
+        let Ok(text) = fs::read_to_string(from.join(&path)) else { continue };
+        write_if_new(&to.join(&path), &change(&path, text)?)?;
+    }
+    Ok(())
+}
+
+pub(crate) fn write_if_new(path: &Path, text: &str) -> Result<()> {
     if fs::read_to_string(path).is_ok_and(|known| known == text) {
         return Ok(());
     }
@@ -296,9 +317,11 @@ mod tests {
     #[test]
     fn the_manifest_keeps_all_but_the_chores() {
         let manifest = fs::read_to_string(root().join("Cargo.toml")).expect("the repository's own");
-        let kept = without_chores(&manifest).expect("it has members");
+        let kept = with_members(&manifest, &[]).expect("it has members");
         assert!(!kept.contains("xtask") && kept.contains("members = [\"crates/*\"]"), "{kept}");
-        assert!(without_chores("[package]\n").is_err());
+        let more = with_members(&manifest, &["planted/*"]).expect("it has members");
+        assert!(more.contains("members = [\"crates/*\", \"planted/*\"]"), "{more}");
+        assert!(with_members("[package]\n", &[]).is_err());
     }
 
     #[test]

@@ -1,8 +1,13 @@
 //! Running other programs.
 
 use std::ffi::OsStr;
+use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 
@@ -88,4 +93,70 @@ pub(crate) fn apt_install(packages: &[&str]) -> Result<()> {
 fn describe(command: &Command) -> String {
     let words = std::iter::once(command.get_program()).chain(command.get_args());
     words.map(|word| word.to_string_lossy().into_owned()).collect::<Vec<_>>().join(" ")
+}
+
+/// Runs a program for so long at most; the status is `None` where it was ended or died of a signal.
+pub(crate) fn limited(command: &mut Command, limit: Duration) -> Result<(Option<i32>, String)> {
+    let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn()?;
+    let reader = |stream: Option<Box<dyn Read + Send>>| {
+        thread::spawn(move || {
+            let mut bytes = Vec::new();
+            // What was said until then counts.
+            let _ = stream.map(|mut stream| stream.read_to_end(&mut bytes));
+            String::from_utf8_lossy(&bytes).into_owned()
+        })
+    };
+    let out = reader(child.stdout.take().map(|out| Box::new(out) as Box<dyn Read + Send>));
+    let err = reader(child.stderr.take().map(|err| Box::new(err) as Box<dyn Read + Send>));
+    let begun = Instant::now();
+    let (status, late) = loop {
+        if let Some(status) = child.try_wait()? {
+            break (status.code(), "");
+        }
+        if begun.elapsed() > limit {
+            child.kill()?;
+            child.wait()?;
+            break (None, "\nended: it took too long");
+        }
+        thread::sleep(Duration::from_millis(10));
+    };
+    let joined = |reader: thread::JoinHandle<String>| reader.join().unwrap_or_default();
+    Ok((status, format!("{}{}{late}", joined(out), joined(err))))
+}
+
+/// Does something with each, as many at once as the machine has processors; the results in their order.
+pub(crate) fn in_parallel<T: Sync, R: Send>(items: &[T], each: impl Fn(&T) -> R + Sync) -> Result<Vec<R>> {
+    let (next, done) = (AtomicUsize::new(0), Mutex::new(Vec::new()));
+    let workers = thread::available_parallelism().map_or(1, usize::from).min(items.len());
+    thread::scope(|scope| {
+        for _ in 0..workers {
+            scope.spawn(|| {
+                while let Some((index, item)) =
+                    items.iter().enumerate().nth(next.fetch_add(1, Ordering::Relaxed))
+                {
+                    let result = each(item);
+                    done.lock().map(|mut done| done.push((index, result))).ok();
+                }
+            });
+        }
+    });
+    let Ok(mut done) = done.into_inner() else { bail!("a worker has panicked") };
+    done.sort_by_key(|(index, _)| *index);
+    Ok(done.into_iter().map(|(_, result)| result).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_program_that_takes_too_long_is_ended_and_its_words_are_kept() {
+        let mut slow = Command::new("sh");
+        let (status, said) =
+            limited(slow.args(["-c", "echo begun; exec sleep 20"]), Duration::from_millis(200))
+                .expect("a shell");
+        assert_eq!(status, None);
+        assert!(said.contains("begun") && said.contains("took too long"), "{said}");
+        assert_eq!(in_parallel(&[1, 2, 3], |n| n * 2).expect("no panic"), [2, 4, 6]);
+    }
 }

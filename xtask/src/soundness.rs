@@ -189,7 +189,7 @@ fn nightly(args: &[&str]) -> std::process::Command {
 }
 
 /// The machine that code is made for here.
-fn host() -> Result<String> {
+pub(crate) fn host() -> Result<String> {
     let said = output(command("rustc").arg("-vV"))?;
     let line = said.lines().find_map(|line| line.strip_prefix("host: "));
     line.map(str::to_owned).context("`rustc -vV` does not say what its host is")
@@ -202,7 +202,7 @@ fn binary(build: &[&str]) -> Result<PathBuf> {
 }
 
 /// The last program in what cargo prints, a JSON object a line.
-fn executable(messages: &str) -> Option<PathBuf> {
+pub(crate) fn executable(messages: &str) -> Option<PathBuf> {
     let each = messages.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
     each.filter_map(|message| message["executable"].as_str().map(PathBuf::from)).next_back()
 }

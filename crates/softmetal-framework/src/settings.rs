@@ -1,5 +1,6 @@
 //! What the framework stands for and how it runs kernels: from the environment, and from tests.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, OnceLock};
 
 use crate::lock;
@@ -90,6 +91,30 @@ pub fn set_macos((major, minor, patch): (u8, u8, u8)) {
 pub(crate) fn macos_version() -> u32 {
     let set = *lock(&MACOS_NOW);
     set.unwrap_or_else(|| Settings::get().macos)
+}
+
+static CHECKED: AtomicBool = AtomicBool::new(false);
+
+/// Says whether devices that are found from now on run kernels with checks, whatever `SOFTMETAL_CHECKED` says.
+pub fn set_checked(checked: bool) {
+    CHECKED.store(checked, Ordering::Relaxed);
+    crate::metal::forget_devices();
+}
+
+pub(crate) fn checked() -> bool {
+    CHECKED.load(Ordering::Relaxed) || Settings::get().checked
+}
+
+static POOLS: AtomicBool = AtomicBool::new(false);
+
+/// Says whether every message that returns an autoreleased object needs an open pool from now on, also where the caller takes
+/// the object at once: Apple's runtime then keeps it out of the pool, if the compiler lets it see that.
+pub fn set_pools_required(required: bool) {
+    POOLS.store(required, Ordering::Relaxed);
+}
+
+pub(crate) fn pools_are_required() -> bool {
+    POOLS.load(Ordering::Relaxed)
 }
 
 static DEVICES: Mutex<Option<Vec<Profile>>> = Mutex::new(None);

@@ -42,6 +42,11 @@ pub enum Error {
     /// A kernel of that name is not in the library.
     #[error("no kernel `{name}` in {library}; {}", known_kernels(known))]
     NoKernel { name: String, library: String, known: Vec<String> },
+    /// A kernel that was compiled later than its library was made, from other files.
+    #[error(
+        "kernel `{kernel}` is not what it was when {library} was compiled: an included file has changed since; compile it again"
+    )]
+    Changed { kernel: String, library: String },
     /// A dispatch asks for what cannot be.
     #[error("cannot dispatch kernel `{kernel}`: {problem}")]
     Dispatch { kernel: String, problem: crate::device::Problem },

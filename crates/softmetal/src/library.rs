@@ -1,26 +1,37 @@
 //! A compiled source and what it says about its kernels.
 
-use std::{path::Path, sync::Arc};
+use std::{
+    path::{Path, PathBuf},
+    sync::Arc,
+};
 
 use serde::Serialize;
 
 use crate::{
+    compiler::Parts,
     diagnostic::Diagnostic,
     error::{Error, Result},
     runtime::Image,
 };
 
-/// Compiled kernels, loaded into this process.
+/// Compiled kernels, loaded into this process. Those of a source that has many are compiled as they are asked for.
 #[derive(Debug, Clone)]
 pub struct Library {
     name: String,
+    /// All code, or the tables of what `parts` compiles.
     image: Arc<Image>,
+    parts: Option<Arc<Parts>>,
     warnings: Vec<Diagnostic>,
 }
 
 impl Library {
-    pub(crate) fn new(name: &Path, image: Arc<Image>, warnings: Vec<Diagnostic>) -> Self {
-        Self { name: name.display().to_string(), image, warnings }
+    pub(crate) fn new(
+        name: &Path,
+        image: Arc<Image>,
+        parts: Option<Parts>,
+        warnings: Vec<Diagnostic>,
+    ) -> Self {
+        Self { name: name.display().to_string(), image, parts: parts.map(Arc::new), warnings }
     }
 
     /// The source it was made from.
@@ -53,6 +64,25 @@ impl Library {
         self.index_of(name).map(|index| &self.kernels()[index])
     }
 
+    /// Compiles kernels that were not yet, as many at a time as there are processors. Otherwise each is when it is first
+    /// dispatched or made a [`Pipeline`](crate::Pipeline) of.
+    pub fn prepare<'n>(&self, kernels: impl IntoIterator<Item = &'n str>) -> Result<()> {
+        let wanted: Vec<usize> =
+            kernels.into_iter().map(|name| self.index_of(name)).collect::<Result<_>>()?;
+        match &self.parts {
+            Some(parts) => parts.prepare(&wanted, self.kernels()),
+            None => Ok(()),
+        }
+    }
+
+    /// The shared objects that have been loaded for its kernels so far.
+    pub fn objects(&self) -> Vec<PathBuf> {
+        match &self.parts {
+            Some(parts) => parts.images().iter().map(|image| image.path().to_owned()).collect(),
+            None => vec![self.image.path().to_owned()],
+        }
+    }
+
     pub(crate) fn index_of(&self, name: &str) -> Result<usize> {
         self.kernels().iter().position(|kernel| kernel.name == name).ok_or_else(|| {
             let names: Vec<&str> = self.kernels().iter().map(|kernel| kernel.name.as_str()).collect();
@@ -61,10 +91,21 @@ impl Library {
         })
     }
 
-    /// The loaded code, for dispatches.
-    pub fn image(&self) -> &Arc<Image> {
-        &self.image
+    /// The code of the kernel at `index`, and its place there.
+    pub(crate) fn code(&self, index: usize) -> Result<Code> {
+        Ok(match &self.parts {
+            Some(parts) => Code { image: parts.image(index, &self.kernels()[index])?, entry: 0 },
+            None => Code { image: self.image.clone(), entry: index },
+        })
     }
+}
+
+/// Where the code of a kernel is.
+#[derive(Debug, Clone)]
+pub(crate) struct Code {
+    pub(crate) image: Arc<Image>,
+    /// Among the kernels of the image.
+    pub(crate) entry: usize,
 }
 
 /// What a source says about its kernels: a [`Library`] without code.
@@ -103,7 +144,7 @@ fn distance(a: &str, b: &str) -> usize {
 }
 
 /// A kernel and the table of its arguments.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Kernel {
     /// The host name.
     pub name: String,
@@ -114,7 +155,7 @@ pub struct Kernel {
 }
 
 /// One parameter of a kernel.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[allow(clippy::struct_excessive_bools, reason = "each says something else of the parameter")]
 pub struct Argument {
     /// The parameter's name, empty if it has none.

@@ -123,7 +123,7 @@ pub(super) fn describe(
 
 /// Mathematics are safe: fully masked rows and huge values meet infinities, which
 /// the fast mode may assume away; and what was shown of the kernels elsewhere was shown with precise functions.
-fn options(language: Language) -> Retained<MTLCompileOptions> {
+pub(super) fn options(language: Language) -> Retained<MTLCompileOptions> {
     let options = MTLCompileOptions::new();
     options.setLanguageVersion(match language {
         Language::Metal3 => MTLLanguageVersion::Version3_1,

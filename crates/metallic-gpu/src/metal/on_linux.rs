@@ -5,7 +5,9 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use softmetal_framework::faults::{self, Fault};
-use softmetal_framework::{Profile, blocks, leaks, problems, set_devices, set_macos};
+use softmetal_framework::{
+    Profile, Times, blocks, leaks, problems, set_checked, set_devices, set_macos, set_pools_required,
+};
 
 use super::*;
 use crate::command::{Command, Region};
@@ -31,6 +33,8 @@ fn gpu() -> Metal {
 fn assert_clean() {
     with_devices(&["m4"]);
     set_macos((26, 2, 0));
+    set_checked(false);
+    set_pools_required(false);
     let (problems, leaks) = (problems(), leaks());
     assert!(problems.is_empty(), "{problems:?}");
     assert!(leaks.is_empty(), "{leaks:?}");
@@ -52,10 +56,11 @@ fn fill(gpu: &Metal, value: u8) -> Result<u8, GpuError> {
 #[test]
 fn only_gpus_of_apple_silicon_are_used_and_they_say_what_they_are() {
     let _alone = alone();
-    with_devices(&["intel", "m1", "m5"]);
+    with_devices(&["intel", "m1", "m5", "m4"]);
     let found = devices();
     let facts: Vec<_> = found.iter().map(|d| (d.usable, d.default, d.limits.tensor_ops)).collect();
-    assert_eq!(facts, [(false, true, false), (true, false, false), (true, false, true)]);
+    let apple = |tensor_ops| (true, false, tensor_ops);
+    assert_eq!(facts, [(false, true, false), apple(false), apple(true), apple(false)]);
     let error = open(None).expect_err("an Intel GPU").to_string();
     assert!(error.contains("Intel(R) UHD Graphics 630") && error.contains("Apple Silicon"), "{error}");
     for (which, name) in [("M5", "Apple M5"), ("1", "Apple M1")] {
@@ -142,6 +147,48 @@ fn dispatches_are_named_where_captures_are_wanted() {
 }
 
 #[test]
+fn no_kernel_leaves_the_memory_that_it_is_given() {
+    let _alone = alone();
+    set_checked(true);
+    with_devices(&["m4"]);
+    let gpu = gpu();
+    super::tests::dependent_dispatches(&gpu);
+    drop(gpu);
+    assert_clean();
+}
+
+#[test]
+fn every_message_is_sent_with_a_pool_open() {
+    let _alone = alone();
+    with_devices(&["m4"]);
+    set_pools_required(true);
+    assert_eq!(devices().len(), 1);
+    let gpu = gpu();
+    super::tests::dependent_dispatches(&gpu);
+    let imported = gpu.import(&Bytes::from(vec![5; 1001])).expect("copied");
+    let mut list = CommandList::new();
+    list.push(Command::Fill { to: Region::whole(imported.buffer, 1001), value: 1 });
+    gpu.submit_timed(&list).expect("a clock").wait(WAIT).expect("done");
+    gpu.free(imported.buffer);
+    assert!(gpu.library("broken", "kernel void f( {").is_err());
+    drop(gpu);
+    assert_clean();
+}
+
+#[test]
+fn memory_that_is_given_back_is_gone_while_the_driver_lives() {
+    let _alone = alone();
+    with_devices(&["m4"]);
+    let gpu = gpu();
+    assert_eq!(fill(&gpu, 1).expect("it runs"), 1);
+    let left: Vec<_> = leaks().into_iter().filter(|leak| leak.object.contains("MTLSoftBuffer")).collect();
+    assert!(left.is_empty(), "{left:?}");
+    assert_eq!(gpu.memory.held(), 0);
+    drop(gpu);
+    assert_clean();
+}
+
+#[test]
 fn times_that_cannot_be_noted_are_an_error() {
     let _alone = alone();
     with_devices(&["m4"]);
@@ -155,6 +202,70 @@ fn times_that_cannot_be_noted_are_an_error() {
     drop(submission);
     faults::plan(Fault::Object, 1);
     assert!(gpu.submit_timed(&list).and_then(|mut timed| timed.wait(WAIT)).is_err(), "no room for samples");
+    faults::plan(Fault::Sample, 1);
+    let untold = gpu.submit_timed(&list).and_then(|mut timed| timed.wait(WAIT));
+    let error = untold.expect_err("a moment that was not noted").to_string();
+    assert!(error.contains("told no times"), "{error}");
     drop(gpu);
+    assert_clean();
+}
+
+#[test]
+fn a_gpu_that_notes_no_times_says_so() {
+    let _alone = alone();
+    let without =
+        [(Times::Nowhere, "notes no times between encoders"), (Times::NoCounter, "has no counter of time")];
+    for (times, expected) in without {
+        let mut profile = Profile::named("m4").expect("a profile");
+        profile.times = times;
+        set_devices(vec![profile]);
+        let gpu = gpu();
+        let error = gpu.submit_timed(&CommandList::new()).map(drop).expect_err("no clock").to_string();
+        assert!(error.contains(expected), "{error}");
+    }
+    assert_clean();
+}
+
+#[test]
+fn archives_that_cannot_be_written_are_done_without_and_the_oldest_go() {
+    let _alone = alone();
+    with_devices(&["m4"]);
+    let folder = std::env::temp_dir().join(format!("metallic-archives-{}", std::process::id()));
+    std::fs::create_dir_all(&folder).expect("a folder");
+    let file = folder.join("file");
+    std::fs::write(&file, "no folder").expect("a file");
+    let with_folder = |folder: &std::path::Path| {
+        // Letting go of the driver waits for what writes archives.
+        let gpu = Metal { folder: Some(folder.to_owned()), ..gpu() };
+        assert_eq!(fill(&gpu, 3).expect("it runs"), 3);
+    };
+    with_folder(&file);
+    assert_eq!(std::fs::read_to_string(&file).expect("as it was"), "no folder");
+    let old = folder.join("old");
+    std::fs::create_dir_all(&old).expect("a folder");
+    for index in 0..70 {
+        std::fs::write(old.join(format!("x-{index:02}.metalarchive")), "old").expect("a file");
+    }
+    with_folder(&old);
+    let left = std::fs::read_dir(&old).expect("a folder").count();
+    assert_eq!(left, 64, "one was written, and the oldest seven are gone");
+    // Nothing else asks for such an object on that system.
+    set_macos((14, 5, 0));
+    faults::plan(Fault::Object, 1);
+    with_folder(&folder.join("none"));
+    assert!(!folder.join("none").exists(), "there was no archive to write");
+    set_macos((26, 2, 0));
+    // A draft cannot take the place of a folder: it goes.
+    let taken = folder.join("taken");
+    std::fs::create_dir_all(&taken).expect("a folder");
+    std::fs::read_dir(&old)
+        .expect("a folder")
+        .flatten()
+        .filter(|entry| !entry.file_name().to_string_lossy().starts_with("x-"))
+        .for_each(|entry| std::fs::create_dir_all(taken.join(entry.file_name())).expect("a folder"));
+    with_folder(&taken);
+    let names = std::fs::read_dir(&taken).expect("a folder").flatten().map(|entry| entry.file_name());
+    assert_eq!(names.count(), 1, "the folder that stood there, and no draft");
+    std::fs::remove_dir_all(&folder).expect("it is ours");
     assert_clean();
 }

@@ -1,12 +1,16 @@
 //! What only a Mac can show. `METALLIC_TEST_DEVICE=metal` runs the tests of all kernels there too.
 
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use metallic_core::{ByteSource, Bytes};
+use objc2_metal::{
+    MTLHazardTrackingMode, MTLMathFloatingPointFunctions, MTLMathMode, MTLResource as _, MTLStorageMode,
+};
 
 use super::*;
 use crate::command::{Access, Command, Dispatch, Region};
+use crate::driver::language::Language;
 use crate::kernels::{Arg, FAMILIES, Family, Launch, Params, updates};
 
 const WAIT: Duration = Duration::from_secs(30);
@@ -72,6 +76,27 @@ fn new_buffers_are_zero_and_keep_what_the_host_writes() {
 }
 
 #[test]
+fn buffers_lie_where_they_were_asked_for() {
+    let gpu = gpu();
+    let places = [(Storage::Shared, MTLStorageMode::Shared), (Storage::Private, MTLStorageMode::Private)];
+    for (asked, expected) in places {
+        let id = gpu.allocate(64, asked).expect("memory");
+        let buffer = lock(&gpu.objects).buffer(id).expect("it was just made");
+        let found = (buffer.raw.storageMode(), buffer.raw.hazardTrackingMode());
+        assert_eq!(found, (expected, MTLHazardTrackingMode::Tracked), "{asked:?}");
+    }
+}
+
+#[test]
+fn mathematics_are_safe_and_precise() {
+    for language in [Language::Metal3, Language::Metal4] {
+        let options = library::options(language);
+        let found = (options.mathMode(), options.mathFloatingPointFunctions());
+        assert_eq!(found, (MTLMathMode::Safe, MTLMathFloatingPointFunctions::Precise));
+    }
+}
+
+#[test]
 fn copies_and_fills_take_any_place_and_length_and_run_in_order() {
     let gpu = gpu();
     let a = gpu.allocate(4096, Storage::Shared).expect("memory");
@@ -105,12 +130,8 @@ fn copies_and_fills_take_any_place_and_length_and_run_in_order() {
 #[test]
 fn mapped_pages_are_read_in_place_and_shared() {
     let gpu = gpu();
-    // Whole pages, as a mapped file has them: made by hand, for the allocator's own pages are not ours alone.
-    let len = gpu.page * 3 - 100;
-    let pages: Vec<u8> = (0..gpu.page * 4).map(|i| (i / 7) as u8).collect();
-    let first = pages.as_ptr().align_offset(gpu.page);
-    let mapped = Bytes::mapped(Arc::new(Window(pages, first, len)));
-    let tensor = mapped.slice(gpu.page + 32..len).expect("inside");
+    let (_, mapped) = window(&gpu);
+    let tensor = mapped.slice(gpu.page + 32..mapped.len()).expect("inside");
     let one = gpu.import(&tensor).expect("imported");
     let two = gpu.import(&tensor).expect("imported");
     assert_eq!((one.copied, one.offset), (0, 32));
@@ -125,9 +146,24 @@ fn mapped_pages_are_read_in_place_and_shared() {
     assert!(gpu.read(two.buffer, 0, &mut [0]).is_ok(), "the other import keeps it");
     gpu.free(two.buffer);
     assert!(gpu.read(two.buffer, 0, &mut [0]).is_err());
+    drop((mapped, tensor));
+    let (window, mapped) = window(&gpu);
+    let kept = gpu.import(&mapped).expect("imported");
+    drop(mapped);
+    assert!(window.upgrade().is_some(), "the buffer keeps the pages mapped");
+    gpu.free(kept.buffer);
+    assert!(window.upgrade().is_none(), "and no longer than it lives");
     let copied = gpu.import(&Bytes::from(vec![5; 1001])).expect("copied");
     assert_eq!((copied.copied, copied.offset), (1001, 0));
     assert!(read(&gpu, copied.buffer, 1001).iter().all(|byte| *byte == 5));
+}
+
+/// Whole pages, as a mapped file has them: made by hand, for the allocator's own pages are not ours alone.
+fn window(gpu: &Metal) -> (Weak<Window>, Bytes) {
+    let pages: Vec<u8> = (0..gpu.page * 4).map(|i| (i / 7) as u8).collect();
+    let first = pages.as_ptr().align_offset(gpu.page);
+    let window = Arc::new(Window(pages, first, gpu.page * 3 - 100));
+    (Arc::downgrade(&window), Bytes::mapped(window))
 }
 
 struct Window(Vec<u8>, usize, usize);
@@ -144,7 +180,8 @@ constant uint TIMES [[function_constant(0)]];
 constant uint PLUS [[function_constant(1)]];
 struct P { uint n; };
 kernel void scale(constant P& p [[buffer(0)]], device uint* x [[buffer(1)]], threadgroup uint* t [[threadgroup(0)]],
-                  uint i [[thread_position_in_grid]], uint l [[thread_index_in_threadgroup]]) {
+                  uint g [[threadgroup_position_in_grid]], uint l [[thread_index_in_threadgroup]]) {
+    uint i = g * 64 + l;
     t[l] = i < p.n ? x[i] * TIMES + PLUS : 0;
     threadgroup_barrier(mem_flags::mem_threadgroup);
     if (i < p.n) x[i] = t[l];
@@ -173,7 +210,10 @@ fn scale(n: u32) -> Launch {
 
 #[test]
 fn dependent_dispatches_with_constants_run_in_order() {
-    let gpu = gpu();
+    dependent_dispatches(&gpu());
+}
+
+pub(super) fn dependent_dispatches(gpu: &Metal) {
     let library = gpu.library("scale", SCALE).expect("compiles");
     let pipeline = gpu.pipeline(library, "scale", &Constants::of([3, 1])).expect("exists");
     assert!((64..=1024).contains(&pipeline.max_threads));
@@ -182,10 +222,11 @@ fn dependent_dispatches_with_constants_run_in_order() {
     let buffer = gpu.allocate(n as usize * 4, Storage::Shared).expect("memory");
     let binding = Region::whole(buffer, n as usize * 4).bind(Access::ReadWrite);
     let dispatch = Dispatch::new("scale", pipeline.id, &scale(n), &[binding]).expect("fits");
-    run(&gpu, &[Command::Dispatch(dispatch); 12]);
+    run(gpu, &[Command::Dispatch(dispatch); 12]);
     // x -> 3x + 1, twelve times from 0.
     let expected = (0..12).fold(0u32, |x, _| x * 3 + 1);
-    let found = read(&gpu, buffer, n as usize * 4);
+    let found = read(gpu, buffer, n as usize * 4);
+    gpu.free(buffer);
     assert!(found.chunks_exact(4).all(|b| u32::from_ne_bytes([b[0], b[1], b[2], b[3]]) == expected));
     gpu.drop_pipeline(pipeline.id);
     let mut list = CommandList::new();
@@ -211,6 +252,28 @@ fn buffers_that_are_given_back_live_until_the_work_is_done() {
     assert!(submission.wait(Duration::ZERO).is_err() || submission.poll());
     submission.wait(WAIT).expect("done");
     drop(gpu.submit(&CommandList::new()).expect("nothing to do"));
+}
+
+#[test]
+fn submissions_that_share_a_buffer_run_in_order() {
+    let gpu = gpu();
+    let len = 16 << 20;
+    let [a, b] = [0; 2].map(|_| gpu.allocate(len, Storage::Shared).expect("memory"));
+    let submit = |command| {
+        let mut list = CommandList::new();
+        list.push(command);
+        gpu.submit(&list).expect("encoded")
+    };
+    // None is waited for before the next is handed over.
+    let mut fill = submit(Command::Fill { to: Region::whole(a, len), value: 9 });
+    let mut copy = submit(Command::Copy { from: Region::whole(a, len), to: Region::whole(b, len) });
+    let mut again = submit(Command::Fill { to: Region::whole(a, len), value: 1 });
+    for submission in [&mut fill, &mut copy, &mut again] {
+        submission.wait(WAIT).expect("done");
+    }
+    assert!(
+        read(&gpu, b, len).iter().all(|byte| *byte == 9) && read(&gpu, a, len).iter().all(|byte| *byte == 1)
+    );
 }
 
 #[test]
@@ -250,6 +313,12 @@ fn machine_code_is_found_again_by_the_next_run() {
         let library = lock(&gpu.objects).library(id, "scale").expect("it was just made");
         let (_, job) = library.pipeline(&gpu.memory.device, "scale", &Constants::of([3, 1])).expect("exists");
         assert_eq!(job.is_none(), known, "compiled only once");
+        if known {
+            let other = Constants::of([5, 1]);
+            let other =
+                autoreleasepool(|_| library.pipeline(&gpu.memory.device, "scale", &other)).expect("exists");
+            assert!(other.1.is_some(), "an archive has what was put into it");
+        }
         gpu.pipeline(id, "scale", &Constants::of([3, 1])).expect("exists");
         let written = || std::fs::read_dir(&folder).is_ok_and(|mut files| files.next().is_some());
         let begun = Instant::now();

@@ -1,5 +1,6 @@
 //! `MTLCommandBuffer`: passes in their order, and the states it goes through.
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 
@@ -11,7 +12,7 @@ use super::{blit, compute, hazard, labels, residency};
 use crate::foundation::NS_OBJECT;
 use crate::lock;
 use crate::objc::{Block, BlockArg, Id, InObjects, Method, Strong, This, class, lend, methods, none};
-use crate::problem::{Rule, refuse};
+use crate::problem::{Rule, note, refuse};
 
 class!(pub(crate) static COMMAND_BUFFER = c"MTLSoftCommandBuffer", &NS_OBJECT, all, none);
 descriptor!(pub(crate) static DESCRIPTOR = c"MTLCommandBufferDescriptor", [c"retainedReferences" = 1],
@@ -188,10 +189,19 @@ impl CommandBuffer {
         borrowed.into_iter().for_each(Id::give_back);
         drop(passes);
         self.unfinished.leave(true);
-        for block in &handlers {
-            block.call(id);
+        // What panics in a handler must not keep others waiting.
+        let called = catch_unwind(AssertUnwindSafe(|| {
+            for block in &handlers {
+                block.call(id);
+            }
+            drop(handlers);
+        }));
+        if called.is_err() {
+            note(
+                Rule::CommandBufferState,
+                format!("a completed handler of {} panics: Metal ends the process", id.describe()),
+            );
         }
-        drop(handlers);
         lock(&self.state).finished = true;
         self.changed.notify_all();
     }
@@ -291,9 +301,9 @@ fn encoders() -> Vec<Method> {
         c"encodeSignalEvent:value:"(this, event: Id, value: u64) {
             this.encode(PassKind::Signal(this.hold(event), value), "encodeSignalEvent:");
         }
-        c"useResidencySet:"(_, set: Id) { residency::check_set(set); }
+        c"useResidencySet:"(_, set: Id) { residency::used(set); }
         c"useResidencySets:count:"(_, sets: InObjects, count: usize) {
-            sets.copy(count).into_iter().for_each(residency::check_set);
+            sets.copy(count).into_iter().for_each(residency::used);
         }
     }
 }

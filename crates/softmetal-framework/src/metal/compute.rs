@@ -12,6 +12,7 @@ use super::counters;
 use super::descriptor::{Properties, descriptor};
 use super::labels;
 use super::pipeline::State;
+use super::profile::Times;
 use crate::foundation::NS_OBJECT;
 use crate::lock;
 use crate::objc::{
@@ -225,7 +226,7 @@ impl Encoder {
     }
 
     fn sample(&self, samples: Id, index: usize) {
-        if !self.buffer.device.profile.dispatch_times {
+        if self.buffer.device.profile.times < Times::AtDispatches {
             refuse(
                 Rule::Descriptor,
                 "sampleCountersInBuffer: on a device that notes no times between dispatches: Metal asserts that it does"

@@ -48,7 +48,9 @@ pub(crate) struct Samples {
 impl Samples {
     /// Notes the time at a place.
     pub(crate) fn note(&self, index: usize) {
-        if let Some(place) = lock(&self.values).get_mut(index) {
+        if let Some(place) = lock(&self.values).get_mut(index)
+            && !faults::strikes(Fault::Sample)
+        {
             *place = now();
         }
     }
@@ -83,8 +85,8 @@ pub(crate) fn now() -> u64 {
 }
 
 /// `counterSets`.
-pub(crate) fn sets() -> Strong {
-    array(vec![Strong::new(&COUNTER_SET, CounterSet)])
+pub(crate) fn sets(clock: bool) -> Strong {
+    array(clock.then(|| Strong::new(&COUNTER_SET, CounterSet)).into_iter().collect())
 }
 
 /// `newCounterSampleBufferWithDescriptor:error:`.

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, OnceLock};
 
 use softmetal::{Compiler, Flavour};
 
-use super::profile::Profile;
+use super::profile::{Profile, Times};
 use super::{archive, buffer, counters, heap, library, pipeline, queue, residency, sync};
 use crate::foundation::{NS_OBJECT, array, string};
 use crate::lock;
@@ -55,7 +55,7 @@ impl Device {
 
     /// What compiles kernels, or why there is none.
     pub(crate) fn compiler(&self) -> Result<&Compiler, String> {
-        let flavour = if Settings::get().checked { Flavour::Checked } else { Flavour::Plain };
+        let flavour = if settings::checked() { Flavour::Checked } else { Flavour::Plain };
         let made = self.compiler.get_or_init(|| {
             Compiler::new().map(|compiler| compiler.flavour(flavour)).map_err(|error| error.to_string())
         });
@@ -148,9 +148,9 @@ fn facts() -> Vec<Method> {
         }
         c"supportsCounterSampling:"(this, point: usize) -> bool {
             // 0: at the ends of encoders; 2: between dispatches.
-            point == 0 || point == 2 && this.profile.dispatch_times
+            point == 0 && this.profile.times > Times::Nowhere || point == 2 && this.profile.times == Times::AtDispatches
         }
-        c"counterSets"(_) -> Id { counters::sets().lend() }
+        c"counterSets"(this) -> Id { counters::sets(this.profile.times != Times::NoCounter).lend() }
         c"sampleTimestamps:gpuTimestamp:"(_, cpu: OutBytes, gpu: OutBytes) {
             let now = counters::now().to_ne_bytes();
             cpu.fill(&now);

@@ -124,7 +124,14 @@ fn library_methods() -> Vec<Method> {
         }
         c"type"(_) -> isize { 0 }
         c"installName"(_) -> Id { Id::NULL }
-        c"newFunctionWithName:"(this, name: Id) -> Id { give(this.function(&text(name), &[]).ok()) }
+        c"newFunctionWithName:"(this, name: Id) -> Id {
+            let made = this.function(&text(name), &[]);
+            // Metal has nowhere to put the reason, which is worth knowing unless the function is just not there.
+            if let Err((COMPILE_FAILURE, reason)) = &made {
+                eprintln!("softmetal: newFunctionWithName: {reason}");
+            }
+            give(made.ok())
+        }
         c"newFunctionWithName:constantValues:error:"(this, name: Id, values: Id, out: OutObject) -> Id {
             let set = values.this::<ConstantValues>();
             let set = lock(&set.0).clone();
@@ -143,8 +150,10 @@ fn library_methods() -> Vec<Method> {
 
 impl Compiled {
     fn function(&self, name: &str, set: &[Constant]) -> Result<Strong, (isize, String)> {
-        let mut pipeline =
-            Pipeline::new(&self.library, name).map_err(|e| (FUNCTION_NOT_FOUND, e.to_string()))?;
+        let mut pipeline = Pipeline::new(&self.library, name).map_err(|e| {
+            let absent = matches!(e, softmetal::Error::NoKernel { .. });
+            (if absent { FUNCTION_NOT_FOUND } else { COMPILE_FAILURE }, e.to_string())
+        })?;
         let mut key = format!("{:016x} {name}", self.hash);
         for constant in set {
             let known = self.library.constants().iter().find(|known| match &constant.which {
@@ -153,6 +162,17 @@ impl Compiled {
             });
             // As Metal does: what the source does not have is passed over.
             let Some(known) = known else { continue };
+            if let (Some(declared), Some(given)) = (sort_of_text(&known.type_text), sort_of(constant.kind))
+                && declared != given
+            {
+                let name = &known.name;
+                return Err((
+                    COMPILE_FAILURE,
+                    format!(
+                        "function constant `{name}` is {declared:?}, the value that is given for it is {given:?}"
+                    ),
+                ));
+            }
             pipeline = pipeline
                 .constant(known.index, constant.value.clone())
                 .map_err(|e| (COMPILE_FAILURE, e.to_string()))?;
@@ -186,6 +206,8 @@ enum Which {
 #[derive(Clone)]
 struct Constant {
     which: Which,
+    /// Its `MTLDataType`.
+    kind: usize,
     value: Vec<u8>,
 }
 
@@ -195,7 +217,7 @@ struct ConstantValues(Arc<Mutex<Vec<Constant>>>);
 impl ConstantValues {
     fn set(&self, which: Which, bytes: InBytes, kind: usize) {
         match size_of_type(kind) {
-            Some(size) => lock(&self.0).push(Constant { which, value: bytes.copy(size) }),
+            Some(size) => lock(&self.0).push(Constant { which, kind, value: bytes.copy(size) }),
             None => refuse(
                 Rule::Descriptor,
                 format!("a function constant of MTLDataType {kind}: Metal takes numbers and vectors of them"),
@@ -204,25 +226,52 @@ impl ConstantValues {
     }
 }
 
+/// What a number is, whatever its width.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Sort {
+    Float,
+    Integer,
+    Bool,
+}
+
+/// The first of each four `MTLDataType`s, of one to four lanes, the bytes of a lane, and its name in Metal.
+const TYPES: [(usize, usize, &str); 12] = [
+    (3, 4, "float"),
+    (16, 2, "half"),
+    (29, 4, "int"),
+    (33, 4, "uint"),
+    (37, 2, "short"),
+    (41, 2, "ushort"),
+    (45, 1, "char"),
+    (49, 1, "uchar"),
+    (53, 1, "bool"),
+    (81, 8, "long"),
+    (85, 8, "ulong"),
+    (121, 2, "bfloat"),
+];
+
+fn type_of(kind: usize) -> Option<(usize, usize, &'static str)> {
+    TYPES.into_iter().find(|(first, ..)| (*first..first + 4).contains(&kind))
+}
+
 /// Bytes of a number or a vector by its `MTLDataType`.
 fn size_of_type(kind: usize) -> Option<usize> {
-    // The first of each four, of one to four lanes, and the bytes of a lane.
-    const TYPES: [(usize, usize); 12] = [
-        (3, 4),
-        (16, 2),
-        (29, 4),
-        (33, 4),
-        (37, 2),
-        (41, 2),
-        (45, 1),
-        (49, 1),
-        (53, 1),
-        (81, 8),
-        (85, 8),
-        (121, 2),
-    ];
-    let (first, lane) = TYPES.into_iter().find(|(first, _)| (*first..first + 4).contains(&kind))?;
+    let (first, lane, _) = type_of(kind)?;
     Some(lane * [1, 2, 4, 4][kind - first])
+}
+
+fn sort_of(kind: usize) -> Option<Sort> {
+    sort_of_text(type_of(kind)?.2)
+}
+
+/// Of a type as a source spells it; nothing where it has a name of its own.
+fn sort_of_text(text: &str) -> Option<Sort> {
+    let name = text.split_whitespace().rev().find(|word| !matches!(*word, "constant" | "const"))?;
+    match name.trim_end_matches(|c: char| c.is_ascii_digit()) {
+        "float" | "half" | "bfloat" => Some(Sort::Float),
+        "bool" => Some(Sort::Bool),
+        name => TYPES.iter().any(|(.., known)| *known == name).then_some(Sort::Integer),
+    }
 }
 
 fn constant_methods() -> Vec<Method> {
@@ -245,4 +294,23 @@ fn constant_methods() -> Vec<Method> {
         c"init"(this) -> Id { this.initialise(ConstantValues(Arc::default())) }
     });
     all
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn types_of_constants_are_told_apart() {
+        let texts =
+            [("constant uint", Sort::Integer), ("const constant half4", Sort::Float), ("bool", Sort::Bool)];
+        for (text, sort) in texts {
+            assert_eq!(sort_of_text(text), Some(sort), "{text}");
+        }
+        assert_eq!(sort_of_text("constant Mode"), None);
+        assert_eq!((size_of_type(33), sort_of(33)), (Some(4), Some(Sort::Integer)));
+        assert_eq!((size_of_type(5), sort_of(5)), (Some(16), Some(Sort::Float)));
+        assert_eq!((size_of_type(53), sort_of(53)), (Some(1), Some(Sort::Bool)));
+        assert_eq!(size_of_type(1), None);
+    }
 }

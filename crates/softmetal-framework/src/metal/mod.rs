@@ -19,11 +19,13 @@ mod pipeline;
 pub(crate) mod profile;
 mod queue;
 mod residency;
+mod since;
 mod sync;
 
 pub(crate) use counters::{TIMESTAMP, TIMESTAMP_SET};
 pub(crate) use device::{all as all_devices, default as default_device, forget as forget_devices};
 pub(crate) use queue::settle;
+pub(crate) use since::known as system_knows;
 
 use crate::foundation::{string, try_text};
 use crate::objc::{Class, Id, Method, lend, raw_methods};

@@ -24,8 +24,21 @@ pub struct Profile {
     pub constant_alignment: usize,
     /// Threads of a simdgroup.
     pub simd_width: usize,
-    /// Whether times can be noted between dispatches, not only between encoders.
-    pub dispatch_times: bool,
+    /// Where times can be noted.
+    pub times: Times,
+}
+
+/// Where a device notes times.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd)]
+pub enum Times {
+    /// Nowhere, though it has a counter of time.
+    Nowhere,
+    /// At the ends of encoders as it says, of a counter that it does not have.
+    NoCounter,
+    /// At the ends of encoders.
+    AtEncoders,
+    /// Between dispatches too.
+    AtDispatches,
 }
 
 const GIB: u64 = 1 << 30;
@@ -48,7 +61,7 @@ impl Profile {
             threadgroup_memory: 32 << 10,
             constant_alignment: 4,
             simd_width: 32,
-            dispatch_times: false,
+            times: Times::AtEncoders,
         };
         Some(match name {
             "m1" => apple(1, 1007, 16),
@@ -67,7 +80,7 @@ impl Profile {
                 threadgroup_memory: 64 << 10,
                 constant_alignment: 32,
                 simd_width: 32,
-                dispatch_times: true,
+                times: Times::AtDispatches,
             },
             _ => return None,
         })

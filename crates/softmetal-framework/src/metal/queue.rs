@@ -9,7 +9,7 @@ use std::time::Duration;
 use super::command_buffer::{self, CommandBuffer};
 use super::descriptor::{Properties, descriptor};
 use super::device::Device;
-use super::{execute, labels};
+use super::{execute, labels, residency};
 use crate::faults::{self, Fault};
 use crate::foundation::NS_OBJECT;
 use crate::lock;
@@ -96,6 +96,7 @@ impl Queue {
 
     fn add_set(&self, set: Id) {
         let Some(set) = Strong::retained(set) else { return };
+        residency::used(set.id());
         let mut sets = lock(&self.sets);
         if !sets.contains(&set) {
             sets.push(set);

@@ -12,7 +12,7 @@ use crate::faults::{self, Fault};
 use crate::foundation::{Domain, NS_OBJECT, array, error};
 use crate::lock;
 use crate::objc::{Id, InObjects, Method, OutObject, Strong, This, class, lend, methods, none};
-use crate::problem::{Rule, refuse};
+use crate::problem::{Rule, note, refuse};
 
 class!(pub(crate) static SET = c"MTLSoftResidencySet", &NS_OBJECT, all, none);
 descriptor!(pub(crate) static DESCRIPTOR = c"MTLResidencySetDescriptor", [],
@@ -34,19 +34,39 @@ struct Set {
     device: This<Device>,
     members: Mutex<Members>,
     requested: AtomicBool,
+    /// It had allocations.
+    filled: AtomicBool,
+    /// A queue or a command buffer has it, or had.
+    used: AtomicBool,
+}
+
+impl Drop for Set {
+    fn drop(&mut self) {
+        if self.filled.load(Ordering::Relaxed) && !self.used.load(Ordering::Relaxed) {
+            note(
+                Rule::Residency,
+                "a residency set with allocations goes, and no queue or command buffer ever had it: it made nothing \
+                 resident for any command"
+                    .to_owned(),
+            );
+        }
+    }
 }
 
 /// `newResidencySetWithDescriptor:error:`.
 pub(crate) fn new(device: &This<Device>, descriptor: Id, out: OutObject) -> Option<Strong> {
     let properties = descriptor.this::<Properties>();
-    if crate::settings::macos_version() < 15 << 16 {
-        refuse(Rule::NoMethod, "a residency set before macOS 15: the message is not there".to_owned());
-    }
     if faults::strikes(Fault::Object) {
         out.put(error(Domain::Residency, INTERNAL, "a failure on request"));
         return None;
     }
-    let set = Set { device: device.again(), members: Mutex::default(), requested: AtomicBool::new(false) };
+    let set = Set {
+        device: device.again(),
+        members: Mutex::default(),
+        requested: AtomicBool::new(false),
+        filled: AtomicBool::new(false),
+        used: AtomicBool::new(false),
+    };
     let made = Strong::new(&SET, set);
     made.id().set_label(properties.object(c"label").map(|label| crate::foundation::text(label.id())));
     Some(made)
@@ -63,6 +83,7 @@ impl Set {
             );
         }
         let Some(allocation) = Strong::retained(allocation) else { return };
+        self.filled.store(true, Ordering::Relaxed);
         let mut members = lock(&self.members);
         if !members.next.contains(&allocation) {
             members.next.push(allocation);
@@ -97,9 +118,9 @@ impl Set {
     }
 }
 
-/// Refuses what is no residency set.
-pub(crate) fn check_set(set: Id) {
-    set.this::<Set>();
+/// Notes that commands use a set; what is no residency set is refused.
+pub(crate) fn used(set: Id) {
+    set.this::<Set>().used.store(true, Ordering::Relaxed);
 }
 
 /// Refuses commands that use what was added to a set of their queue, where no commit made that count.

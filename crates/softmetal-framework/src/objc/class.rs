@@ -79,7 +79,8 @@ impl Class {
 
     pub(crate) fn method(&self, sel: Sel) -> Option<&Method> {
         let table = self.table.get_or_init(|| (self.methods)().into_iter().map(|m| (m.sel, m)).collect());
-        table.get(&sel).or_else(|| self.superclass()?.method(sel))
+        let own = table.get(&sel).filter(|_| crate::metal::system_knows(sel));
+        own.or_else(|| self.superclass()?.method(sel))
     }
 
     pub(crate) fn inherits(&self, from: &Class) -> bool {

@@ -5,6 +5,7 @@ use std::cell::RefCell;
 
 use super::object::{Id, Strong};
 use crate::problem::{Rule, note};
+use crate::settings::pools_are_required;
 
 #[derive(Default)]
 struct Pools {
@@ -29,7 +30,20 @@ fn with<R>(f: impl FnOnce(&mut Pools) -> R) -> Option<R> {
 pub(crate) fn return_value(object: Strong) -> Id {
     settle();
     let id = object.id();
-    with(|pools| pools.returned = Some(object));
+    let lonely = with(|pools| {
+        pools.returned = Some(object);
+        pools.starts.is_empty()
+    });
+    if lonely == Some(true) && pools_are_required() {
+        note(
+            Rule::NoPool,
+            format!(
+                "{} is returned where no pool is open: whether the caller takes it before it is autoreleased is the \
+                 compiler's choice, and if not it stays until the thread ends",
+                id.describe()
+            ),
+        );
+    }
     id
 }
 

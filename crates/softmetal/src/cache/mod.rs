@@ -46,6 +46,13 @@ impl Key {
         self
     }
 
+    /// For what is known of a source before code is made of it.
+    pub(crate) fn outline(&self) -> Self {
+        let mut key = self.clone();
+        key.add("outline");
+        key
+    }
+
     /// The hash of one text.
     pub(crate) fn of(text: &str) -> String {
         Self::new().add(text).hex()
@@ -61,6 +68,9 @@ impl Key {
 pub(crate) struct Built {
     pub(crate) object: PathBuf,
     pub(crate) warnings: Vec<Diagnostic>,
+    /// The object has the tables of its kernels and no code.
+    #[serde(default)]
+    pub(crate) outline: bool,
 }
 
 /// What was built, and each file that the text says it is from, with the hash of what it held.

@@ -23,7 +23,7 @@ use crate::{
     check::{CheckOptions, Checker, Grid, Report, Resolver, Symbols},
     diagnostic::Severity,
     error::{Error, Result},
-    library::{ArgumentKind, Kernel, Library},
+    library::{ArgumentKind, Code, Kernel, Library},
     runtime::{self, Buffer, Constants, Crew, Job, Level, Message, Stats},
 };
 
@@ -72,19 +72,27 @@ impl Device {
 
     /// Begins a dispatch of a kernel. A library of the checked flavour is checked as it runs.
     pub fn dispatch<'a>(&'a self, library: &'a Library, kernel: &str) -> Result<Dispatch<'a>> {
-        Ok(self.begin(library, library.index_of(kernel)?, Constants::default()))
+        let kernel = library.index_of(kernel)?;
+        Ok(self.begin(library, kernel, library.code(kernel)?, Constants::default()))
     }
 
     /// Begins a dispatch of a kernel that was chosen before.
     pub fn dispatch_of<'a>(&'a self, pipeline: &'a Pipeline) -> Dispatch<'a> {
-        self.begin(&pipeline.library, pipeline.kernel, pipeline.constants.clone())
+        self.begin(&pipeline.library, pipeline.kernel, pipeline.code.clone(), pipeline.constants.clone())
     }
 
-    fn begin<'a>(&'a self, library: &'a Library, kernel: usize, chosen: Constants) -> Dispatch<'a> {
+    fn begin<'a>(
+        &'a self,
+        library: &'a Library,
+        kernel: usize,
+        code: Code,
+        chosen: Constants,
+    ) -> Dispatch<'a> {
         Dispatch {
             device: self,
             library,
             kernel,
+            code,
             bindings: Bindings::default(),
             threads: [1; 3],
             threadgroup: [1; 3],
@@ -148,6 +156,7 @@ pub struct Dispatch<'a> {
     device: &'a Device,
     library: &'a Library,
     kernel: usize,
+    code: Code,
     bindings: Bindings<'a>,
     threads: [u32; 3],
     threadgroup: [u32; 3],
@@ -207,7 +216,7 @@ impl<'a> Dispatch<'a> {
 
     /// Binds a `visible_function_table` of these functions, which the source marks `[[visible]]`.
     pub fn functions(mut self, index: u32, names: &[&str]) -> Result<Self> {
-        let known = self.library.image().functions();
+        let known = self.code.image.functions();
         let mut bytes = (names.len() as u64).to_ne_bytes().to_vec();
         for name in names {
             let Some((_, address)) = known.iter().find(|(known, _)| known == name) else {
@@ -297,7 +306,7 @@ impl<'a> Dispatch<'a> {
     }
 
     fn try_run(mut self, kernel: &Kernel) -> Result<Outcome, Problem> {
-        let image = self.library.image();
+        let image = &*self.code.image.clone();
         if self.device.checked_only && !image.checked() {
             return Err(Problem::Unchecked);
         }
@@ -315,7 +324,7 @@ impl<'a> Dispatch<'a> {
         let workers = self.workers.unwrap_or(if self.seed == 0 { self.device.workers } else { 1 });
         let job = Job {
             image,
-            kernel: self.kernel,
+            kernel: self.code.entry,
             threads: self.threads,
             threadgroup: self.threadgroup,
             groups,
@@ -343,7 +352,7 @@ impl<'a> Dispatch<'a> {
         if let Some(checker) = &checker
             && self.options.non_finite
         {
-            found.extend(memory.non_finite(kernel, checker, &image.types[self.kernel]));
+            found.extend(memory.non_finite(kernel, checker, &image.types[self.code.entry]));
         }
         let (mut reports, grid) = (Vec::new(), Grid { threads: self.threads, threadgroup: self.threadgroup });
         if !found.is_empty() || !finished.events.is_empty() {

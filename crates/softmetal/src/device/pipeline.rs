@@ -3,7 +3,7 @@
 use super::{Problem, Scalar};
 use crate::{
     error::{Error, Result},
-    library::{FunctionConstant, Kernel, Library},
+    library::{Code, FunctionConstant, Kernel, Library},
     runtime::Constants,
 };
 
@@ -33,6 +33,7 @@ impl From<&str> for ConstantId {
 pub struct Pipeline {
     pub(super) library: Library,
     pub(super) kernel: usize,
+    pub(super) code: Code,
     pub(super) constants: Constants,
 }
 
@@ -40,7 +41,8 @@ impl Pipeline {
     /// The kernel of a host name, without function constants.
     pub fn new(library: &Library, kernel: &str) -> Result<Self> {
         let kernel = library.index_of(kernel)?;
-        Ok(Self { library: library.clone(), kernel, constants: Constants::default() })
+        let code = library.code(kernel)?;
+        Ok(Self { library: library.clone(), kernel, code, constants: Constants::default() })
     }
 
     /// Sets a function constant; those not set are undefined.

@@ -181,7 +181,8 @@ impl Rewriter<'_> {
         }
         let name = self.view.before(parameters.start).to_owned();
         let visible = self.view.attributes(head.start..parameters.start).iter().any(|a| a.name == "visible");
-        if visible && head.template.is_none() && *self.target == Target::Cpu {
+        let hosted = matches!(self.target, Target::Cpu | Target::Reflection);
+        if visible && head.template.is_none() && hosted {
             self.visible(&name, path, whole.end);
         }
         *self.overloads.entry((path.join("::"), name)).or_default() += 1;
@@ -195,8 +196,11 @@ impl Rewriter<'_> {
         let marker = at_line(&self.view.text.location(end));
         let number = self.visible_functions;
         self.visible_functions += 1;
-        let function = format!("::{}{name}", super::scope(path));
-        let text = format!("{marker}static ::msl::regfn msl_regfn_{number}(\"{name}\", (void*)&{function});");
+        let address = match self.target {
+            Target::Reflection => "nullptr".to_owned(),
+            Target::Cpu | Target::Ptx { .. } => format!("(void*)&::{}{name}", super::scope(path)),
+        };
+        let text = format!("{marker}static ::msl::regfn msl_regfn_{number}(\"{name}\", {address});");
         self.edits.replace(end..end, text);
     }
 

@@ -18,7 +18,7 @@ fn compile(compiler: &Compiler, value: u32) -> Library {
 }
 
 fn path_of(library: &Library) -> PathBuf {
-    library.image().path().to_owned()
+    library.objects().remove(0)
 }
 
 fn run(library: &Library) -> u32 {

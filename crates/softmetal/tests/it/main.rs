@@ -8,6 +8,7 @@ mod crashes;
 mod front;
 mod lint;
 mod others;
+mod parts;
 mod ptx;
 mod rewrite;
 mod robust;

@@ -1,11 +1,17 @@
 //! From Metal source to loaded kernels.
 
+mod flags;
+mod parts;
+
 use std::{
     fs,
     path::{Path, PathBuf},
     sync::{Arc, LazyLock},
+    thread,
     time::Duration,
 };
+
+pub(crate) use parts::Parts;
 
 use crate::{
     cache::{Built, Cache, Key},
@@ -70,6 +76,18 @@ impl Copies {
     }
 }
 
+/// Sources with more kernels than this are compiled kernel by kernel, as they are asked for.
+const AT_ONCE: usize = 8;
+
+/// A compilation to be done.
+struct Build<'a> {
+    source: &'a Source,
+    target: &'a Target,
+    key: &'a Key,
+    /// More kernels than this get an outline, no code.
+    most: usize,
+}
+
 /// Compiles Metal sources; results are cached on disk.
 #[derive(Debug, Clone)]
 pub struct Compiler {
@@ -123,7 +141,7 @@ impl Compiler {
         self
     }
 
-    /// Compiles only the kernels of these host names: one kernel of a library of hundreds takes seconds, all take minutes.
+    /// Takes only the kernels of these host names, as if the source had no others.
     #[must_use]
     pub fn only(mut self, kernels: impl IntoIterator<Item = impl Into<String>>) -> Self {
         self.selection = Selection::Only(kernels.into_iter().map(Into::into).collect());
@@ -148,9 +166,18 @@ impl Compiler {
     }
 
     /// Compiles a source and loads its kernels.
+    ///
+    /// Of a source with more than eight kernels all is checked at once, and every error in it shows; code is made of each kernel
+    /// when it is first asked for, which takes a second or so. [`Library::prepare`] does it before.
     pub fn compile(&self, source: &Source) -> Result<Library> {
-        let (image, warnings) = self.load(source, &Target::Cpu)?;
-        Ok(Library::new(&source.name, image, warnings))
+        let (image, built) = open(|| self.build(source, &Target::Cpu, AT_ONCE))?;
+        let parts = built.outline.then(|| Parts::new(self, source, image.kernels().len()));
+        Ok(Library::new(&source.name, image, parts, built.warnings))
+    }
+
+    /// Compiles a source in one piece, however many kernels it has.
+    fn at_once(&self, source: &Source) -> Result<(Arc<Image>, Vec<Diagnostic>)> {
+        self.load(source, &Target::Cpu)
     }
 
     /// What a source says about its kernels, without making code for them.
@@ -197,25 +224,23 @@ impl Compiler {
     }
 
     fn load(&self, source: &Source, target: &Target) -> Result<(Arc<Image>, Vec<Diagnostic>)> {
-        let mut built = self.build(source, target)?;
-        let mut image = Image::open(&built.object);
-        if image.is_err() && !built.object.is_file() {
-            // Another process made room just before it was loaded.
-            built = self.build(source, target)?;
-            image = Image::open(&built.object);
-        }
-        Ok((image?, built.warnings))
+        let (image, built) = open(|| self.build(source, target, usize::MAX))?;
+        Ok((image, built.warnings))
     }
 
-    fn build(&self, source: &Source, target: &Target) -> Result<Built> {
+    /// Code, or an outline of a source that has more than `most` kernels.
+    fn build(&self, source: &Source, target: &Target, most: usize) -> Result<Built> {
         let key = self.key(source, target);
-        if let Some(built) = self.cache.find(&key) {
+        let outlined = most < usize::MAX;
+        let known = self.cache.find(&key).or_else(|| self.cache.find(&key.outline()).filter(|_| outlined));
+        if let Some(built) = known {
             return Ok(built);
         }
-        match self.build_with(source, target, &key, Copies::Whole) {
+        let job = Build { source, target, key: &key, most };
+        match self.build_with(&job, Copies::Whole) {
             // C++ copies a union only if vectors are copied byte by byte.
             Err((Error::Compile { .. }, true)) if self.flavour == Flavour::Checked => {
-                self.build_with(source, target, &key, Copies::Bytes)
+                self.build_with(&job, Copies::Bytes)
             }
             built => built,
         }
@@ -223,41 +248,46 @@ impl Compiler {
     }
 
     /// An error comes with whether the source has unions.
-    fn build_with(
-        &self,
-        source: &Source,
-        target: &Target,
-        key: &Key,
-        copies: Copies,
-    ) -> Result<Built, (Error, bool)> {
-        let text = self.preprocess(source, copies.flags()).map_err(|error| (error, false))?;
-        let text = self.text(source, &text);
+    fn build_with(&self, job: &Build<'_>, copies: Copies) -> Result<Built, (Error, bool)> {
+        let text = self.preprocess(job.source, copies.flags()).map_err(|error| (error, false))?;
+        let text = self.text(job.source, &text);
         let unions = text.user_says("union");
-        self.build_text(source, target, key, (text, copies)).map_err(|error| (error, unions))
+        self.build_text(job, text, copies).map_err(|error| (error, unions))
     }
 
-    fn build_text(
-        &self,
-        source: &Source,
-        target: &Target,
-        key: &Key,
-        (text, copies): (Text, Copies),
-    ) -> Result<Built> {
-        let name = source.name.display().to_string();
+    fn build_text(&self, job: &Build<'_>, text: Text, copies: Copies) -> Result<Built> {
+        let name = job.source.name.display().to_string();
         let dependencies: Vec<String> =
             text.user_files().filter(|file| *file != name).map(str::to_owned).collect();
-        let mut rewritten = rewrite_text(text, target, &self.selection)?;
+        let mut rewritten = rewrite_text(text, job.target, &self.selection)?;
         if copies == Copies::Bytes {
             rewritten.warnings.push(Diagnostic::warning(
                 "a union with vectors is copied: of misaligned vectors those are seen that are off by other than 8 bytes",
             ));
         }
-        let object = self
-            .cache
-            .store(&rewritten.text, key, |folder| self.link(&rewritten.text, target, copies, folder))?;
-        let built = Built { object, warnings: rewritten.warnings };
-        self.cache.remember(key, &built, &dependencies);
+        if rewritten.kernels.len() > job.most {
+            let built = self.outline(job.source, rewritten)?;
+            self.cache.remember(&job.key.outline(), &built, &dependencies);
+            return Ok(built);
+        }
+        let make = |folder: &Path| self.link(&rewritten.text, job.target, copies, folder);
+        let object = self.cache.store(&rewritten.text, job.key, make)?;
+        let built = Built { object, warnings: rewritten.warnings, outline: false };
+        self.cache.remember(job.key, &built, &dependencies);
         Ok(built)
+    }
+
+    /// The tables of a source's kernels, all of which clang has checked, templates put in: no code is made of them yet, which is
+    /// what takes long.
+    fn outline(&self, source: &Source, rewritten: Rewritten) -> Result<Built> {
+        thread::scope(|scope| {
+            let tables = scope.spawn(|| self.build(source, &Target::Reflection, usize::MAX));
+            let mut arguments = flags::compile(self.flavour, &Target::Cpu);
+            arguments.extend(["-x", "c++-cpp-output", "-fsyntax-only", "-"].map(str::to_owned));
+            self.clang(arguments, rewritten.text.as_bytes())?;
+            let tables = tables.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))?;
+            Ok(Built { warnings: rewritten.warnings, outline: true, ..tables })
+        })
     }
 
     /// Everything but the included files that decides what comes out.
@@ -316,6 +346,18 @@ impl Compiler {
     }
 }
 
+/// Loads what was built.
+fn open(build: impl Fn() -> Result<Built>) -> Result<(Arc<Image>, Built)> {
+    let mut built = build()?;
+    let mut image = Image::open(&built.object);
+    if image.is_err() && !built.object.is_file() {
+        // Another process made room just before it was loaded.
+        built = build()?;
+        image = Image::open(&built.object);
+    }
+    Ok((image?, built))
+}
+
 /// The factor of `#pragma unroll (N)` may be a macro, which the preprocessor leaves alone.
 fn plain_pragmas(text: &str) -> String {
     let has_factor = |line: &str| line.starts_with("#pragma unroll") && line.contains('(');
@@ -332,74 +374,6 @@ fn names_files(text: &str) -> bool {
             .is_some_and(|rest| rest.trim_start().starts_with('<'))
     };
     text.lines().any(|line| (line.contains("include") || line.contains("import")) && !own(line))
-}
-
-/// What clang is asked to do.
-mod flags {
-    use super::{Flavour, Target};
-
-    fn strings(text: &str) -> Vec<String> {
-        text.split_whitespace().map(str::to_owned).collect()
-    }
-
-    pub(super) fn preprocess() -> Vec<String> {
-        strings(
-            "-E -x c++ -std=c++17 -fsigned-char -nostdinc -Wno-everything -fno-caret-diagnostics -fno-color-diagnostics \
-             -D__METAL_VERSION__=320 -D__METAL__=1 -D__METAL_MACOS__=1 -D__HAVE_BFLOAT__=1",
-        )
-    }
-
-    fn common() -> Vec<String> {
-        // Endless loops stay loops, and a large frame touches the guard below its stack: both are reported, not undefined.
-        let flags = strings(
-            "-std=c++17 -fsigned-char -fdeclspec -fPIC -fvisibility=hidden -fno-strict-aliasing -fno-exceptions -fno-rtti -fno-math-errno \
-             -fno-threadsafe-statics -fno-finite-loops -fstack-clash-protection -ffp-contract=off -Xclang -ffloat16-excess-precision=none -Wno-everything \
-             -ferror-limit=20 -fno-caret-diagnostics -fno-color-diagnostics",
-        );
-        flags.into_iter().chain(processor().map(Into::into)).collect()
-    }
-
-    /// The instruction set to compile for, where the compiler's default is behind this machine.
-    fn processor() -> Option<&'static str> {
-        #[cfg(target_arch = "x86_64")]
-        let modern =
-            std::arch::is_x86_feature_detected!("avx2") && std::arch::is_x86_feature_detected!("f16c");
-        #[cfg(not(target_arch = "x86_64"))]
-        let modern = false;
-        modern.then_some("-march=x86-64-v3")
-    }
-
-    /// From rewritten C++ to an object file.
-    pub(super) fn compile(flavour: Flavour, target: &Target) -> Vec<String> {
-        let mut flags = common();
-        flags.extend(match (target, flavour) {
-            (Target::Reflection, _) => strings("-O0 -g0"),
-            (_, Flavour::Plain) => strings("-O2 -g1"),
-            // Vectorisers are off because the instrumentation skips accesses of 32 bytes.
-            (_, Flavour::Checked) => strings(
-                "-O1 -g -fno-vectorize -fno-slp-vectorize \
-                 -fsanitize=thread,alignment,bounds,shift,integer-divide-by-zero,null,bool \
-                 -mllvm -tsan-instrument-func-entry-exit=0 -mllvm -tsan-instrument-read-before-write=1",
-            ),
-        });
-        flags
-    }
-
-    /// The runtime's own files are never instrumented.
-    pub(super) fn runtime(flavour: Flavour) -> Vec<String> {
-        let mut flags = common();
-        flags.extend(strings("-shared -O2 -g1 -lm"));
-        if flavour == Flavour::Checked {
-            flags.push("-DMSL_CHECK=1".into());
-        }
-        flags
-    }
-
-    pub(super) fn runtime_files(flavour: Flavour) -> impl Iterator<Item = &'static str> {
-        ["rt/glue.cpp", "rt/bf16.cpp"]
-            .into_iter()
-            .chain((flavour == Flavour::Checked).then_some("rt/hooks.cpp"))
-    }
 }
 
 #[cfg(test)]
