@@ -22,9 +22,11 @@ pub enum Fault {
     OutOfMemory,
     /// An archive, residency set or sample buffer: an error comes back.
     Object,
+    /// A kernel, matrix or graph of MPS: nil comes back.
+    Library,
 }
 
-const NAMES: [(&str, Fault); 7] = [
+const NAMES: [(&str, Fault); 8] = [
     ("allocation", Fault::Allocation),
     ("compile", Fault::Compile),
     ("gpu", Fault::Gpu),
@@ -32,6 +34,7 @@ const NAMES: [(&str, Fault); 7] = [
     ("removed", Fault::DeviceRemoved),
     ("memory", Fault::OutOfMemory),
     ("object", Fault::Object),
+    ("library", Fault::Library),
 ];
 
 /// Faults that are still to come, each with the events until then.

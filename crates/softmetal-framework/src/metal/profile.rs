@@ -26,6 +26,8 @@ pub struct Profile {
     pub simd_width: usize,
     /// Whether times can be noted between dispatches, not only between encoders.
     pub dispatch_times: bool,
+    /// Whether MetalPerformanceShaders supports it.
+    pub mps: bool,
 }
 
 const GIB: u64 = 1 << 30;
@@ -49,6 +51,7 @@ impl Profile {
             constant_alignment: 4,
             simd_width: 32,
             dispatch_times: false,
+            mps: true,
         };
         Some(match name {
             "m1" => apple(1, 1007, 16),
@@ -68,6 +71,7 @@ impl Profile {
                 constant_alignment: 32,
                 simd_width: 32,
                 dispatch_times: true,
+                mps: true,
             },
             _ => return None,
         })
