@@ -1,6 +1,6 @@
 //! `cargo xtask metal-on-linux`: the driver for Metal, executed on Linux.
 //!
-//! A workspace in `target/metal-on-linux` has our crates by links and, in the place of three crates of bindings, copies
+//! A workspace in `target/metal-on-linux` has our crates by links and, in the place of the crates of bindings, copies
 //! of the registry's with a few lines changed: they do not link Apple's frameworks, they send messages in the flavour of
 //! GNUstep, whose runtime `softmetal-framework` is, with the types of Apple Silicon, and they ask it for the version of
 //! macOS. Nothing of the copies is committed, and the lock file of the repository stays as it is.
@@ -67,6 +67,22 @@ const COPIES: &[(&str, &[Change])] = &[
                 "#[cfg(any())]",
             ),
         ],
+    ),
+    (
+        "objc2-metal-performance-shaders",
+        &[(
+            "src/generated/mod.rs",
+            "#[link(name = \"MetalPerformanceShaders\", kind = \"framework\")]\n",
+            "",
+        )],
+    ),
+    (
+        "objc2-metal-performance-shaders-graph",
+        &[(
+            "src/generated/mod.rs",
+            "#[link(name = \"MetalPerformanceShadersGraph\", kind = \"framework\")]\n",
+            "",
+        )],
     ),
 ];
 

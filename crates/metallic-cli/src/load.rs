@@ -8,7 +8,7 @@ use std::{
 use metallic::{
     Llm, LoadOptions, Model, Tokenizer,
     core::{BLOCK_TOKENS, Backend, BackendError, CompileOptions, DType, DeviceInfo, Program},
-    device::{OpenOptions, Quarantined, tuning::TuningSource},
+    device::{OpenOptions, Quarantined, Selection, Why, tuning::TuningSource},
     model::{FAMILIES, Source},
 };
 
@@ -106,7 +106,15 @@ fn tell(open: &OpenOptions, ui: Ui) {
     for error in providers.passed_over() {
         ui.note(&format!("note: {error}; `--provider` goes before it"));
     }
-    for Quarantined { op, provider, error } in providers.quarantined() {
+    let quarantined = providers.quarantined();
+    for Selection { op, provider, why, .. } in providers.stood_in() {
+        if let Why::Fallback { from, error } = why
+            && !quarantined.iter().any(|known| known.provider == from)
+        {
+            ui.note(&format!("note: {op}={from} cannot serve everything: {error}; `{provider}` does then"));
+        }
+    }
+    for Quarantined { op, provider, error } in quarantined {
         ui.note(&format!("note: {op}={provider} is left out on this device: {error}"));
     }
 }

@@ -5,7 +5,8 @@ use std::sync::{Arc, OnceLock};
 
 use crate::error::GpuError;
 use crate::gpu::{BufferId, PipelineId};
-use crate::kernels::{Gemm, Launch, MAX_ARGS};
+use crate::graph::AttentionGraph;
+use crate::kernels::{Call, Gemm, Launch, MAX_ARGS};
 
 /// The alignment of weights in blocks of an even number of bytes.
 const WEIGHT_ALIGN: usize = 2;
@@ -203,6 +204,13 @@ pub enum Command {
         /// The same by a kernel of ours: what it reads and writes, what it means, and what a device without such a library runs.
         dispatch: Dispatch,
     },
+    /// A graph that a library of the device's maker may run.
+    Graph {
+        /// The graph.
+        graph: AttentionGraph,
+        /// The same by a kernel of ours, as with a product.
+        dispatch: Dispatch,
+    },
     /// Copies bytes; both regions are of one length.
     Copy {
         /// Where from.
@@ -220,26 +228,40 @@ pub enum Command {
 }
 
 impl Command {
-    /// A launch, or the product that it is where a library may make it.
+    /// A launch, or what it is where a library may do it.
     #[allow(clippy::large_types_passed_by_value)] // It is moved in.
-    pub(crate) fn of(dispatch: Dispatch, product: Option<Gemm>) -> Command {
-        match product {
-            Some(product) => Command::Gemm { product, dispatch },
+    pub(crate) fn of(dispatch: Dispatch, call: Option<Call>) -> Command {
+        match call {
+            Some(Call::Product(product)) => Command::Gemm { product, dispatch },
+            Some(Call::Graph(graph)) => Command::Graph { graph, dispatch },
             None => Command::Dispatch(dispatch),
+        }
+    }
+
+    /// What a library may do in the place of the kernel.
+    pub fn call(&self) -> Option<Call> {
+        match self {
+            Command::Gemm { product, .. } => Some(Call::Product(*product)),
+            Command::Graph { graph, .. } => Some(Call::Graph(*graph)),
+            Command::Dispatch(_) | Command::Copy { .. } | Command::Fill { .. } => None,
         }
     }
 
     /// The kernel that does it, where one of ours can.
     pub fn dispatch(&self) -> Option<&Dispatch> {
         match self {
-            Command::Dispatch(dispatch) | Command::Gemm { dispatch, .. } => Some(dispatch),
+            Command::Dispatch(dispatch)
+            | Command::Gemm { dispatch, .. }
+            | Command::Graph { dispatch, .. } => Some(dispatch),
             Command::Copy { .. } | Command::Fill { .. } => None,
         }
     }
 
     fn touches(&self) -> impl Iterator<Item = (Region, Access)> {
         let (dispatch, copy) = match self {
-            Command::Dispatch(d) | Command::Gemm { dispatch: d, .. } => (Some(d), [None, None]),
+            Command::Dispatch(d) | Command::Gemm { dispatch: d, .. } | Command::Graph { dispatch: d, .. } => {
+                (Some(d), [None, None])
+            }
             Command::Copy { from, to } => (None, [Some((*from, Access::Read)), Some((*to, Access::Write))]),
             Command::Fill { to, .. } => (None, [Some((*to, Access::Write)), None]),
         };
@@ -258,7 +280,7 @@ impl Command {
     /// Bytes read and written.
     pub fn traffic(&self) -> (u64, u64) {
         match self {
-            Command::Dispatch(d) | Command::Gemm { dispatch: d, .. } => {
+            Command::Dispatch(d) | Command::Gemm { dispatch: d, .. } | Command::Graph { dispatch: d, .. } => {
                 d.bindings().map(|(_, b)| b.traffic()).fold((0, 0), |a, b| (a.0 + b.0, a.1 + b.1))
             }
             Command::Copy { from, to } => (from.len as u64, to.len as u64),

@@ -10,8 +10,9 @@ use metallic_core::{Bytes, DeviceInfo};
 use crate::command::CommandList;
 use crate::error::GpuError;
 use crate::gpu::{BufferId, Gpu, Imported, LibraryId, Limits, Pipeline, PipelineId, Storage, Submission};
-use crate::kernels::Constants;
+use crate::kernels::{Call, Constants};
 use crate::lock;
+use crate::pipelines::LibraryMetrics;
 
 /// What can be made to fail.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -24,6 +25,8 @@ pub enum Fault {
     Library,
     /// `pipeline` does not compile.
     Pipeline,
+    /// `prepare` does not get ready what a library does.
+    Call,
     /// `submit` is refused.
     Submit,
     /// The work breaks off: `wait` says so. What it was to write stays unwritten.
@@ -253,6 +256,17 @@ impl Gpu for Faulty {
         state.strays += usize::from(!state.libraries.remove(&library));
         drop(state);
         self.inner.drop_library(library);
+    }
+
+    fn prepare(&self, call: &Call) -> Result<(), GpuError> {
+        if self.fails(Fault::Call) {
+            return Err(GpuError::compile("a library's kernel", INJECTED));
+        }
+        self.inner.prepare(call)
+    }
+
+    fn library_metrics(&self) -> LibraryMetrics {
+        self.inner.library_metrics()
     }
 
     fn submit(&self, commands: &CommandList) -> Result<Box<dyn Submission>, GpuError> {

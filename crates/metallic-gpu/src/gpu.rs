@@ -8,7 +8,8 @@ use metallic_core::{Bytes, DeviceInfo};
 use crate::command::CommandList;
 use crate::driver::choose;
 use crate::error::GpuError;
-use crate::kernels::Constants;
+use crate::kernels::{Call, Constants};
+use crate::pipelines::LibraryMetrics;
 use crate::tuning::{Tuning, built_in};
 
 /// A buffer of a [`Gpu`].
@@ -53,10 +54,28 @@ pub struct Limits {
     pub matrix_units: Option<MatrixUnits>,
     /// Whether it has a library of its maker's that makes products.
     pub library: bool,
+    /// Which of Apple's libraries of kernels there are; they serve where they are asked for by name.
+    pub apple: AppleKernels,
     /// What plans may choose, as far as it is known of such a device.
     pub tuning: Tuning,
     /// It has the tensor operations of Metal 4, and matrix units behind them.
     pub tensor_ops: bool,
+}
+
+/// Libraries of kernels that come with Apple's systems.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct AppleKernels {
+    /// MetalPerformanceShaders, for products.
+    pub mps: bool,
+    /// MetalPerformanceShadersGraph, for attention.
+    pub graph: bool,
+}
+
+impl AppleKernels {
+    /// None of them.
+    pub const NONE: AppleKernels = AppleKernels { mps: false, graph: false };
+    /// All of them.
+    pub const ALL: AppleKernels = AppleKernels { mps: true, graph: true };
 }
 
 /// Matrix units that take weights in cells.
@@ -82,6 +101,7 @@ impl Limits {
             depth: 2,
             matrix_units: None,
             library: false,
+            apple: AppleKernels::NONE,
             tensor_ops: name.contains("M5"),
             tuning: built_in("metal", name, 0).0,
         }
@@ -175,6 +195,17 @@ pub trait Gpu: Send + Sync + fmt::Debug {
 
     /// Gives a library back, when a cache lets it go.
     fn drop_library(&self, library: LibraryId);
+
+    /// Makes ready what a library of the maker's does in the place of a launch, so that a failure shows before anything is
+    /// submitted. Nothing to do where a kernel of ours stands in.
+    fn prepare(&self, _call: &Call) -> Result<(), GpuError> {
+        Ok(())
+    }
+
+    /// What the caches of such things have done so far.
+    fn library_metrics(&self) -> LibraryMetrics {
+        LibraryMetrics::default()
+    }
 
     /// Hands commands to the device. Commands run in order where the list says they must.
     fn submit(&self, commands: &CommandList) -> Result<Box<dyn Submission>, GpuError>;

@@ -17,6 +17,7 @@ mod driver;
 mod error;
 pub mod fault;
 mod gpu;
+pub mod graph;
 mod kernel_counts;
 pub mod kernels;
 #[cfg(any(target_os = "macos", metal_on_linux))]
@@ -50,12 +51,13 @@ pub use cache::{Cache, CacheMetrics};
 pub use command::{Access, Binding, Command, CommandList, Dispatch, Region};
 pub use error::GpuError;
 pub use gpu::{
-    BufferId, Gpu, Imported, LibraryId, Limits, MatrixUnits, Pipeline, PipelineId, Storage, Submission,
+    AppleKernels, BufferId, Gpu, Imported, LibraryId, Limits, MatrixUnits, Pipeline, PipelineId, Storage,
+    Submission,
 };
 #[cfg(any(target_os = "macos", metal_on_linux))]
 pub use metal::Metal;
 pub use null::Null;
-pub use pipelines::{PipelineMetrics, Pipelines, ReadyPipeline};
+pub use pipelines::{LibraryMetrics, PipelineMetrics, Pipelines, ReadyPipeline};
 pub use pool::{Allocation, ClassStats, Pool, PoolStats};
 pub use provider::{Choice, OpKind, Provider, Providers, Quarantined, Selection, Why};
 #[cfg(any(test, feature = "soft"))]

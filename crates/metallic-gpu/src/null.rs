@@ -28,6 +28,7 @@ const LIMITS: Limits = Limits {
     depth: 2,
     matrix_units: None,
     library: false,
+    apple: crate::gpu::AppleKernels::NONE,
     tuning: Tuning::DEFAULT,
     tensor_ops: false,
 };

@@ -46,13 +46,24 @@ impl Drop for ReadyLibrary {
 /// The family's name, the function's, and its constants.
 type PipelineKey = (&'static str, &'static str, Constants);
 
-/// What the two caches have done so far.
+/// What the caches of a driver's library have done so far.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct LibraryMetrics {
+    /// Kernels of products.
+    pub products: CacheMetrics,
+    /// Graphs that were compiled.
+    pub graphs: CacheMetrics,
+}
+
+/// What the caches have done so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PipelineMetrics {
     /// Compiled sources.
     pub libraries: CacheMetrics,
     /// Kernels with their constants.
     pub pipelines: CacheMetrics,
+    /// What a library of the device's maker has made ready.
+    pub library: LibraryMetrics,
 }
 
 /// The kernels of a device, made ready as they are asked for.
@@ -95,7 +106,11 @@ impl Pipelines {
 
     /// What the caches have done so far.
     pub fn metrics(&self) -> PipelineMetrics {
-        PipelineMetrics { libraries: self.libraries.metrics(), pipelines: self.ready.metrics() }
+        PipelineMetrics {
+            libraries: self.libraries.metrics(),
+            pipelines: self.ready.metrics(),
+            library: self.gpu.library_metrics(),
+        }
     }
 
     /// Forgets which kernels did not compile, so that they are tried again.

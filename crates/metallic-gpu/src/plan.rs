@@ -10,8 +10,9 @@ use crate::gpu::Limits;
 use crate::kernels::attention::AttentionSpec;
 use crate::kernels::rope::KvRows;
 use crate::kernels::{
-    Moved, SOFTCAP, Slot, Stage, Stages, attention, attention_plain, binary_code, copy, count, elementwise,
-    experts, gather, norm, recurrent, rope, sample, scalar_code, sdpa, softmax, unary_code,
+    Moved, SOFTCAP, Slot, Stage, Stages, attention, attention_plain, attention_staged, binary_code, copy,
+    count, elementwise, experts, gather, norm, recurrent, rope, sample, scalar_code, sdpa, softmax,
+    unary_code,
 };
 use crate::provider::{Choice, OpKind, Provider};
 use crate::step::StepShape;
@@ -223,10 +224,11 @@ fn planned(site: &Site<'_>, provider: Option<Provider>, limits: &Limits) -> Resu
             let states = site.states.ok_or_else(|| site.unsupported("no cache".to_owned()))?;
             let sinks = attention.sinks.then_some(Slot::Input(2));
             let spec = AttentionSpec { attention, shape: *site.shape, kv: states.dtype(), sinks };
-            if provider == Some(Provider::SdpaPlain) {
-                return attention_plain::plan(&spec, limits);
+            match provider {
+                Some(Provider::SdpaPlain) => attention_plain::plan(&spec, limits),
+                Some(Provider::SdpaMpsGraph) => attention_staged::plan(&spec, limits),
+                _ => attention::plan(&spec, limits),
             }
-            attention::plan(&spec, limits)
         }
         Op::ShortConv { .. } => recurrent::short_conv(site.shape, (rows.1, input_cols(1)?), limits),
         Op::Recurrence(r) => recurrent::recurrence(&r, site.shape, limits),
@@ -286,6 +288,9 @@ fn batched(site: &Site<'_>, provider: Option<Provider>, limits: &Limits) -> Resu
     let batches = site.bytes(site.out).checked_div(each[2]).unwrap_or(0);
     // Whether there is a choice is for each product to say.
     let provider = choice(&single, limits).and(provider);
+    if provider == Some(Provider::MatmulMps) {
+        return single.batched_by_mps(batches, limits);
+    }
     let mut all = Stages::default();
     for batch in 0..batches {
         let mut stages = plan(&single, provider, limits)?;

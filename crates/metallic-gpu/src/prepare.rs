@@ -44,6 +44,7 @@ pub(crate) fn made(
             let stages = plan(provider, &limits)?;
             let take = |stage: &Stage| held.take(&shared.pipelines, &stage.launch.kernel);
             let kernels = stages.stages.iter().map(take).collect::<Result<_, _>>()?;
+            stages.stages.iter().filter_map(Stage::call).try_for_each(|call| shared.gpu.prepare(&call))?;
             Ok(Ready { stages, kernels })
         };
         let made = match choice {
@@ -116,7 +117,7 @@ impl Ready {
                 });
             }
             let dispatch = Dispatch::new(label, kernel.pipeline.id, launch, &bindings)?;
-            push(Command::of(dispatch, stage.product()), stage);
+            push(Command::of(dispatch, stage.call()), stage);
         }
         Ok(())
     }

@@ -10,6 +10,8 @@ use crate::lock;
 
 /// Selections kept at most; the oldest go first.
 const EVENTS: usize = 256;
+/// Providers that stand in for others, with their reasons, kept at most.
+const STOOD_IN: usize = 16;
 
 /// An operation that has more than one provider.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -29,8 +31,12 @@ pub enum Provider {
     SdpaFlash,
     /// Attention as scores, softmax and weighted sum one after another.
     SdpaPlain,
+    /// Attention by a graph of Apple's MPSGraph.
+    SdpaMpsGraph,
     /// Products by a library of the device's maker.
     MatmulLibrary,
+    /// Products by Apple's MetalPerformanceShaders.
+    MatmulMps,
     /// Products by tiles of simdgroup matrices.
     MatmulTiles,
     /// Products by the matrix–vector kernels, a few tokens at a time.
@@ -44,17 +50,20 @@ impl Provider {
     pub const ALL: &'static [Provider] = &[
         Provider::SdpaFlash,
         Provider::SdpaPlain,
+        Provider::SdpaMpsGraph,
         Provider::MatmulLibrary,
         Provider::MatmulTensor,
         Provider::MatmulTiles,
         Provider::MatmulRows,
+        Provider::MatmulMps,
     ];
 
     /// What it serves.
     pub fn op(self) -> OpKind {
         match self {
-            Provider::SdpaFlash | Provider::SdpaPlain => OpKind::Sdpa,
+            Provider::SdpaFlash | Provider::SdpaPlain | Provider::SdpaMpsGraph => OpKind::Sdpa,
             Provider::MatmulLibrary
+            | Provider::MatmulMps
             | Provider::MatmulTensor
             | Provider::MatmulTiles
             | Provider::MatmulRows => OpKind::Matmul,
@@ -66,11 +75,19 @@ impl Provider {
         match self {
             Provider::SdpaFlash => "flash",
             Provider::SdpaPlain => "plain",
+            Provider::SdpaMpsGraph => "mpsgraph",
             Provider::MatmulLibrary => "library",
+            Provider::MatmulMps => "mps",
             Provider::MatmulTiles => "tiles",
             Provider::MatmulRows => "rows",
             Provider::MatmulTensor => "tensor",
         }
+    }
+
+    /// Whether it is one of Apple's own: it serves only where it is asked for, as no Mac has shown yet that it is faster, and where it
+    /// cannot, the others do.
+    pub fn is_apples(self) -> bool {
+        matches!(self, Provider::SdpaMpsGraph | Provider::MatmulMps)
     }
 }
 
@@ -190,6 +207,7 @@ struct State {
     quarantined: Vec<Quarantined>,
     passed_over: Vec<GpuError>,
     events: VecDeque<Selection>,
+    stood_in: Vec<Selection>,
     notes: Vec<String>,
 }
 
@@ -266,7 +284,8 @@ impl Providers {
         Providers::new().set_by_flag(flag)
     }
 
-    /// Lets the providers of an operation try in order until one can; one that was asked for by name is the only one to try.
+    /// Lets the providers of an operation try in order until one can; one that was asked for by name is the only one to try, but for
+    /// [Apple's own](Provider::is_apples), for which the others stand in.
     /// One that does not compile is quarantined; one that does not know this case (`Unsupported`), or asks for more than the
     /// device has (`Launch`), is passed over. Other failures end the search: they are no fault of a provider.
     pub fn choose<T>(
@@ -276,7 +295,8 @@ impl Providers {
     ) -> Result<T, GpuError> {
         let Choice { op, without } = choice.into();
         let forced = lock(&self.state).forced.get(&op).cloned();
-        if let Some((provider, why)) = forced {
+        let apples = forced.clone().filter(|(provider, _)| provider.is_apples());
+        if let Some((provider, why)) = forced.filter(|_| apples.is_none()) {
             let made = attempt(provider).map_err(|error| {
                 if !blames_provider(&error) {
                     return error;
@@ -286,13 +306,15 @@ impl Providers {
             lock(&self.state).note(op, provider, why);
             return Ok(made);
         }
+        let ours = op.providers().filter(|provider| !provider.is_apples() && !without.contains(provider));
+        let tried = apples.into_iter().chain(ours.map(|provider| (provider, Why::Default)));
         let mut failed: Option<Why> = None;
-        for provider in op.providers().filter(|provider| !without.contains(provider)) {
+        for (provider, why) in tried {
             let known = lock(&self.state).quarantined.iter().find(|q| q.provider == provider).cloned();
             let is_new = known.is_none();
             let error = match known.map_or_else(|| attempt(provider), |known| Err(known.error)) {
                 Ok(made) => {
-                    lock(&self.state).note(op, provider, failed.unwrap_or(Why::Default));
+                    lock(&self.state).note(op, provider, failed.unwrap_or(why));
                     return Ok(made);
                 }
                 Err(error) if blames_provider(&error) => error,
@@ -313,6 +335,12 @@ impl Providers {
     /// The choices that were made, oldest first; the last few hundred.
     pub fn selections(&self) -> Vec<Selection> {
         lock(&self.state).events.iter().cloned().collect()
+    }
+
+    /// Who serves in the place of one of [Apple's own](Provider::is_apples) that was asked for and cannot, each reason once; the first
+    /// few.
+    pub fn stood_in(&self) -> Vec<Selection> {
+        lock(&self.state).stood_in.clone()
     }
 
     /// The providers that serve no more.
@@ -371,6 +399,11 @@ impl State {
         if let Some(last) = self.events.iter_mut().rev().find(|last| last.op == op).filter(same) {
             last.times += 1;
             return;
+        }
+        let asked_for = matches!(&why, Why::Fallback { from, .. } if from.is_apples());
+        let told = |known: &Selection| known.op == op && known.provider == provider && known.why == why;
+        if asked_for && self.stood_in.len() < STOOD_IN && !self.stood_in.iter().any(told) {
+            self.stood_in.push(Selection { op, provider, why: why.clone(), times: 1 });
         }
         if self.events.len() == EVENTS {
             self.events.pop_front();

@@ -41,6 +41,7 @@ pub(crate) mod tests {
         depth: 2,
         matrix_units: None,
         library: false,
+        apple: crate::gpu::AppleKernels::NONE,
         tuning: Tuning::DEFAULT,
         tensor_ops: false,
     };

@@ -24,9 +24,11 @@ pub enum Fault {
     Object,
     /// A moment that the GPU was asked to note: it does not.
     Sample,
+    /// A kernel, matrix or graph of MPS: nil comes back.
+    Library,
 }
 
-const NAMES: [(&str, Fault); 8] = [
+const NAMES: [(&str, Fault); 9] = [
     ("allocation", Fault::Allocation),
     ("compile", Fault::Compile),
     ("gpu", Fault::Gpu),
@@ -35,6 +37,7 @@ const NAMES: [(&str, Fault); 8] = [
     ("memory", Fault::OutOfMemory),
     ("object", Fault::Object),
     ("sample", Fault::Sample),
+    ("library", Fault::Library),
 ];
 
 /// Faults that are still to come, each with the events until then.

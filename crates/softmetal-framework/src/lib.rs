@@ -15,6 +15,8 @@ pub mod faults;
 mod foundation;
 mod leaks;
 mod metal;
+mod mps;
+mod mps_graph;
 mod objc;
 mod problem;
 mod settings;
@@ -23,6 +25,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 pub use leaks::{Leak, blocks, leaks};
 pub use metal::profile::{Profile, Times};
+pub use mps::set_graph_commits;
 pub use problem::{Problem, Rule, problems};
 pub use settings::{Settings, set_checked, set_devices, set_macos, set_pools_required};
 

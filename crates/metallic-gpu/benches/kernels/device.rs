@@ -35,7 +35,8 @@ impl Device {
                 let (gpu, finish) = rehearsal(which.ok_or("`ptx:FOLDER` names the folder")?)?;
                 Ok(Device { gpu, sizes: REAL, measures: false, finish })
             }
-            "metal" => Ok(computing(metal(which)?, REAL)),
+            // On Linux what stands for Metal computes on the processor.
+            "metal" => Ok(computing(metal(which)?, if cfg!(metal_on_linux) { SMALL } else { REAL })),
             _ => Err("there are soft, soft-units, cuda, metal and ptx:FOLDER".to_owned()),
         }
     }
@@ -101,12 +102,12 @@ fn rehearsal(_: &str) -> Result<(Arc<dyn Gpu>, Finish), String> {
     Err("it takes `--features cuda`".to_owned())
 }
 
-#[cfg(target_os = "macos")]
+#[cfg(any(target_os = "macos", metal_on_linux))]
 fn metal(which: Option<&str>) -> Result<Arc<dyn Gpu>, String> {
     Ok(Arc::new(metallic_gpu::metal::open(which).map_err(|error| error.to_string())?))
 }
 
-#[cfg(not(target_os = "macos"))]
+#[cfg(not(any(target_os = "macos", metal_on_linux)))]
 fn metal(_: Option<&str>) -> Result<Arc<dyn Gpu>, String> {
     Err("Metal is part of macOS".to_owned())
 }

@@ -6,6 +6,7 @@ use metallic_core::{
     Attention, Bytes, DType, Graph, GraphBuilder, Rope, RopePairs, Shape, StateId, TensorType, Unary, Var,
     Weight,
 };
+use metallic_gpu::OpKind;
 
 /// Rows of every embedding table.
 pub(crate) const VOCAB: usize = 64;
@@ -263,6 +264,17 @@ fn kv_write(sizes: &Sizes, kv: DType) -> Line {
     let (sizes, tokens) = (*sizes, sizes.prompt);
     let name = format!("kv_write/{kv}/{}x{}/{tokens}", sizes.kv_heads, sizes.head_dim);
     Line { kv, ..line(name, &["kv_write"], tokens, move |g, number| attended(g, number, &sizes)) }
+}
+
+/// A prompt's products and its attention, for the operations that have several providers.
+pub(crate) fn of_prompt(sizes: &Sizes, op: OpKind) -> Option<Line> {
+    match op {
+        OpKind::Matmul => {
+            Some(product(sizes, "prompt", DType::Q4_0, [sizes.ffn, sizes.hidden], sizes.prompt))
+        }
+        OpKind::Sdpa => Some(attention(sizes, DType::F16, sizes.prompt, sizes.depths[0])),
+        _ => None,
+    }
 }
 
 /// Attention as the provider `plain` computes it: scores, softmax and weighted sum one after another.

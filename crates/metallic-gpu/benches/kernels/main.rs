@@ -8,11 +8,15 @@
 //! - `ptx:FOLDER` (`--features cuda`): measures nothing, and puts the kernels that `cuda` needs into a folder, for a machine without a
 //!   compiler (`METALLIC_PTX=FOLDER`).
 //!
+//! Lines `provider/…` show who else could do the same: a Mac's GPU tells times, what stands for it on Linux counts (`cargo xtask
+//! metal-on-linux cargo bench -p metallic-gpu -- provider` with `METALLIC_BENCH_DEVICE=metal`).
+//!
 //! Results are compared with the CPU's before they are timed. A kernel's time is its share of a step: the step is timed as a whole, and
 //! shares are those of a step in which each kernel is timed. Bytes and multiply-adds are those that plans count.
 
 mod device;
 mod graphs;
+mod providers;
 mod relays;
 mod runner;
 mod submissions;
@@ -55,6 +59,7 @@ fn main() {
     if device.measures {
         tensors::operations(&device, &cpu, &wanted);
         submissions::strategies(&device, &wanted);
+        providers::compare(&device, &wanted);
         relays::relays(&device, &wanted);
     }
     if let Err(error) = device.finish() {

@@ -3,7 +3,8 @@
 use std::time::{Duration, Instant};
 
 use metallic_core::{
-    BLOCK_TOKENS, Backend, CompileOptions, Graph, OpCost, Program, RunStats, SequenceSpan, Step, Wanted,
+    BLOCK_TOKENS, Backend, BackendError, CompileOptions, Graph, OpCost, Program, RunStats, SequenceSpan,
+    Step, Wanted,
 };
 
 use crate::graphs::{Line, VOCAB};
@@ -26,15 +27,20 @@ pub(crate) struct Runner {
 
 impl Runner {
     pub(crate) fn new(backend: &dyn Backend, line: &Line, graph: &Graph) -> Runner {
-        let mut program = backend.compile(graph, CompileOptions::kv(line.kv)).expect("the graph compiles");
+        Runner::try_new(backend, line, graph).expect("the graph compiles")
+    }
+
+    /// The same; an error where the device has no kernels for it.
+    pub(crate) fn try_new(backend: &dyn Backend, line: &Line, graph: &Graph) -> Result<Runner, BackendError> {
+        let mut program = backend.compile(graph, CompileOptions::kv(line.kv))?;
         let blocks = (line.past + line.tokens).div_ceil(BLOCK_TOKENS);
-        program.reserve_blocks(blocks).expect("memory");
+        program.reserve_blocks(blocks)?;
         let blocks = (0..blocks as u32).collect();
         let mut runner = Runner { program, tokens: line.tokens, past: line.past, blocks };
         for past in (0..line.past).step_by(PIECE) {
             runner.run(past, PIECE.min(line.past - past), Wanted::NONE);
         }
-        runner
+        Ok(runner)
     }
 
     pub(crate) fn step(&mut self) -> RunStats {

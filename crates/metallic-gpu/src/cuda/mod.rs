@@ -116,6 +116,7 @@ fn limits(
         depth: 2,
         matrix_units,
         library: false,
+        apple: crate::gpu::AppleKernels::NONE,
         tuning: built_in("cuda", name, matrix_units.map_or(0, |units| units.cores)).0,
         tensor_ops: false,
     }
@@ -268,7 +269,9 @@ impl Cuda {
         let (mut kept, mut work) = (Kept::default(), Vec::with_capacity(commands.len()));
         for command in commands.commands() {
             match command {
-                Command::Dispatch(dispatch) | Command::Gemm { dispatch, .. } => {
+                Command::Dispatch(dispatch)
+                | Command::Gemm { dispatch, .. }
+                | Command::Graph { dispatch, .. } => {
                     let ready = objects.pipelines.get(&dispatch.pipeline);
                     check::launch(dispatch, ready.map(|ready| &ready.facts), &self.device.limits)?;
                     let Some(ready) = ready else { continue };

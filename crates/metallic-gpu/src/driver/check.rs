@@ -86,8 +86,8 @@ pub(crate) fn binding(
     Ok(())
 }
 
-/// A product against the matrices it is bound to. Only the driver of NVIDIA's GPUs has a library that makes them.
-#[cfg_attr(not(feature = "cuda"), allow(dead_code))]
+/// A product against the matrices it is bound to.
+#[cfg_attr(not(any(feature = "cuda", target_os = "macos", metal_on_linux)), allow(dead_code))]
 pub(crate) fn product(dispatch: &Dispatch, product: &Gemm) -> Result<(), GpuError> {
     for ((index, binding), needed) in dispatch.bindings().zip(product.bytes()) {
         let found = binding.region.len();

@@ -38,7 +38,9 @@ pub(crate) fn error(about: &About, code: Option<isize>, text: &str, after: Durat
 /// Operations of a list, for messages: `embed … lm_head (34 commands)`.
 pub(crate) fn label(list: &CommandList) -> String {
     let name = |command: &Command| match command {
-        Command::Dispatch(dispatch) | Command::Gemm { dispatch, .. } => dispatch.label,
+        Command::Dispatch(dispatch) | Command::Gemm { dispatch, .. } | Command::Graph { dispatch, .. } => {
+            dispatch.label
+        }
         Command::Copy { .. } => "copy",
         Command::Fill { .. } => "fill",
     };

@@ -10,6 +10,7 @@ pub(crate) mod import;
 #[cfg_attr(not(any(test, target_os = "macos", metal_on_linux)), allow(dead_code))]
 pub(crate) mod language;
 pub(crate) mod memory;
+pub(crate) mod mps;
 pub(crate) mod progress;
 pub(crate) mod residency;
 #[cfg_attr(not(any(test, feature = "cuda")), allow(dead_code))]

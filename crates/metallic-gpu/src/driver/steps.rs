@@ -6,7 +6,7 @@ use super::batch::{self, Bound};
 use crate::command::{Command, CommandList, Dispatch};
 use crate::error::GpuError;
 use crate::gpu::{Limits, PipelineId};
-use crate::kernels::{Kernel, transfer};
+use crate::kernels::{Call, Kernel, transfer};
 
 /// One dispatch of a run.
 #[derive(Clone, Debug)]
@@ -16,6 +16,8 @@ pub(crate) struct Step<'l> {
     /// Whether everything before it in the run must be done first.
     pub(crate) barrier: bool,
     pub(crate) dispatch: Cow<'l, Dispatch>,
+    /// What a library does in the place of the dispatch.
+    pub(crate) call: Option<Call>,
 }
 
 /// Cuts a list into runs, and turns copies and fills into dispatches of the pipelines that `ready` gives for their
@@ -34,8 +36,11 @@ pub(crate) fn runs<'l>(
         for (index, (before, command)) in commands.by_ref().take(run.len()) {
             barrier |= before;
             match command {
-                Command::Dispatch(dispatch) | Command::Gemm { dispatch, .. } => {
-                    steps.push(Step { command: index, barrier, dispatch: Cow::Borrowed(dispatch) });
+                Command::Dispatch(dispatch)
+                | Command::Gemm { dispatch, .. }
+                | Command::Graph { dispatch, .. } => {
+                    let (dispatch, call) = (Cow::Borrowed(dispatch), command.call());
+                    steps.push(Step { command: index, barrier, dispatch, call });
                     barrier = false;
                 }
                 Command::Copy { .. } | Command::Fill { .. } => {
@@ -44,7 +49,8 @@ pub(crate) fn runs<'l>(
                         let pipeline = ready(&piece.launch.kernel)?;
                         let label = if piece.bindings.len() > 1 { "copy" } else { "fill" };
                         let dispatch = Dispatch::new(label, pipeline, &piece.launch, &piece.bindings)?;
-                        steps.push(Step { command: index, barrier, dispatch: Cow::Owned(dispatch) });
+                        let dispatch = Cow::Owned(dispatch);
+                        steps.push(Step { command: index, barrier, dispatch, call: None });
                         barrier = false;
                     }
                 }
@@ -58,11 +64,33 @@ pub(crate) fn runs<'l>(
     Ok(runs)
 }
 
+/// Runs in which what a library does stands alone: it has encoders of its own, so that its time is that of its run.
+pub(crate) fn apart(runs: Vec<Vec<Step<'_>>>) -> Vec<Vec<Step<'_>>> {
+    let mut shorter: Vec<Vec<Step<'_>>> = Vec::with_capacity(runs.len());
+    for run in runs {
+        let mut open = false;
+        for mut step in run {
+            let alone = step.call.is_some();
+            if let Some(last) = shorter.last_mut().filter(|_| open && !alone) {
+                last.push(step);
+            } else {
+                step.barrier = false;
+                shorter.push(vec![step]);
+            }
+            open = !alone;
+        }
+    }
+    shorter
+}
+
 #[cfg(test)]
 mod tests {
+    use metallic_core::DType;
+
     use super::*;
     use crate::command::Region;
     use crate::gpu::BufferId;
+    use crate::kernels::Gemm;
     use crate::threadgroup::tests::LIMITS;
 
     fn ready(kernel: &Kernel) -> Result<PipelineId, GpuError> {
@@ -120,6 +148,25 @@ mod tests {
         let places: Vec<Vec<usize>> =
             runs.iter().map(|run| run.iter().map(|step| step.command).collect()).collect();
         assert_eq!(places, [vec![0], vec![2], vec![3]]);
+    }
+
+    #[test]
+    fn what_a_library_does_stands_alone_where_times_are_wanted() {
+        let step = |command: usize, call: bool| {
+            let fill = list(&[Command::Fill { to: region(0, 0, 16), value: 1 }]);
+            let bound = Bound { bytes: 1e9, work: f64::MAX };
+            let made = runs(&fill, &LIMITS, &bound, &ready).unwrap().remove(0).remove(0);
+            let dispatch = Cow::Owned(made.dispatch.into_owned());
+            let gemm = Gemm { m: 1, n: 1, k: 8, pitch: 1, dtype: DType::F16, batches: 1, adds: false };
+            Step { command, barrier: true, dispatch, call: call.then_some(Call::Product(gemm)) }
+        };
+        let calls = [false, false, true, true, false];
+        let run = calls.iter().enumerate().map(|(index, call)| step(index, *call)).collect();
+        let found = apart(vec![run, vec![step(5, true)], vec![step(6, false)]]);
+        let places: Vec<Vec<usize>> =
+            found.iter().map(|run| run.iter().map(|step| step.command).collect()).collect();
+        assert_eq!(places, [vec![0, 1], vec![2], vec![3], vec![4], vec![5], vec![6]]);
+        assert!(found.iter().all(|run| !run[0].barrier) && found[0][1].barrier);
     }
 
     #[test]

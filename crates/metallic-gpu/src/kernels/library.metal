@@ -1,4 +1,4 @@
-// Around the product of a library: vectors and weights as halfs or bfloats, row by row, and what is done with the products.
+// Around the product of a library: vectors and weights as halfs, bfloats or floats, row by row, and what is done with the products.
 
 // 1: numbers become two bfloats each, the second what the first leaves; else a half.
 constant uint BFLOATS [[function_constant(0)]];
@@ -36,6 +36,27 @@ kernel void library_rows(
             to[i] = as_type<uint2>(half4(v * found.x));
         }
     }
+}
+
+// The same, as floats, which may begin at any of them; a row is scaled by what normalises it after the product.
+kernel void library_floats(
+    constant ColumnParams& p [[buffer(0)]], device const float* x [[buffer(1)]], device const float* norm [[buffer(2)]],
+    device float* rows [[buffer(3)]], device float* scales [[buffer(4)]],
+    uint token [[threadgroup_position_in_grid]], uint tid [[thread_index_in_threadgroup]],
+    uint threads [[threads_per_threadgroup]], uint lane [[thread_index_in_simdgroup]],
+    uint simd [[simdgroup_index_in_threadgroup]], uint simds [[simdgroups_per_threadgroup]]
+) {
+    threadgroup float scratch[32];
+    device const float* own = x + ulong(token) * p.cols;
+    float square = 0.0f;
+    for (uint i = tid; i < p.cols; i += threads) {
+        const float small = own[i] * SMALL;
+        square += small * small;
+        rows[ulong(token) * p.cols + i] = WITH_NORM != 0 ? own[i] * norm[i] : own[i];
+    }
+    square = group_sum(square, scratch, lane, simd, simds);
+    const float scale = SMALL * precise::rsqrt(square / float(p.cols) + p.eps * (SMALL * SMALL));
+    if (tid == 0) scales[token] = WITH_NORM != 0 ? scale : 1.0f;
 }
 
 // Levels as numbers.

@@ -23,6 +23,7 @@ family! {
     "library" (ColumnParams, CellRowsParams, ProjectParams)
         uses COMMON, FUNCTIONS, ACTIVATION, CELL_KINDS, UNITS, CELLS, HALF_SCALE, ROW_SCALES;
     "library_rows" { reads x: 16, norm: 16; writes rows: 16, scales: 4 }
+    "library_floats" { reads x: 4, norm: 4; writes rows: 4, scales: 4 }
     "library_cells" { reads w: 16; writes out: 8 }
     "library_finish" {
         reads products: 4, scales: 4, bias0: 4, bias1: 4, bias2: 4, residual: 4;
@@ -40,9 +41,19 @@ pub(crate) fn takes(types: impl IntoIterator<Item = DType>) -> bool {
     types.all(|dtype| dtype != DType::F32 && (dtype == DType::BF16) == bfloats)
 }
 
+/// How matrices reach a library.
+#[derive(Clone, Copy)]
+struct Way {
+    /// What numbers become.
+    dtype: DType,
+    /// Whether they are laid out for matrix units.
+    cells: bool,
+    /// Products of as many matrices.
+    batches: u32,
+}
+
 /// The products of many tokens; `cells` says that matrices are laid out for matrix units.
 pub(crate) fn plan(projection: &Projection, cells: bool, limits: &Limits) -> Result<Stages, GpuError> {
-    projection.check()?;
     let refuse = |reason: String| Err(GpuError::unsupported(projection.op, reason));
     if !limits.library {
         return refuse("products by a library: the device has none".to_owned());
@@ -53,27 +64,70 @@ pub(crate) fn plan(projection: &Projection, cells: bool, limits: &Limits) -> Res
             "products of {types:?} by a library: halfs, or bfloats, do not hold all of them"
         ));
     }
-    let (tokens, cols) = (projection.tokens, projection.cols);
-    if !cols.is_multiple_of(8) {
-        return refuse(format!("products of rows of {cols} by a library: 8 at a time are needed"));
+    let dtype = if types.first() == Some(&DType::BF16) { DType::BF16 } else { DType::F16 };
+    products(projection, Way { dtype, cells, batches: 1 }, limits)
+}
+
+/// The products of many tokens by MetalPerformanceShaders: of halfs, or of floats where halfs would lose something. `batches` of
+/// them lie one after another.
+pub(crate) fn plan_mps(projection: &Projection, batches: u32, limits: &Limits) -> Result<Stages, GpuError> {
+    if !limits.apple.mps {
+        let reason = "products by MPS: the system has none for this device";
+        return Err(GpuError::unsupported(projection.op, reason));
     }
-    let bfloats = types.first() == Some(&DType::BF16);
+    let halfs = |dtype: DType| !matches!(dtype, DType::F32 | DType::BF16);
+    let exact = projection.fine || !projection.parts.iter().flatten().all(|part| halfs(part.dtype));
+    let dtype = if exact { DType::F32 } else { DType::F16 };
+    if let Some(product) = plain_floats(projection, batches).filter(|_| exact) {
+        projection.check()?;
+        return Ok(product
+            .stage(
+                [projection.x, projection.parts[0].map_or(Slot::Unused, |part| part.weight), Slot::Output],
+                limits,
+            )?
+            .into());
+    }
+    products(projection, Way { dtype, cells: false, batches }, limits)
+}
+
+/// A product that takes its operands as they lie and leaves the result where it is wanted.
+fn plain_floats(projection: &Projection, batches: u32) -> Option<Gemm> {
+    let [Some(part), None, None] = projection.parts else { return None };
+    let plain = projection.norm.is_none() && projection.residual.is_none() && projection.gate.is_none();
+    let (m, n, k) = (projection.tokens, part.rows, projection.cols);
+    let floats = part.dtype == DType::F32 && part.bias.is_none();
+    (plain && floats).then_some(Gemm { m, n, k, pitch: n, dtype: DType::F32, batches, adds: false })
+}
+
+fn products(projection: &Projection, way: Way, limits: &Limits) -> Result<Stages, GpuError> {
+    projection.check()?;
+    let Way { dtype, cells, batches } = way;
+    let (m, cols) = (projection.tokens, projection.cols);
+    if !cols.is_multiple_of(8) {
+        let reason = format!("products of rows of {cols} by a library: 8 at a time are needed");
+        return Err(GpuError::unsupported(projection.op, reason));
+    }
+    let tokens = count(projection.op, m as usize * batches as usize)?;
+    let projection = &Projection { tokens, ..*projection };
+    let (bfloats, size) = (dtype == DType::BF16, dtype.block_bytes());
     let all: u32 = projection.part_rows().iter().sum();
     let mut stages = Stages::default();
-    let one = tokens as usize * cols as usize * 2;
+    let one = tokens as usize * cols as usize * size;
     let rows = stages.add_scratch(if bfloats { 2 * one } else { one });
     let scales = stages.add_scratch(tokens as usize * 4);
-    stages.stages.push(vectors(projection, bfloats, [rows, scales], limits)?);
-    let weights = stages.add_scratch(all as usize * cols as usize * 2);
+    stages.stages.push(vectors(projection, dtype, [rows, scales], limits)?);
+    let weights = stages.add_scratch(all as usize * batches as usize * cols as usize * size);
     let mut start = 0;
     for part in projection.parts.iter().flatten() {
-        let stage = if cells { from_cells(part, cols, limits) } else { from_blocks(part, cols, limits) }?;
+        let part = Part { rows: count(projection.op, part.rows as usize * batches as usize)?, ..*part };
+        let stage =
+            if cells { from_cells(&part, cols, limits) } else { from_blocks(&part, (cols, dtype), limits) }?;
         stages.stages.push(Stage::starting(stage, if cells { 1 } else { 3 }, start));
-        start += part.rows as usize * cols as usize * 2;
+        start += part.rows as usize * cols as usize * size;
     }
     stages.stages.iter_mut().skip(1).for_each(|stage| stage.replace(Slot::Output, weights));
     let products = stages.add_scratch(tokens as usize * all as usize * 4);
-    let product = Gemm { m: tokens, n: all, k: cols, pitch: all, bfloats, adds: false };
+    let product = Gemm { m, n: all, k: cols, pitch: all, dtype, batches, adds: false };
     stages.stages.push(product.stage([rows, weights, products], limits)?);
     if bfloats {
         let rest = Gemm { adds: true, ..product };
@@ -86,14 +140,16 @@ pub(crate) fn plan(projection: &Projection, cells: bool, limits: &Limits) -> Res
 /// Vectors as a library takes them.
 fn vectors(
     projection: &Projection,
-    bfloats: bool,
+    dtype: DType,
     [rows, scales]: [Slot; 2],
     limits: &Limits,
 ) -> Result<Stage, GpuError> {
     let (tokens, cols) = (projection.tokens, projection.cols);
-    let constants = Constants::of([u32::from(bfloats), 0, u32::from(projection.norm.is_some())]);
+    let bfloats = u32::from(dtype == DType::BF16);
+    let constants = Constants::of([bfloats, 0, u32::from(projection.norm.is_some())]);
+    let name = if dtype == DType::F32 { "library_floats" } else { "library_rows" };
     let eps = projection.norm.map_or(0.0, |(eps, _)| eps);
-    let launch = FAMILY.kernel("library_rows", constants).launch(
+    let launch = FAMILY.kernel(name, constants).launch(
         ColumnParams { cols, tokens, eps }.params(),
         [tokens, 1, 1],
         [row_threads(cols, tokens, limits), 1, 1],
@@ -117,15 +173,14 @@ fn from_cells(part: &Part, cols: u32, limits: &Limits) -> Result<Stage, GpuError
 }
 
 /// A matrix as it lies in its file, row by row.
-fn from_blocks(part: &Part, cols: u32, limits: &Limits) -> Result<Stage, GpuError> {
+fn from_blocks(part: &Part, (cols, out): (u32, DType), limits: &Limits) -> Result<Stage, GpuError> {
     let (table, rows) = (part.dtype, part.rows);
-    let out = if table == DType::BF16 { DType::BF16 } else { DType::F16 };
     let pitch = row_bytes("library", table, cols)?;
     let spec = Gathered { table, out, rows, cols, of: rows, fed: false };
     let launch = gather::decode(&spec, count("library", pitch)?, limits)?;
     launch.check(limits)?;
     let slots = [Slot::Unused, part.weight, Slot::Unused, Slot::Output];
-    let (read, written) = (pitch * rows as usize, rows as usize * cols as usize * 2);
+    let (read, written) = (pitch * rows as usize, rows as usize * cols as usize * out.block_bytes());
     Ok(Stage::new(launch, slots).touching(1, read).touching(3, written))
 }
 

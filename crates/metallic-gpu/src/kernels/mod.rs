@@ -5,6 +5,7 @@ pub(crate) mod attention;
 pub(crate) mod attention_head;
 pub(crate) mod attention_heads;
 pub(crate) mod attention_plain;
+pub(crate) mod attention_staged;
 pub(crate) mod attention_tiles;
 pub(crate) mod attention_units;
 pub(crate) mod axes;
@@ -58,6 +59,7 @@ use crate::gpu::Limits;
 pub use crate::params::Params;
 use crate::threadgroup;
 pub use gemm::Gemm;
+pub use stage::Call;
 
 /// Buffer arguments of a kernel at most, its params apart.
 pub const MAX_ARGS: usize = 16;
@@ -339,6 +341,7 @@ pub const FAMILIES: &[&Family] = &[
     &attention_head::FAMILY,
     &attention_heads::FAMILY,
     &attention_plain::FAMILY,
+    &attention_staged::FAMILY,
     &attention_tiles::FAMILY,
     &attention_units::FAMILY,
     &cell_columns::FAMILY,

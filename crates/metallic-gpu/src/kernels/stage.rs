@@ -2,7 +2,17 @@
 
 use super::gemm::Gemm;
 use super::{Launch, MAX_ARGS};
+use crate::graph::AttentionGraph;
 use crate::step::StepCounts;
+
+/// What a library of the device's maker may do in the place of a launch, with the same arguments.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Call {
+    /// A product.
+    Product(Gemm),
+    /// Attention as a graph.
+    Graph(AttentionGraph),
+}
 
 /// What stands behind a kernel's argument in a program. The lowering turns slots into bindings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -131,7 +141,7 @@ pub(crate) struct Stage {
     pub(crate) launch: Launch,
     slots: [SlotUse; MAX_ARGS],
     /// The same as a product that a library may make.
-    product: Option<Gemm>,
+    call: Option<Call>,
     /// Bytes of the tokens' vectors that are read after their first reading, out of caches, for counting.
     pub(crate) vectors_again: u64,
 }
@@ -154,17 +164,17 @@ impl Stage {
         for (used, slot) in slots.iter_mut().zip(given) {
             used.slot = slot;
         }
-        Stage { launch, slots, product: None, vectors_again: 0 }
+        Stage { launch, slots, call: None, vectors_again: 0 }
     }
 
-    /// A library may make this product in place of the launch.
+    /// A library may do this in place of the launch.
     #[must_use]
-    pub(crate) fn by_library(self, product: Gemm) -> Stage {
-        Stage { product: Some(product), ..self }
+    pub(crate) fn by_library(self, call: Call) -> Stage {
+        Stage { call: Some(call), ..self }
     }
 
-    pub(crate) fn product(&self) -> Option<Gemm> {
-        self.product
+    pub(crate) fn call(&self) -> Option<Call> {
+        self.call
     }
 
     /// Another slot behind every argument that has this one.

@@ -48,7 +48,7 @@ pub(crate) struct Transfer {
 /// The launches of a copy or a fill; nothing for a dispatch, which is one already, and for no bytes.
 pub(crate) fn plan(command: &Command, limits: &Limits) -> Result<Vec<Transfer>, GpuError> {
     let (from, to, value) = match command {
-        Command::Dispatch(_) | Command::Gemm { .. } => return Ok(Vec::new()),
+        Command::Dispatch(_) | Command::Gemm { .. } | Command::Graph { .. } => return Ok(Vec::new()),
         Command::Copy { from, to } => (Some(*from), *to, 0),
         Command::Fill { to, value } => (None, *to, *value),
     };

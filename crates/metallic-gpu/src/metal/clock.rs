@@ -52,13 +52,19 @@ impl Clock {
         let raw = made.map_err(|error| {
             GpuError::execution(label.to_string(), error.localizedDescription().to_string())
         })?;
-        Ok(Samples { raw, commands, times: self.times.clone() })
+        Ok(Samples { raw: Some(raw), commands, times: self.times.clone() })
+    }
+
+    /// For a run of one step whose time is that of the run: a library of Apple's has encoders of its own, whose ends nobody notes.
+    pub(super) fn whole(&self, command: usize) -> Samples {
+        Samples { raw: None, commands: vec![command], times: self.times.clone() }
     }
 }
 
 /// The moments of the steps of a run.
 pub(super) struct Samples {
-    raw: Retained<ProtocolObject<dyn MTLCounterSampleBuffer>>,
+    /// `None` where the run is one step, which takes as long as the run.
+    raw: Option<Retained<ProtocolObject<dyn MTLCounterSampleBuffer>>>,
     commands: Vec<usize>,
     times: Arc<Times>,
 }
@@ -69,6 +75,11 @@ unsafe impl Send for Samples {}
 unsafe impl Sync for Samples {}
 
 impl Samples {
+    /// Whether the ends of encoders are noted.
+    pub(super) fn notes_steps(&self) -> bool {
+        self.raw.is_some()
+    }
+
     /// An encoder for the step at `index`, whose ends are noted.
     pub(super) fn encoder(
         &self,
@@ -80,7 +91,7 @@ impl Samples {
         // SAFETY: a pass has several attachments; both places are inside the buffer, which has two for each step.
         unsafe {
             let attachment = pass.sampleBufferAttachments().objectAtIndexedSubscript(0);
-            attachment.setSampleBuffer(Some(&self.raw));
+            attachment.setSampleBuffer(self.raw.as_deref());
             attachment.setStartOfEncoderSampleIndex(2 * index);
             attachment.setEndOfEncoderSampleIndex(2 * index + 1);
         }
@@ -89,11 +100,15 @@ impl Samples {
 
     /// Tells the times of the steps, which took `span` seconds together; whether they were noted.
     pub(super) fn tell(&self, span: f64) -> bool {
+        let span = Duration::try_from_secs_f64(span).unwrap_or_default();
+        let Some(raw) = &self.raw else {
+            self.commands.iter().for_each(|command| self.times.add(*command, span));
+            return true;
+        };
         let range = NSRange { location: 0, length: 2 * self.commands.len() };
         // SAFETY: the range is all of the buffer, and the GPU is done with it.
-        let bytes = unsafe { self.raw.resolveCounterRange(range) }.map(|data| data.to_vec());
+        let bytes = unsafe { raw.resolveCounterRange(range) }.map(|data| data.to_vec());
         let moments = bytes.map(|bytes| ticks::moments(&bytes)).unwrap_or_default();
-        let span = Duration::try_from_secs_f64(span).unwrap_or_default();
         let Some(durations) = ticks::durations(&moments, span) else { return false };
         for (command, time) in self.commands.iter().zip(durations) {
             self.times.add(*command, time);

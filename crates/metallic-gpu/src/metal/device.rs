@@ -6,10 +6,11 @@ use objc2::rc::{Retained, autoreleasepool};
 use objc2::runtime::ProtocolObject;
 use objc2_foundation::NSProcessInfo;
 use objc2_metal::{MTLCopyAllDevices, MTLCreateSystemDefaultDevice, MTLDevice, MTLGPUFamily};
+use objc2_metal_performance_shaders::MPSSupportsMTLDevice;
 
 use crate::driver::{choose, memory};
 use crate::error::GpuError;
-use crate::gpu::Limits;
+use crate::gpu::{AppleKernels, Limits};
 use crate::tuning::built_in;
 
 // Without this framework in the process `MTLCreateSystemDefaultDevice` finds nothing.
@@ -99,6 +100,13 @@ fn tensor_ops(device: &RawDevice) -> bool {
     available!(macos = 26.2) && has(MTLGPUFamily::Metal4) && has(MTLGPUFamily::Apple10)
 }
 
+/// MPS is there where it says so of the device; MPSGraph takes views of buffers from macOS 15 on.
+fn apple_kernels(device: &RawDevice) -> AppleKernels {
+    // SAFETY: it takes a device and tells yes or no.
+    let mps = unsafe { MPSSupportsMTLDevice(Some(device)) };
+    AppleKernels { mps, graph: mps && available!(macos = 15.0) }
+}
+
 pub(super) fn limits(device: &RawDevice) -> Limits {
     let narrow = |n: usize| u32::try_from(n).unwrap_or(u32::MAX);
     Limits {
@@ -111,6 +119,7 @@ pub(super) fn limits(device: &RawDevice) -> Limits {
         depth: 2,
         matrix_units: None,
         library: false,
+        apple: apple_kernels(device),
         tuning: built_in("metal", &device.name().to_string(), 0).0,
         tensor_ops: tensor_ops(device),
     }

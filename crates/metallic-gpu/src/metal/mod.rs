@@ -10,11 +10,15 @@
 //! refused before it is encoded.
 #![allow(unsafe_code)]
 
+#[cfg(all(test, metal_on_linux))]
+mod apple_tests;
 mod archive;
 mod buffer;
 mod clock;
 mod device;
+mod graph;
 mod library;
+mod mps;
 #[cfg(all(test, metal_on_linux))]
 mod on_linux;
 mod residency;
@@ -39,6 +43,7 @@ use self::buffer::{Buffer, Memory};
 use self::clock::Clock;
 pub use self::device::{MetalDevice, devices};
 use self::library::{Library, Ready};
+use self::mps::Mps;
 use self::residency::Residency;
 use self::submit::{Encoder, Kept};
 use crate::command::CommandList;
@@ -48,9 +53,10 @@ use crate::driver::progress::{Running, Timed};
 use crate::driver::{archive as places, batch, check, fault, steps, ticks};
 use crate::error::GpuError;
 use crate::gpu::{BufferId, Gpu, Imported, LibraryId, Limits, Pipeline, PipelineId, Storage, Submission};
-use crate::kernels::{Constants, Kernel};
+use crate::kernels::{Call, Constants, Kernel};
 use crate::lock;
 use crate::objects::Objects;
+use crate::pipelines::LibraryMetrics;
 
 /// A GPU that Metal drives.
 pub struct Metal {
@@ -63,6 +69,8 @@ pub struct Metal {
     /// Where machine code of kernels is kept.
     folder: Option<PathBuf>,
     archivist: Archivist,
+    /// What Apple's libraries of kernels have made ready.
+    mps: Mps,
     objects: Mutex<Objects<Buffer, Library, Ready>>,
     /// The kernels of copies and fills, by name, and their library.
     transfers: Mutex<(Option<LibraryId>, HashMap<&'static str, PipelineId>)>,
@@ -111,6 +119,14 @@ impl Metal {
                 kept.buffers.extend(buffer.cloned());
             }
         }
+        // Not under the lock: a library may compile.
+        drop(objects);
+        let mut bound = 0;
+        for step in runs.iter().flatten() {
+            let own = &kept.buffers[bound..];
+            kept.calls.push(self.mps.bind(step, own)?);
+            bound += step.dispatch.bindings().count();
+        }
         Ok(kept)
     }
 }
@@ -137,6 +153,7 @@ pub fn open(which: Option<&str>) -> Result<Metal, GpuError> {
             memory,
             queue,
             folder: places::folder(|name| std::env::var_os(name)),
+            mps: Mps::new(device.clone()),
             archivist: Archivist::new(device),
             objects: Mutex::default(),
             transfers: Mutex::default(),
@@ -250,6 +267,14 @@ impl Gpu for Metal {
         });
     }
 
+    fn prepare(&self, call: &Call) -> Result<(), GpuError> {
+        autoreleasepool(|_| self.mps.prepare(call))
+    }
+
+    fn library_metrics(&self) -> LibraryMetrics {
+        self.mps.metrics()
+    }
+
     fn submit(&self, commands: &CommandList) -> Result<Box<dyn Submission>, GpuError> {
         Ok(Box::new(self.start(commands, None)?))
     }
@@ -268,7 +293,7 @@ impl Metal {
             let ready = |kernel: &Kernel| self.transfer(kernel);
             let mut runs = steps::runs(commands, self.limits(), &batch::BOUND, &ready)?;
             if clock.is_some() {
-                runs = ticks::cut(runs);
+                runs = ticks::cut(steps::apart(runs));
             }
             let kept = self.keep(&runs)?;
             if let Some(residency) = &self.memory.residency {

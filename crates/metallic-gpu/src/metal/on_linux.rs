@@ -12,25 +12,25 @@ use softmetal_framework::{
 use super::*;
 use crate::command::{Command, Region};
 
-const WAIT: Duration = Duration::from_secs(30);
+pub(super) const WAIT: Duration = Duration::from_secs(30);
 
 /// Devices, faults and what is left are those of the process: one test at a time.
-fn alone() -> MutexGuard<'static, ()> {
+pub(super) fn alone() -> MutexGuard<'static, ()> {
     static ONE: Mutex<()> = Mutex::new(());
     ONE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-fn with_devices(names: &[&str]) {
+pub(super) fn with_devices(names: &[&str]) {
     set_devices(names.iter().map(|name| Profile::named(name).expect("a profile")).collect());
 }
 
 /// Without machine code of earlier runs.
-fn gpu() -> Metal {
+pub(super) fn gpu() -> Metal {
     Metal { folder: None, ..open(None).expect("a GPU") }
 }
 
 /// The driver was let go: no rule was broken, and nothing is left of it. The next test finds what it would find alone.
-fn assert_clean() {
+pub(super) fn assert_clean() {
     with_devices(&["m4"]);
     set_macos((26, 2, 0));
     set_checked(false);

@@ -16,6 +16,7 @@ use objc2_metal::{
 use super::buffer::Buffer;
 use super::clock::{Clock, Samples};
 use super::library::Ready;
+use super::mps::Bound;
 use crate::command::Dispatch;
 use crate::driver::check;
 use crate::driver::fault::{self, About};
@@ -30,6 +31,8 @@ pub(super) struct Kept {
     pub(super) pipelines: Vec<Arc<Ready>>,
     /// One for each binding of each step.
     pub(super) buffers: Vec<Arc<Buffer>>,
+    /// One for each step: what a library does in its place.
+    pub(super) calls: Vec<Option<Bound>>,
 }
 
 /// A submission until the GPU is done.
@@ -57,13 +60,15 @@ impl Encoder<'_> {
     ) -> Result<Running, GpuError> {
         let label = NSString::from_str(&about.label);
         let work = Arc::new(Work { kept, about, begun: Instant::now() });
-        let (mut pipelines, mut buffers) = (work.kept.pipelines.iter(), work.kept.buffers.iter());
+        let kept = &work.kept;
+        let mut left =
+            Left { pipelines: kept.pipelines.iter(), buffers: kept.buffers.iter(), calls: kept.calls.iter() };
         Running::start(runs.len(), |index, progress| {
             let run = &runs[index];
-            let steps = || run.iter().map(|step| step.command).collect();
-            let samples = self.clock.as_ref().map(|clock| clock.samples(&label, steps())).transpose()?;
-            let command_buffer = self.encode(run, &label, samples.as_ref(), &mut pipelines, &mut buffers)?;
-            let block = handler(progress.clone(), work.clone(), samples, index);
+            let samples = self.clock.as_ref().map(|clock| noted(clock, run, &label)).transpose()?;
+            let Encoded { command_buffer, earlier } =
+                self.encode(run, &label, samples.as_ref(), &mut left)?;
+            let block = handler(progress.clone(), work.clone(), samples, Earlier(earlier), index);
             // SAFETY: the pointer is to a living block, which Metal copies; its closure may run on any thread, see
             // `handler`.
             unsafe { command_buffer.addCompletedHandler(RcBlock::as_ptr(&block)) };
@@ -72,47 +77,134 @@ impl Encoder<'_> {
         })
     }
 
-    fn encode<'k>(
+    fn encode(
         &self,
         run: &[Step<'_>],
         label: &NSString,
         samples: Option<&Samples>,
-        pipelines: &mut impl Iterator<Item = &'k Arc<Ready>>,
-        buffers: &mut impl Iterator<Item = &'k Arc<Buffer>>,
-    ) -> Result<Retained<ProtocolObject<dyn MTLCommandBuffer>>, GpuError> {
+        left: &mut Left<'_>,
+    ) -> Result<Encoded, GpuError> {
         let none =
             |what: &str| GpuError::execution(label.to_string(), format!("the system has no {what} to give"));
-        // Unretained: `Kept` holds everything until the handler has run.
-        let made = self.queue.commandBufferWithUnretainedReferences();
+        // Unretained: `Kept` holds everything until the handler has run. What a library encodes uses memory of its own, which its
+        // headers leave to the command buffer.
+        let made = if run.iter().any(|step| step.call.is_some()) {
+            self.queue.commandBuffer()
+        } else {
+            self.queue.commandBufferWithUnretainedReferences()
+        };
         let command_buffer = made.ok_or_else(|| none("command buffer"))?;
         command_buffer.setLabel(Some(label));
-        if let Some(samples) = samples {
+        let mut encoded = Encoded { command_buffer, earlier: Vec::new() };
+        if let Some(samples) = samples.filter(|samples| samples.notes_steps()) {
             // Buffers are tracked, so encoders that share one run in order.
-            for (index, (step, pipeline)) in run.iter().zip(pipelines).enumerate() {
-                let made = samples.encoder(&command_buffer, index);
+            for (index, step) in run.iter().enumerate() {
+                let made = samples.encoder(&encoded.command_buffer, index);
                 let encoder = made.ok_or_else(|| none("compute encoder"))?;
-                dispatch(&encoder, &step.dispatch, pipeline, buffers);
+                // What a library does stands in a run of its own.
+                left.calls.next();
+                left.dispatch(&encoder, &step.dispatch);
                 encoder.endEncoding();
             }
-            return Ok(command_buffer);
+            return Ok(encoded);
         }
-        let made = command_buffer.computeCommandEncoderWithDispatchType(MTLDispatchType::Concurrent);
-        let encoder = made.ok_or_else(|| none("compute encoder"))?;
-        // Nothing may return between here and `endEncoding`: an encoder that goes without it ends the process.
-        for (step, pipeline) in run.iter().zip(pipelines) {
-            if step.barrier {
-                encoder.memoryBarrierWithScope(MTLBarrierScope::Buffers);
+        let mut open: Option<OpenEncoder> = None;
+        for step in run {
+            if let Some(call) = left.call() {
+                // A library encodes into the command buffer, which must have no encoder then.
+                open = None;
+                left.pass_over(&step.dispatch);
+                encoded.go_on(call);
+                continue;
+            }
+            let (encoder, is_new) = match open.take() {
+                Some(encoder) => (encoder, false),
+                None => {
+                    (OpenEncoder::new(&encoded.command_buffer).ok_or_else(|| none("compute encoder"))?, true)
+                }
+            };
+            // Encoders wait for what they share with those before.
+            if step.barrier && !is_new {
+                encoder.0.memoryBarrierWithScope(MTLBarrierScope::Buffers);
             }
             if self.named {
-                encoder.pushDebugGroup(&NSString::from_str(step.dispatch.label));
+                encoder.0.pushDebugGroup(&NSString::from_str(step.dispatch.label));
             }
-            dispatch(&encoder, &step.dispatch, pipeline, buffers);
+            left.dispatch(&encoder.0, &step.dispatch);
             if self.named {
-                encoder.popDebugGroup();
+                encoder.0.popDebugGroup();
             }
+            open = Some(encoder);
         }
-        encoder.endEncoding();
-        Ok(command_buffer)
+        drop(open);
+        Ok(encoded)
+    }
+}
+
+/// Where the times of a run's steps come from.
+fn noted(clock: &Clock, run: &[Step<'_>], label: &NSString) -> Result<Samples, GpuError> {
+    match run {
+        [step] if step.call.is_some() => Ok(clock.whole(step.command)),
+        _ => clock.samples(label, run.iter().map(|step| step.command).collect()),
+    }
+}
+
+/// An encoder that ends with its scope: one that goes without `endEncoding` ends the process.
+struct OpenEncoder(Retained<ProtocolObject<dyn MTLComputeCommandEncoder>>);
+
+impl OpenEncoder {
+    fn new(command_buffer: &ProtocolObject<dyn MTLCommandBuffer>) -> Option<OpenEncoder> {
+        command_buffer.computeCommandEncoderWithDispatchType(MTLDispatchType::Concurrent).map(OpenEncoder)
+    }
+}
+
+impl Drop for OpenEncoder {
+    fn drop(&mut self) {
+        self.0.endEncoding();
+    }
+}
+
+/// A run on its way into a command buffer.
+struct Encoded {
+    command_buffer: Retained<ProtocolObject<dyn MTLCommandBuffer>>,
+    /// Those before it, which a library has committed.
+    earlier: Vec<Retained<ProtocolObject<dyn MTLCommandBuffer>>>,
+}
+
+impl Encoded {
+    /// Lets a library encode, and goes on with the command buffer that it leaves.
+    fn go_on(&mut self, call: &Bound) {
+        let next = call.encode(self.command_buffer.clone());
+        let before = std::mem::replace(&mut self.command_buffer, next);
+        if before != self.command_buffer {
+            self.earlier.push(before);
+        }
+    }
+}
+
+/// What is left of a submission's objects to encode.
+struct Left<'k> {
+    pipelines: std::slice::Iter<'k, Arc<Ready>>,
+    buffers: std::slice::Iter<'k, Arc<Buffer>>,
+    calls: std::slice::Iter<'k, Option<Bound>>,
+}
+
+impl<'k> Left<'k> {
+    /// What a library does in the place of the next step.
+    fn call(&mut self) -> Option<&'k Bound> {
+        self.calls.next().and_then(Option::as_ref)
+    }
+
+    /// The next step is not dispatched.
+    fn pass_over(&mut self, dispatch: &Dispatch) {
+        self.pipelines.next();
+        self.buffers.by_ref().take(dispatch.bindings().count()).for_each(drop);
+    }
+
+    fn dispatch(&mut self, encoder: &ProtocolObject<dyn MTLComputeCommandEncoder>, dispatch: &Dispatch) {
+        if let Some(pipeline) = self.pipelines.next() {
+            self::dispatch(encoder, dispatch, pipeline, &mut self.buffers);
+        }
     }
 }
 
@@ -152,14 +244,20 @@ fn size([width, height, depth]: [u32; 3]) -> MTLSize {
 type Handler = RcBlock<dyn Fn(NonNull<ProtocolObject<dyn MTLCommandBuffer>>)>;
 
 /// Called by Metal on a thread of its own when a command buffer is done.
-fn handler(progress: Arc<Progress>, work: Arc<Work>, samples: Option<Samples>, index: usize) -> Handler {
+fn handler(
+    progress: Arc<Progress>,
+    work: Arc<Work>,
+    samples: Option<Samples>,
+    earlier: Earlier,
+    index: usize,
+) -> Handler {
     let done = move |command_buffer: NonNull<ProtocolObject<dyn MTLCommandBuffer>>| {
         // SAFETY: Metal hands over a command buffer that lives for the call.
         let command_buffer = unsafe { command_buffer.as_ref() };
         autoreleasepool(|_| {
             let told =
                 |span: &(f64, f64)| samples.as_ref().is_none_or(|samples| samples.tell(span.1 - span.0));
-            let outcome = match outcome(command_buffer, &work) {
+            let outcome = match whole_outcome(&earlier, command_buffer, &work) {
                 Ok(span) if !told(&span) => {
                     Err(GpuError::execution(work.about.label.clone(), "the GPU told no times of it"))
                 }
@@ -174,6 +272,29 @@ fn handler(progress: Arc<Progress>, work: Arc<Work>, samples: Option<Samples>, i
 /// The compiler checks what Metal takes for granted.
 fn sendable<T: Send + Sync>(closure: T) -> T {
     closure
+}
+
+/// Command buffers that a library has committed before the one that ends a run.
+struct Earlier(Vec<Retained<ProtocolObject<dyn MTLCommandBuffer>>>);
+
+// SAFETY: command buffers may be asked from any thread how they went.
+unsafe impl Send for Earlier {}
+// SAFETY: as above.
+unsafe impl Sync for Earlier {}
+
+/// How all command buffers of a run went, of which the last has ended: they end in order.
+fn whole_outcome(
+    earlier: &Earlier,
+    last: &ProtocolObject<dyn MTLCommandBuffer>,
+    work: &Work,
+) -> Result<(f64, f64), GpuError> {
+    let mut first = None;
+    for command_buffer in &earlier.0 {
+        let (begin, _) = outcome(command_buffer, work)?;
+        first.get_or_insert(begin);
+    }
+    let (begin, end) = outcome(last, work)?;
+    Ok((first.unwrap_or(begin), end))
 }
 
 fn outcome(

@@ -30,6 +30,7 @@ impl Site<'_> {
         self.may_round(provider)?;
         match provider {
             Some(Provider::MatmulLibrary) => return library::plan(&projection, self.cells, limits),
+            Some(Provider::MatmulMps) => return self.by_mps(&projection, 1, limits),
             Some(Provider::MatmulTensor) => return self.by_tensors(&projection, limits),
             _ => {}
         }
@@ -65,6 +66,7 @@ impl Site<'_> {
         self.may_round(provider)?;
         let products = match provider {
             Some(Provider::MatmulLibrary) => Some(library::plan(&projection, self.cells, limits)?),
+            Some(Provider::MatmulMps) => Some(self.by_mps(&projection, 1, limits)?),
             Some(Provider::MatmulTensor) => Some(self.by_tensors(&projection, limits)?),
             _ => None,
         };
@@ -135,6 +137,24 @@ impl Site<'_> {
         each.fold(0, usize::saturating_add)
     }
 
+    /// A product for each of the outer axes, by MPS at once.
+    pub(super) fn batched_by_mps(&self, batches: usize, limits: &Limits) -> Result<Stages, GpuError> {
+        self.by_mps(&self.projection(&Project::PLAIN)?, self.count(batches)?, limits)
+    }
+
+    /// The products by MPS, for which matrices are laid out anew in each step, where they fit.
+    fn by_mps(&self, projection: &Projection, batches: u32, limits: &Limits) -> Result<Stages, GpuError> {
+        if self.cells {
+            return Err(self.unsupported("matrices that are laid out for other matrix units".to_owned()));
+        }
+        let needed = (self.library_bytes() as u64).saturating_mul(batches.into());
+        if let Some(most) = limits.budget.map(|budget| budget / LIBRARY_PART).filter(|most| needed > *most) {
+            let reason = format!("{needed} bytes of weights and products by MPS: at most {most} are taken");
+            return Err(self.unsupported(reason));
+        }
+        library::plan_mps(projection, batches, limits)
+    }
+
     /// The products by tensor operations, which take activations as halfs and matrices as they lie in their files.
     fn by_tensors(&self, projection: &Projection, limits: &Limits) -> Result<Stages, GpuError> {
         if self.cells {
@@ -150,7 +170,14 @@ impl Site<'_> {
             None if self.cells && !self.takes_halfs() => false,
             Some(Provider::MatmulRows) => false,
             Some(Provider::MatmulTiles | Provider::MatmulTensor) => true,
-            Some(Provider::MatmulLibrary | Provider::SdpaFlash | Provider::SdpaPlain) | None => {
+            Some(
+                Provider::MatmulLibrary
+                | Provider::MatmulMps
+                | Provider::SdpaFlash
+                | Provider::SdpaPlain
+                | Provider::SdpaMpsGraph,
+            )
+            | None => {
                 // Tiles of cells round vectors to halfs, which the kernels of few tokens do not.
                 let fewest = if self.cells { cell_matvec::MAX_TOKENS } else { 0 };
                 tokens > limits.tuning.vector_tokens.max(fewest)

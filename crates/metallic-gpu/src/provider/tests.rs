@@ -134,18 +134,18 @@ fn a_provider_that_would_not_do_well_serves_only_where_it_is_asked_for() {
 fn a_name_nobody_has_is_an_error_that_lists_what_there_is() {
     let providers = Providers::new();
     let cases = [
-        ("sdpa=fast", "no provider `sdpa=fast`; there are sdpa=flash, sdpa=plain"),
+        ("sdpa=fast", "no provider `sdpa=fast`; there are sdpa=flash, sdpa=plain, sdpa=mpsgraph"),
         (
             "spda=plain",
-            "no provider `spda=plain`; there are sdpa=flash, sdpa=plain, matmul=library, matmul=tensor, matmul=tiles, matmul=rows",
+            "no provider `spda=plain`; there are sdpa=flash, sdpa=plain, sdpa=mpsgraph, matmul=library, matmul=tensor, matmul=tiles, matmul=rows, matmul=mps",
         ),
         (
             "sdpa",
-            "no provider `sdpa`; there are sdpa=flash, sdpa=plain, matmul=library, matmul=tensor, matmul=tiles, matmul=rows",
+            "no provider `sdpa`; there are sdpa=flash, sdpa=plain, sdpa=mpsgraph, matmul=library, matmul=tensor, matmul=tiles, matmul=rows, matmul=mps",
         ),
         (
             "",
-            "no provider ``; there are sdpa=flash, sdpa=plain, matmul=library, matmul=tensor, matmul=tiles, matmul=rows",
+            "no provider ``; there are sdpa=flash, sdpa=plain, sdpa=mpsgraph, matmul=library, matmul=tensor, matmul=tiles, matmul=rows, matmul=mps",
         ),
     ];
     for (flag, message) in cases {
@@ -157,7 +157,7 @@ fn a_name_nobody_has_is_an_error_that_lists_what_there_is() {
 fn a_variable_that_means_nothing_is_named_with_what_it_can_be() {
     let var = |name: &str, value: &str| [(format!("METALLIC_FORCE_{name}_BACKEND"), value.to_owned())];
     let error = from_variables(var("SDPA", "fast")).unwrap_err();
-    let choices = "METALLIC_FORCE_SDPA_BACKEND=flash, METALLIC_FORCE_SDPA_BACKEND=plain";
+    let choices = "METALLIC_FORCE_SDPA_BACKEND=flash, METALLIC_FORCE_SDPA_BACKEND=plain, METALLIC_FORCE_SDPA_BACKEND=mpsgraph";
     let message = format!("`METALLIC_FORCE_SDPA_BACKEND=fast` names no provider; there are {choices}");
     assert_eq!(error.to_string(), message);
     let message = format!("soft cannot take `METALLIC_FORCE_SDPA_BACKEND=fast`: there are {choices}");
@@ -195,4 +195,56 @@ fn what_a_device_has_to_say_is_kept_once() {
     providers.tell(vec!["slow".to_owned(), "loud".to_owned()]);
     providers.clone().tell(vec!["slow".to_owned()]);
     assert_eq!(providers.notes(), ["slow", "loud"]);
+}
+
+#[test]
+fn apples_own_serve_only_where_they_are_asked_for() {
+    let providers = Providers::new();
+    let mut tried = Vec::new();
+    let refused = providers.choose(OpKind::Matmul, |provider| -> Result<(), GpuError> {
+        tried.push(provider);
+        Err(GpuError::unsupported("matmul", "nobody serves"))
+    });
+    assert!(refused.is_err() && !tried.iter().any(|provider| provider.is_apples()), "{tried:?}");
+    providers.set_by_flag("matmul=mps").unwrap();
+    assert_eq!(providers.choose(OpKind::Matmul, Ok), Ok(Provider::MatmulMps));
+    let vars = [("METALLIC_FORCE_SDPA_BACKEND".to_owned(), "mpsgraph".to_owned())];
+    let providers = from_variables(vars).unwrap();
+    assert_eq!(providers.choose(OpKind::Sdpa, Ok), Ok(Provider::SdpaMpsGraph));
+    assert_eq!(made(&providers), [(Provider::SdpaMpsGraph, Why::Environment, 1)]);
+    let text = Providers::check_flag("matmul=mpsgraph").unwrap_err().to_string();
+    assert!(text.contains("matmul=mps") && text.contains("matmul=tiles"), "{text}");
+}
+
+#[test]
+fn others_stand_in_for_apples_own_and_say_so_once_with_the_reason() {
+    let providers = Providers::new();
+    providers.set("sdpa", "mpsgraph").unwrap();
+    let error = GpuError::Unsupported { op: "attention", reason: "2 sequences".to_owned() };
+    let serve = |many: bool| {
+        let error = error.clone();
+        move |provider: Provider| if many && provider.is_apples() { Err(error.clone()) } else { Ok(provider) }
+    };
+    for many in [true, true, false, true] {
+        let served = if many { Provider::SdpaFlash } else { Provider::SdpaMpsGraph };
+        assert_eq!(providers.choose(OpKind::Sdpa, serve(many)), Ok(served));
+    }
+    let why = Why::Fallback { from: Provider::SdpaMpsGraph, error: error.clone() };
+    let told: Vec<(Provider, Why)> = providers.stood_in().into_iter().map(|s| (s.provider, s.why)).collect();
+    assert_eq!(told, [(Provider::SdpaFlash, why)]);
+    // One that does not compile is not tried again.
+    let mut tried = 0;
+    for _ in 0..3 {
+        let chosen = providers.choose(OpKind::Sdpa, |provider| {
+            tried += u32::from(provider.is_apples());
+            if provider.is_apples() { Err(GpuError::compile("graph", "no")) } else { Ok(provider) }
+        });
+        assert_eq!(chosen, Ok(Provider::SdpaFlash));
+    }
+    assert_eq!((tried, providers.quarantined().len()), (1, 1));
+    // What is no fault of a provider ends the search.
+    providers.release();
+    let lost = providers
+        .choose(OpKind::Sdpa, |_| -> Result<(), GpuError> { Err(GpuError::execution("submission", "lost")) });
+    assert!(matches!(lost, Err(GpuError::Execution { .. })), "{lost:?}");
 }

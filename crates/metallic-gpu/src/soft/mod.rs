@@ -12,7 +12,8 @@ use crate::command::{Command, CommandList, Dispatch};
 use crate::driver::progress::{Progress, Running, Timed, Times};
 use crate::error::GpuError;
 use crate::gpu::{
-    BufferId, Gpu, Imported, LibraryId, Limits, MatrixUnits, Pipeline, PipelineId, Storage, Submission,
+    AppleKernels, BufferId, Gpu, Imported, LibraryId, Limits, MatrixUnits, Pipeline, PipelineId, Storage,
+    Submission,
 };
 use crate::kernels::Constants;
 use crate::lock;
@@ -38,6 +39,8 @@ pub struct SoftOptions {
     pub library: bool,
     /// Plans as for a GPU that has the tensor operations of Metal 4.
     pub tensor_ops: bool,
+    /// Plans as for a system with Apple's libraries of kernels, which kernels of ours stand for here.
+    pub apple: AppleKernels,
 }
 
 metallic_core::setters!(SoftOptions {
@@ -48,6 +51,7 @@ metallic_core::setters!(SoftOptions {
     matrix_units: impl Into<Option<MatrixUnits>>,
     library: bool,
     tensor_ops: bool,
+    apple: AppleKernels,
 });
 
 /// Threads of threadgroups of which two have the memory of a core.
@@ -95,6 +99,7 @@ impl Soft {
                 depth: 2,
                 matrix_units: options.matrix_units,
                 library: options.library,
+                apple: options.apple,
                 tuning: built_in("soft", &name, options.matrix_units.map_or(0, |units| units.cores)).0,
                 tensor_ops: options.tensor_ops,
             },
@@ -120,7 +125,9 @@ impl Soft {
     /// What runs a command, with everything it uses, which stays until it is done.
     fn resolved(&self, command: &Command) -> Result<Work, GpuError> {
         Ok(match *command {
-            Command::Dispatch(dispatch) | Command::Gemm { dispatch, .. } => {
+            Command::Dispatch(dispatch)
+            | Command::Gemm { dispatch, .. }
+            | Command::Graph { dispatch, .. } => {
                 let pipeline = lock(&self.objects).pipelines.get(&dispatch.pipeline).cloned();
                 let gone = || GpuError::execution(dispatch.name(), "its pipeline was given back");
                 let bound = dispatch.bindings().map(|(_, b)| self.buffer(b.region.buffer()));

@@ -3,8 +3,9 @@
 
 use std::sync::Arc;
 
-use metallic_gpu::{GpuBackend, GpuOptions, Providers, metal};
-use metallic_testkit::{Plan, run_all};
+use metallic_gpu::{GpuBackend, GpuOptions, Provider, Providers, metal};
+use metallic_testkit::cases::Exactness;
+use metallic_testkit::{Plan, eager, graphs, run_all};
 
 fn backend(options: GpuOptions) -> GpuBackend {
     let gpu = metal::open(None).unwrap_or_else(|error| panic!("{error}"));
@@ -37,4 +38,24 @@ fn all_gpus_are_listed_and_one_is_the_default() {
     let found = metal::devices();
     assert_eq!(found.iter().filter(|device| device.default).count(), 1, "{found:?}");
     assert!(found.iter().enumerate().all(|(index, device)| device.index == index));
+}
+
+/// Of products and attention: products are of halfs where the cache is, else of floats; what MPS or MPSGraph does not take goes by our kernels.
+#[test]
+fn every_operation_by_apples_own_kernels_matches_the_reference() {
+    let providers = Providers::new();
+    providers.set("matmul", "mps").expect("the provider is known");
+    providers.set("sdpa", "mpsgraph").expect("the provider is known");
+    let backend = backend(GpuOptions::default().providers(providers.clone()));
+    for only in ["linear", "qkv", "attention"] {
+        let walks = &[1, 2];
+        graphs::run(&backend, &Plan { exactness: Exactness::Units, only, walks, ..Plan::default() }).expect();
+    }
+    eager::run(&backend, &Plan { exactness: Exactness::Units, only: "linear", ..Plan::default() }).expect();
+    let chosen = providers.selections();
+    for apples in [Provider::MatmulMps, Provider::SdpaMpsGraph] {
+        assert!(chosen.iter().any(|choice| choice.provider == apples), "{apples}: {chosen:?}");
+    }
+    let metrics = backend.cache_metrics().library;
+    assert!(metrics.products.misses > 0 && metrics.graphs.misses > 0, "{metrics:?}");
 }

@@ -1,11 +1,12 @@
-//! `NSDictionary` and `NSNumber`, as macros of a compilation use them.
+//! `NSDictionary` and `NSNumber`, as macros of a compilation, and shapes and feeds of graphs, use them.
 
+use super::array::objects;
 use super::object::NS_OBJECT;
 use super::string::{text, try_text};
 use crate::objc::{Id, InObjects, Method, Strong, class, lend, methods, none, raw_methods};
 
 class!(pub(crate) static NS_DICTIONARY = c"NSDictionary", &NS_OBJECT, all, none);
-class!(pub(crate) static NS_NUMBER = c"NSNumber", &NS_OBJECT, number, none);
+class!(pub(crate) static NS_NUMBER = c"NSNumber", &NS_OBJECT, number, number_makers);
 
 struct Dictionary(Vec<(Strong, Strong)>);
 
@@ -34,6 +35,7 @@ fn number() -> Vec<Method> {
     let mut all = methods! { Number;
         c"doubleValue"(this) -> f64 { this.0 }
         c"integerValue"(this) -> isize { this.0 as isize }
+        c"unsignedIntegerValue"(this) -> usize { this.0 as usize }
     };
     all.extend(raw_methods! {
         c"initWithInteger:"(this, value: isize) -> Id { this.initialise(Number(value as f64)) }
@@ -41,6 +43,28 @@ fn number() -> Vec<Method> {
         c"initWithBool:"(this, value: bool) -> Id { this.initialise(Number(f64::from(u8::from(value)))) }
     });
     all
+}
+
+fn number_makers() -> Vec<Method> {
+    raw_methods! {
+        c"numberWithUnsignedInteger:"(_this, value: usize) -> Id { number_of(value).lend() }
+        c"numberWithInteger:"(_this, value: isize) -> Id { Strong::new(&NS_NUMBER, Number(value as f64)).lend() }
+    }
+}
+
+/// A new number.
+pub(crate) fn number_of(value: usize) -> Strong {
+    Strong::new(&NS_NUMBER, Number(value as f64))
+}
+
+/// Numbers of an array, which must be whole and not negative.
+pub(crate) fn numbers(array: Id) -> Vec<usize> {
+    objects(array).iter().map(|number| number.id().this::<Number>().0 as usize).collect()
+}
+
+/// Keys and values; none for null.
+pub(crate) fn dictionary_objects(dictionary: Id) -> Vec<(Strong, Strong)> {
+    if dictionary.is_null() { Vec::new() } else { dictionary.this::<Dictionary>().0.clone() }
 }
 
 /// Keys and values as texts; none for null.

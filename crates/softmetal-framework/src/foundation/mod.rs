@@ -9,7 +9,7 @@ mod string;
 mod url;
 
 pub(crate) use array::{array, objects};
-pub(crate) use dictionary::dictionary_entries;
+pub(crate) use dictionary::{dictionary_entries, dictionary_objects, number_of, numbers};
 pub(crate) use error::{Domain, error};
 pub(crate) use object::{NS_OBJECT, ROOT_META};
 pub(crate) use string::{NS_STRING, constant, string, text, try_text};
@@ -32,7 +32,7 @@ pub(crate) static CLASSES: &[&Class] = &[
     &process::NS_PROCESS_INFO,
 ];
 
-/// Whether objects of the class are worth knowing where they were made: those of Metal are, texts are not.
+/// Whether objects of the class are worth knowing where they were made: those of Metal and MPS are, texts are not.
 pub(crate) fn is_traced(class: &Class) -> bool {
-    class.name().to_bytes().starts_with(b"MTL")
+    [&b"MTL"[..], b"MPS"].iter().any(|prefix| class.name().to_bytes().starts_with(prefix))
 }

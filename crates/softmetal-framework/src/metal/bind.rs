@@ -101,9 +101,18 @@ fn writes(argument: &Argument) -> bool {
     !argument.read_only && (argument.pointer || argument.type_text.contains('&'))
 }
 
+/// What a library of Apple's does on the GPU, and the host does here.
+pub(crate) struct Work {
+    pub(crate) name: String,
+    /// Buffers, and whether they are written.
+    pub(crate) uses: Vec<(Held, Arc<Buffer>, bool)>,
+    pub(crate) run: Box<dyn Fn() -> Result<(), String> + Send + Sync>,
+}
+
 /// One command of an encoder.
 pub(crate) enum Step {
     Dispatch(Box<Dispatch>),
+    Work(Work),
     /// What follows waits for what came before.
     Barrier,
     Copy {
@@ -139,6 +148,7 @@ impl Step {
                 };
                 slots.chain(indirect).chain([dispatch.pipeline.id]).collect()
             }
+            Step::Work(work) => work.uses.iter().map(|(held, ..)| held.id).collect(),
             Step::Barrier => Vec::new(),
             Step::Copy { from, to, .. } => vec![from.0.id, to.0.id],
             Step::Fill { to, .. } => vec![to.0.id],
@@ -150,6 +160,7 @@ impl Step {
     pub(crate) fn uses(&self) -> Vec<(Arc<Buffer>, Id, bool)> {
         match self {
             Step::Dispatch(dispatch) => dispatch.uses().map(|(b, id, w)| (b.clone(), id, w)).collect(),
+            Step::Work(work) => work.uses.iter().map(|(held, b, w)| (b.clone(), held.id, *w)).collect(),
             Step::Copy { from, to, .. } => {
                 vec![(from.1.clone(), from.0.id, false), (to.1.clone(), to.0.id, true)]
             }

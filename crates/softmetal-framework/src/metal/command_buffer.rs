@@ -4,7 +4,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 
-use super::bind::{Held, Pass, PassKind};
+use super::bind::{Held, Pass, PassKind, Step, Work};
 use super::descriptor::descriptor;
 use super::device::Device;
 use super::queue::{Queue, Unfinished};
@@ -249,6 +249,42 @@ impl CommandBuffer {
         }
         state.debug_groups = if push { state.debug_groups + 1 } else { state.debug_groups - 1 };
     }
+}
+
+/// Commits a command buffer and makes the next one of its queue, as `MPSCommandBuffer` does.
+pub(crate) fn commit_and_continue(buffer: Id) -> Option<Strong> {
+    let this = buffer.this::<CommandBuffer>();
+    let queue = this.queue.clone();
+    this.commit(buffer);
+    queue.id().this::<Queue>().command_buffer(queue.id(), this.retained)
+}
+
+/// Lets a library of Apple's encode into a command buffer, which it does with an encoder of its own; `work` is told whether
+/// the command buffer holds what its commands use.
+pub(crate) fn encode_work(buffer: Id, what: &str, work: impl FnOnce(bool) -> Work) {
+    let this = buffer.this::<CommandBuffer>();
+    this.check_encoding(what);
+    let work = work(this.retained);
+    for (held, used, writes) in &work.uses {
+        if used.device.id != this.device.id {
+            refuse(
+                Rule::Device,
+                format!("{what}: {} is of another device than the command buffer", held.id.describe()),
+            );
+        }
+        if *writes && used.memory.read_only() {
+            refuse(
+                Rule::StorageMode,
+                format!(
+                    "{what} writes {}, whose pages can only be read: the GPU would fault",
+                    held.id.describe()
+                ),
+            );
+        }
+    }
+    let kind =
+        PassKind::Encoder { label: work.name.clone(), concurrent: false, steps: vec![Step::Work(work)] };
+    lock(&this.state).passes.push(Pass::new(kind));
 }
 
 fn all() -> Vec<Method> {

@@ -116,6 +116,9 @@ fn run_step(buffer: &CommandBuffer, step: &Step) -> Result<(), Failure> {
     let memory = |error: softmetal::Error| Failure::internal(error.to_string());
     match step {
         Step::Dispatch(dispatch) => run_dispatch(buffer, dispatch)?,
+        Step::Work(work) => {
+            (work.run)().map_err(|error| Failure::internal(format!("{}: {error}", work.name)))?;
+        }
         Step::Copy { from, to, len } => {
             from.1.memory.copy_to(from.2, &to.1.memory, to.2, *len).map_err(memory)?;
         }

@@ -22,6 +22,9 @@ mod residency;
 mod since;
 mod sync;
 
+pub(crate) use bind::{Held, Work};
+pub(crate) use buffer::Buffer;
+pub(crate) use command_buffer::{commit_and_continue, encode_work};
 pub(crate) use counters::{TIMESTAMP, TIMESTAMP_SET};
 pub(crate) use device::{all as all_devices, default as default_device, forget as forget_devices};
 pub(crate) use queue::settle;
@@ -52,8 +55,13 @@ pub(crate) fn is_device(class: &Class) -> bool {
     std::ptr::eq(class, &raw const device::DEVICE)
 }
 
+/// Whether MPS supports a device.
+pub(crate) fn device_supports_mps(device: Id) -> bool {
+    device.this::<device::Device>().profile.mps
+}
+
 /// `label` and `setLabel:`, which most objects have.
-fn labels() -> Vec<Method> {
+pub(crate) fn labels() -> Vec<Method> {
     raw_methods! {
         c"label"(this) -> Id { lend(this.label().map(|label| string(&label))) }
         c"setLabel:"(this, label: Id) { this.set_label(try_text(label)); }

@@ -26,6 +26,8 @@ pub struct Profile {
     pub simd_width: usize,
     /// Where times can be noted.
     pub times: Times,
+    /// Whether MetalPerformanceShaders supports it.
+    pub mps: bool,
 }
 
 /// Where a device notes times.
@@ -62,6 +64,7 @@ impl Profile {
             constant_alignment: 4,
             simd_width: 32,
             times: Times::AtEncoders,
+            mps: true,
         };
         Some(match name {
             "m1" => apple(1, 1007, 16),
@@ -81,6 +84,7 @@ impl Profile {
                 constant_alignment: 32,
                 simd_width: 32,
                 times: Times::AtDispatches,
+                mps: true,
             },
             _ => return None,
         })

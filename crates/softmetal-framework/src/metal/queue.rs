@@ -86,7 +86,7 @@ impl Queue {
         let _ = lock(&self.jobs).send(buffer);
     }
 
-    fn command_buffer(&self, queue: Id, retained: bool) -> Option<Strong> {
+    pub(crate) fn command_buffer(&self, queue: Id, retained: bool) -> Option<Strong> {
         if faults::strikes(Fault::Allocation) {
             return None;
         }

@@ -76,6 +76,9 @@ implementation!(A B);
 implementation!(A B C);
 implementation!(A B C D);
 implementation!(A B C D E);
+implementation!(A B C D E F);
+implementation!(A B C D E F G);
+implementation!(A B C D E F G H);
 
 /// Each type with its place among the arguments, after the receiver and the selector.
 fn signature(returns: &str, args: &[(&str, usize)]) -> String {

@@ -28,7 +28,8 @@ extern "C-unwind" fn sel_isEqual(one: Sel, other: Sel) -> bool {
 extern "C-unwind" fn objc_getClass(name: *const c_char) -> *const Class {
     // SAFETY: the caller passes a text that ends in 0.
     let name = unsafe { CStr::from_ptr(name) };
-    let all = crate::foundation::CLASSES.iter().chain(crate::metal::CLASSES);
+    let all = crate::foundation::CLASSES.iter().chain(crate::metal::CLASSES).chain(crate::mps::CLASSES);
+    let all = all.chain(crate::mps_graph::CLASSES);
     all.copied().find(|class| class.name() == name).map_or(std::ptr::null(), std::ptr::from_ref)
 }
 

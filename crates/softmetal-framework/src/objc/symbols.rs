@@ -1,4 +1,4 @@
-//! Functions and constants of Metal by the names that objc2-metal links to.
+//! Functions and constants of Metal and MPS by the names that their bindings link to.
 
 use super::object::{Id, Object};
 use crate::foundation::{NS_STRING, constant};
@@ -12,6 +12,11 @@ extern "C-unwind" fn MTLCreateSystemDefaultDevice() -> Id {
 #[unsafe(no_mangle)]
 extern "C-unwind" fn MTLCopyAllDevices() -> Id {
     all_devices()
+}
+
+#[unsafe(no_mangle)]
+extern "C-unwind" fn MPSSupportsMTLDevice(device: Id) -> bool {
+    crate::mps::supports(device)
 }
 
 static TIMESTAMP_SET_TEXT: Object = Object::constant(&NS_STRING, || constant(TIMESTAMP_SET));

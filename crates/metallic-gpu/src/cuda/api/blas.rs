@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex};
 use std::{fmt, ptr};
 
 use libloading::Library;
+use metallic_core::DType;
 
 use super::{Address, Context, Handle, Memory, Status, Stream};
 use crate::error::GpuError;
@@ -222,8 +223,15 @@ impl Blas {
                 unsafe { (f.layout)(handle, dtype, rows.into(), columns.into(), pitch.into()) }
             })
         };
-        let Gemm { m, n, k, pitch, bfloats, .. } = *product;
-        let dtype = if bfloats { BFLOATS } else { HALFS };
+        let Gemm { m, n, k, pitch, .. } = *product;
+        let dtype = match (product.dtype, product.batches) {
+            (DType::BF16, 1) => BFLOATS,
+            (DType::F16, 1) => HALFS,
+            (other, batches) => {
+                let reason = format!("{batches} products of {other}: one of halfs or bfloats is needed");
+                return Err(GpuError::unsupported("cuBLASLt", reason));
+            }
+        };
         let (w, x, out) = (layout(dtype, k, n, k)?, layout(dtype, k, m, k)?, layout(FLOATS, n, m, pitch)?);
         let wish = Described::new(f.destroy_preference, "a preference", |handle| {
             // SAFETY: `handle` receives the preference.

@@ -1,5 +1,6 @@
 use metallic_core::{DType, Unary};
 
+use super::super::Call;
 use super::super::cell_matvec::tests::{WITH_UNITS, in_cells, widths};
 use super::super::cells::CELL_TYPES;
 use super::super::project_tests::{Case, case, held_within, make};
@@ -71,7 +72,7 @@ fn matrices_become_one_product() {
     let names: Vec<&str> = stages.stages.iter().map(|stage| stage.launch.kernel.function).collect();
     let cells = "library_cells";
     assert_eq!(names, ["library_rows", cells, cells, cells, "gemm_f16", "library_finish"]);
-    let product = stages.stages[4].product().unwrap();
+    let Some(Call::Product(product)) = stages.stages[4].call() else { panic!("a product") };
     assert_eq!((product.m, product.n, product.k, product.pitch), (20, 80, 64, 80));
     assert_eq!(product.bytes(), [20 * 64 * 2, 80 * 64 * 2, 20 * 80 * 4]);
     let starts: Vec<usize> = stages.stages[1..4].iter().map(|stage| stage.slots()[1].start).collect();

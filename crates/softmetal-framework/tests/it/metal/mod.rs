@@ -1,6 +1,7 @@
 //! A small driver, written as it should be. The tests of mistakes change one thing each.
 
 mod mistakes;
+mod mps;
 mod program;
 
 use std::ptr::NonNull;
