@@ -8,7 +8,7 @@ use std::{
 };
 
 use crate::{
-    cache::{Built, Cache, Key},
+    cache::{Built, Cache, Key, hash_of_file},
     diagnostic::{Diagnostic, Severity, parse_clang},
     error::{Error, Result},
     library::{Interface, Library},
@@ -244,8 +244,9 @@ impl Compiler {
         (text, copies): (Text, Copies),
     ) -> Result<Built> {
         let name = source.name.display().to_string();
-        let dependencies: Vec<String> =
-            text.user_files().filter(|file| *file != name).map(str::to_owned).collect();
+        // Now, not when all is compiled: by then they may have changed.
+        let files = text.user_files().filter(|file| *file != name);
+        let dependencies = files.map(|file| (file.to_owned(), hash_of_file(file))).collect();
         let mut rewritten = rewrite_text(text, target, &self.selection)?;
         if copies == Copies::Bytes {
             rewritten.warnings.push(Diagnostic::warning(
@@ -256,7 +257,7 @@ impl Compiler {
             .cache
             .store(&rewritten.text, key, |folder| self.link(&rewritten.text, target, copies, folder))?;
         let built = Built { object, warnings: rewritten.warnings };
-        self.cache.remember(key, &built, &dependencies);
+        self.cache.remember(key, &built, dependencies);
         Ok(built)
     }
 
