@@ -20,6 +20,7 @@ pub(crate) mod profile;
 mod queue;
 mod residency;
 mod sync;
+mod untracked;
 
 pub(crate) use counters::{TIMESTAMP, TIMESTAMP_SET};
 pub(crate) use device::{all as all_devices, default as default_device, forget as forget_devices};
