@@ -1,6 +1,7 @@
 //! Rules of Metal and of Objective-C, and what happens to those who break them.
 
 use std::fmt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Mutex;
 
 use crate::lock;
@@ -20,7 +21,7 @@ rules! {
     UseAfterRelease,
     /// An object is released more often than it was retained.
     OverRelease,
-    /// An object goes while a command buffer that does not hold it is under way.
+    /// An object goes while a command buffer that does not hold it is under way, or before it is committed.
     ReleasedInFlight,
     /// An object of another class than the message takes, or one that was never initialised.
     WrongObject,
@@ -54,6 +55,10 @@ rules! {
     Descriptor,
     /// A kernel did wrong: what the checked build of softmetal reports, or a crash.
     Kernel,
+    /// A block of the program panicked on a thread of Metal's, which ends the process on a Mac.
+    Handler,
+    /// Something that takes too much to check: whether it is right is not known.
+    Unchecked,
 }
 
 /// One broken rule.
@@ -67,9 +72,12 @@ pub struct Problem {
 
 impl fmt::Display for Problem {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Metal validation, {:?}: {}", self.rule, self.text)
+        write!(f, "{SAID}, {:?}: {}", self.rule, self.text)
     }
 }
+
+/// How every message begins.
+const SAID: &str = "Metal validation";
 
 static PROBLEMS: Mutex<Vec<Problem>> = Mutex::new(Vec::new());
 
@@ -97,4 +105,17 @@ pub(crate) fn refuse(rule: Rule, text: String) {
     let said = problem.to_string();
     keep(problem);
     assert!(std::thread::panicking(), "{said}");
+}
+
+/// Does what may panic on a thread that others wait for: it is written down, and the thread goes on.
+pub(crate) fn caught(what: &str, f: impl FnOnce()) {
+    let Err(panic) = catch_unwind(AssertUnwindSafe(f)) else { return };
+    let text = match panic.downcast::<String>() {
+        Ok(text) => *text,
+        Err(other) => other.downcast_ref::<&str>().map_or("without a text", |text| *text).to_owned(),
+    };
+    // A rule that was broken is written down already.
+    if !text.starts_with(SAID) {
+        note(Rule::Handler, format!("{what} panics, on a thread where nobody can catch it: {text}"));
+    }
 }

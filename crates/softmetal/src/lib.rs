@@ -35,6 +35,7 @@
 //! `<metal_stdlib>`, a shared object in the [`cache`], a fiber for each GPU thread ([`runtime`]). The checked flavour watches every
 //! access to memory ([`check`]); [`lint`] checks address spaces, which execution drops; [`ptx`] makes code for NVIDIA GPUs of the
 //! same source. What all this proves, and what it cannot: `docs/softmetal.md`.
+#![deny(unsafe_code)]
 
 pub mod cache;
 pub mod check;

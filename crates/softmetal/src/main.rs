@@ -1,4 +1,5 @@
 //! The command line of softmetal.
+#![forbid(unsafe_code)]
 
 mod cli;
 

@@ -1,12 +1,11 @@
 //! The headers and C++ files that are compiled together with every kernel, embedded in this crate.
 
 use std::{
-    fs, io,
+    fs,
+    hash::{BuildHasher, Hasher, RandomState},
+    io,
     path::{Path, PathBuf},
-    sync::{
-        Arc,
-        atomic::{AtomicU64, Ordering},
-    },
+    sync::Arc,
 };
 
 use crate::{
@@ -67,7 +66,7 @@ pub(crate) fn install(cache: &Path) -> Result<Shim> {
 
 fn write(cache: &Path, folder: &Path) -> Result<()> {
     // Another process may be doing the same.
-    let aside = aside(cache, "shim");
+    let aside = aside(cache, "shim")?;
     let parts = PARTS.split_whitespace().map(|name| (name, "#include <metal_stdlib>\n"));
     for (name, text) in FILES.iter().copied().chain(parts).chain([("complete", "")]) {
         let path = aside.join(name);
@@ -85,8 +84,42 @@ fn write(cache: &Path, folder: &Path) -> Result<()> {
     Ok(())
 }
 
-/// A name below `folder` that no other thread of any process uses, to write something there that is moved into place whole.
-pub(crate) fn aside(folder: &Path, kind: &str) -> PathBuf {
-    static NEXT: AtomicU64 = AtomicU64::new(0);
-    folder.join(format!("{kind}-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed)))
+/// A new folder below `folder`, to make something in that is moved into place whole. It is nobody else's: processes that share
+/// a cache may have the same number, each in a container of its own.
+pub(crate) fn aside(folder: &Path, kind: &str) -> Result<PathBuf> {
+    let random = || RandomState::new().build_hasher().finish();
+    new_folder(folder, kind, std::iter::repeat_with(random).take(16))
+}
+
+/// A folder of the first name that nobody has.
+fn new_folder(folder: &Path, kind: &str, names: impl Iterator<Item = u64>) -> Result<PathBuf> {
+    for name in names {
+        let path = folder.join(format!("{kind}-{name:016x}"));
+        match fs::create_dir(&path) {
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+            made => return made.map(|()| path.clone()).map_err(Error::io("create", &path)),
+        }
+    }
+    Err(Error::io("create a folder in", folder)(io::ErrorKind::AlreadyExists.into()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_made_aside_is_made_where_nobody_else_does() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let made = |names: &[u64]| new_folder(folder.path(), "build", names.iter().copied());
+        let (one, other) = (made(&[7]).expect("new"), made(&[7, 7, 8]).expect("the third name is new"));
+        assert!(one.is_dir() && other.is_dir() && one != other, "{one:?} {other:?}");
+        let error = made(&[7, 8]).expect_err("both are taken").to_string();
+        assert!(error.contains(&folder.path().display().to_string()), "{error}");
+        let many: std::collections::HashSet<PathBuf> =
+            (0..64).map(|_| aside(folder.path(), "note").expect("new")).collect();
+        assert_eq!(many.len(), 64);
+        let missing = folder.path().join("missing");
+        let error = aside(&missing, "note").expect_err("no folder to make it in").to_string();
+        assert!(error.contains("missing"), "{error}");
+    }
 }

@@ -84,7 +84,7 @@ impl Dispatch {
                 let mut own =
                     kernel.arguments.iter().filter(|a| a.kind == ArgumentKind::Buffer(*index)).peekable();
                 own.peek()?;
-                Some((buffer, held.id, own.any(writes)))
+                Some((buffer, held.id, own.any(Argument::writes)))
             }
             Slot::Bytes(_) => None,
         });
@@ -94,11 +94,6 @@ impl Dispatch {
         };
         bound.chain(indirect)
     }
-}
-
-/// A pointer or a reference to what is not const.
-fn writes(argument: &Argument) -> bool {
-    !argument.read_only && (argument.pointer || argument.type_text.contains('&'))
 }
 
 /// What a library of Apple's does on the GPU, and the host does here.
@@ -186,12 +181,12 @@ pub(crate) struct PassSampling {
 /// What one encoder left.
 pub(crate) struct Pass {
     pub(crate) kind: PassKind,
-    pub(crate) sampling: Option<PassSampling>,
+    pub(crate) sampling: Vec<PassSampling>,
 }
 
 impl Pass {
     pub(crate) fn new(kind: PassKind) -> Pass {
-        Pass { kind, sampling: None }
+        Pass { kind, sampling: Vec::new() }
     }
 
     /// Everything it uses.
@@ -200,7 +195,7 @@ impl Pass {
             PassKind::Encoder { steps, .. } => steps.iter().flat_map(Step::objects).collect(),
             PassKind::Wait(held, _) | PassKind::Signal(held, _) => vec![held.id],
         };
-        all.extend(self.sampling.as_ref().map(|sampling| sampling.held.id));
+        all.extend(self.sampling.iter().map(|sampling| sampling.held.id));
         all
     }
 }
@@ -267,7 +262,8 @@ fn check_slot(argument: &Argument, index: u32, slot: &Slot, dispatch: &Dispatch,
         refuse(Rule::Device, format!("{who}: {} at {index} is of another device", held.id.describe()));
     }
     let mut align = (argument.alignment as usize).max(1);
-    if argument.type_text.contains("constant") {
+    let mut words = argument.type_text.split(|c: char| !c.is_alphanumeric() && c != '_');
+    if words.any(|word| word == "constant") {
         align = align.max(dispatch.state.device.profile.constant_alignment);
     }
     if !offset.is_multiple_of(align) {
@@ -280,7 +276,7 @@ fn check_slot(argument: &Argument, index: u32, slot: &Slot, dispatch: &Dispatch,
             ),
         );
     }
-    if writes(argument) && buffer.memory.read_only() {
+    if argument.writes() && buffer.memory.read_only() {
         refuse(
             Rule::StorageMode,
             format!(
@@ -327,6 +323,12 @@ fn check_threads(dispatch: &Dispatch, who: &str) {
         refuse(
             Rule::Threadgroup,
             format!("{who}: a grid of {:?}: Metal asserts at least one on each axis", grid.axes()),
+        );
+    }
+    if grid.axes().iter().any(|axis| u32::try_from(*axis).is_err()) {
+        refuse(
+            Rule::Threadgroup,
+            format!("{who}: a grid of {:?}: kernels count up to 2^32 - 1 on an axis", grid.axes()),
         );
     }
 }

@@ -8,6 +8,7 @@ use super::command_buffer::CommandBuffer;
 use super::counters;
 use super::descriptor::descriptor;
 use super::labels;
+use super::profile::Times;
 use crate::foundation::NS_OBJECT;
 use crate::lock;
 use crate::objc::{Id, Method, NsRange, Strong, This, class, lend, methods, none};
@@ -126,6 +127,20 @@ impl Encoder {
         }
     }
 
+    fn sample(&self, samples: Id, index: usize) {
+        // Profiles that note times between dispatches do so between copies too.
+        if self.buffer.device.profile.times != Times::AtDispatches {
+            refuse(
+                Rule::Descriptor,
+                "sampleCountersInBuffer: on a device that notes no times between copies: Metal asserts that it does"
+                    .to_owned(),
+            );
+        }
+        let known = counters::checked(samples, &[index]);
+        let held = self.buffer.hold(samples);
+        self.step("sampleCountersInBuffer:", Step::Sample { held, samples: known, index });
+    }
+
     fn end(&self, id: Id) {
         let Some(steps) = lock(&self.steps).take() else {
             refuse(
@@ -158,8 +173,7 @@ fn all() -> Vec<Method> {
             this.step("waitForFence:", Step::WaitForFence(this.buffer.hold(fence)));
         }
         c"sampleCountersInBuffer:atSampleIndex:withBarrier:"(this, samples: Id, index: usize, _barrier: bool) {
-            let known = counters::checked(samples, &[index]);
-            this.step("sampleCountersInBuffer:", Step::Sample { held: this.buffer.hold(samples), samples: known, index });
+            this.sample(samples, index);
         }
         c"pushDebugGroup:"(_, _name: Id) { }
         c"popDebugGroup"(_) { }

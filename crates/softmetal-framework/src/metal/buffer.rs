@@ -2,10 +2,10 @@
 
 use std::ffi::c_void;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use super::device::Device;
-use super::{labels, memory};
+use super::{heap, labels, memory};
 use crate::faults::{self, Fault};
 use crate::foundation::NS_OBJECT;
 use crate::objc::{
@@ -38,7 +38,7 @@ impl StorageMode {
 /// `MTLResourceOptions`, taken apart.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Options {
-    bits: usize,
+    pub(crate) bits: usize,
     pub(crate) storage: StorageMode,
     /// 0: the default of what makes it, 1: untracked, 2: tracked.
     pub(crate) tracking: usize,
@@ -67,8 +67,8 @@ pub(crate) struct Buffer {
     /// Bytes that count as its device's, where they are its own.
     counted: u64,
     purgeable: AtomicUsize,
-    /// The last command that used it, for resources that Metal does not track.
-    pub(crate) last_use: super::hazard::LastUse,
+    /// Who used it, for resources that Metal does not track.
+    pub(crate) uses: super::untracked::Uses,
 }
 
 impl Buffer {
@@ -156,8 +156,11 @@ fn make(
     let own = heap.is_none();
     let counted = if own { memory.len() as u64 } else { 0 };
     device.allocated.fetch_add(counted, Ordering::Relaxed);
-    // Heaps do not track by default, devices do.
-    let tracked = if own { options.tracking != 1 } else { options.tracking == 2 };
+    // Devices track by default, heaps as they were told to.
+    let tracked = match options.tracking {
+        0 => heap.as_ref().is_none_or(|(heap, _)| heap::tracks(heap.id())),
+        tracking => tracking == 2,
+    };
     let buffer = Buffer {
         device: device.again(),
         memory: Arc::new(memory),
@@ -166,13 +169,13 @@ fn make(
         heap,
         counted,
         purgeable: AtomicUsize::new(2),
-        last_use: super::hazard::LastUse::default(),
+        uses: super::untracked::Uses::default(),
     };
     Strong::new(&BUFFER, buffer)
 }
 
 /// Whether the device makes a buffer of that length; what breaks Metal's rules is refused.
-fn allowed(device: &Device, length: usize) -> bool {
+pub(crate) fn allowed(device: &Device, length: usize) -> bool {
     if length == 0 {
         refuse(Rule::Range, "a buffer of 0 bytes: Metal asserts that a buffer has at least one".to_owned());
     }
@@ -227,12 +230,10 @@ struct Lender {
     block: Option<Block>,
     address: usize,
     len: usize,
-    device: Arc<AtomicU64>,
 }
 
 impl Drop for Lender {
     fn drop(&mut self) {
-        self.device.fetch_sub(1, Ordering::Relaxed);
         if let Some(block) = &self.block {
             block.call_range(self.address, self.len);
         }
@@ -266,8 +267,7 @@ pub(crate) fn of_pages(
     if !allowed(device, length) {
         return None;
     }
-    device.lent.fetch_add(1, Ordering::Relaxed);
-    let lender = Lender { block: deallocator.copy(), address, len: length, device: device.lent.clone() };
+    let lender = Lender { block: deallocator.copy(), address, len: length };
     Some(make(device, memory::lent(address, length, Arc::new(lender)), options, None))
 }
 

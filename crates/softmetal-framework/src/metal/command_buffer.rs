@@ -1,18 +1,17 @@
 //! `MTLCommandBuffer`: passes in their order, and the states it goes through.
 
-use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 
 use super::bind::{Held, Pass, PassKind, Step, Work};
 use super::descriptor::descriptor;
 use super::device::Device;
 use super::queue::{Queue, Unfinished};
-use super::{blit, compute, hazard, labels, residency};
+use super::{blit, compute, labels, residency, untracked};
 use crate::foundation::NS_OBJECT;
 use crate::lock;
 use crate::objc::{Block, BlockArg, Id, InObjects, Method, Strong, This, class, lend, methods, none};
-use crate::problem::{Rule, note, refuse};
+use crate::problem::{Rule, caught, note, refuse};
 
 class!(pub(crate) static COMMAND_BUFFER = c"MTLSoftCommandBuffer", &NS_OBJECT, all, none);
 descriptor!(pub(crate) static DESCRIPTOR = c"MTLCommandBufferDescriptor", [c"retainedReferences" = 1],
@@ -37,8 +36,10 @@ pub(crate) struct State {
     pub(crate) passes: Vec<Pass>,
     /// The encoder that is open.
     pub(crate) encoder: Option<Id>,
-    /// What is used without being held, from commit to completion.
-    borrowed: Vec<Id>,
+    /// What is used without being held, from commit until the GPU is done.
+    pub(crate) borrowed: Vec<Id>,
+    /// Its place in the queue, since `enqueue`.
+    place: Option<u64>,
     scheduled_handlers: Vec<Block>,
     completed_handlers: Vec<Block>,
     pub(crate) error: Option<Strong>,
@@ -71,6 +72,7 @@ pub(crate) fn new(device: &This<Device>, queue: Id, retained: bool, unfinished: 
         passes: Vec::new(),
         encoder: None,
         borrowed: Vec::new(),
+        place: None,
         scheduled_handlers: Vec::new(),
         completed_handlers: Vec::new(),
         error: None,
@@ -92,9 +94,23 @@ pub(crate) fn new(device: &This<Device>, queue: Id, retained: bool, unfinished: 
 
 impl Drop for CommandBuffer {
     fn drop(&mut self) {
-        let status = lock(&self.state).status;
+        let (status, place, borrowed) = {
+            let mut state = lock(&self.state);
+            (state.status, state.place, std::mem::take(&mut state.borrowed))
+        };
+        // Of a commit that was refused.
+        borrowed.into_iter().for_each(Id::give_back);
         if status < Status::Committed {
             self.unfinished.leave(false);
+            let kept = place.map_or(0, |place| self.queue.id().this::<Queue>().give_up(place));
+            if kept > 0 {
+                note(
+                    Rule::CommandBufferState,
+                    format!(
+                        "an enqueued command buffer goes without a commit: {kept} that were committed wait behind it"
+                    ),
+                );
+            }
         }
     }
 }
@@ -149,58 +165,68 @@ impl CommandBuffer {
             );
         }
         let queue = self.queue.id().this::<Queue>();
+        if !self.retained {
+            self.borrow(id);
+        }
         {
             let state = lock(&self.state);
-            hazard::check_untracked(&state.passes, &self.done);
+            untracked::check(&state.passes, &self.done, &queue);
             residency::check(&lock(&queue.sets), &state.passes);
         }
         let scheduled = {
             let mut state = lock(&self.state);
             state.status = Status::Committed;
-            if !self.retained {
-                let used: Vec<Id> = state.passes.iter().flat_map(Pass::objects).collect();
-                for object in &used {
-                    object.borrow();
-                }
-                state.borrowed = used;
-            }
             std::mem::take(&mut state.scheduled_handlers)
         };
         for block in &scheduled {
-            block.call(id);
+            caught("a scheduled handler", || block.call(id));
         }
-        lock(&self.state).status = Status::Scheduled;
+        let place = self.enqueue(Status::Scheduled);
         self.changed.notify_all();
         self.unfinished.committed();
-        queue.run(Strong::retained(id).unwrap_or_else(|| unreachable!("the receiver is an object")));
+        queue.run(Strong::retained(id).unwrap_or_else(|| unreachable!("the receiver is an object")), place);
+    }
+
+    /// Says that the GPU uses what it does not hold; refuses what is not there any more.
+    fn borrow(&self, id: Id) {
+        let used: Vec<Id> = lock(&self.state).passes.iter().flat_map(Pass::objects).collect();
+        for object in &used {
+            object.borrow();
+        }
+        if let Some(gone) = used.iter().find(|object| object.is_gone()) {
+            used.iter().copied().for_each(Id::give_back);
+            refuse(
+                Rule::ReleasedInFlight,
+                format!(
+                    "{} was released for the last time before the commit of {}, which uses it and holds no references: \
+                     the GPU would read memory that is given back",
+                    gone.describe(),
+                    id.describe()
+                ),
+            );
+            return;
+        }
+        lock(&self.state).borrowed = used;
+    }
+
+    /// Takes a place in the queue unless it has one; which it is.
+    fn enqueue(&self, status: Status) -> u64 {
+        let mut state = lock(&self.state);
+        state.status = status;
+        *state.place.get_or_insert_with(|| self.queue.id().this::<Queue>().reserve())
     }
 
     /// Calls who waits for it. On the thread of completions.
     pub(crate) fn finish(&self, id: Id) {
-        let (handlers, borrowed, passes) = {
+        let (handlers, passes) = {
             let mut state = lock(&self.state);
-            (
-                std::mem::take(&mut state.completed_handlers),
-                std::mem::take(&mut state.borrowed),
-                std::mem::take(&mut state.passes),
-            )
+            (std::mem::take(&mut state.completed_handlers), std::mem::take(&mut state.passes))
         };
-        self.done.store(true, Ordering::Release);
-        borrowed.into_iter().for_each(Id::give_back);
-        drop(passes);
+        caught("the end of what a command buffer held", || drop(passes));
         self.unfinished.leave(true);
-        // What panics in a handler must not keep others waiting.
-        let called = catch_unwind(AssertUnwindSafe(|| {
-            for block in &handlers {
-                block.call(id);
-            }
-            drop(handlers);
-        }));
-        if called.is_err() {
-            note(
-                Rule::CommandBufferState,
-                format!("a completed handler of {} panics: Metal ends the process", id.describe()),
-            );
+        for block in handlers {
+            caught("a completed handler", || block.call(id));
+            caught("the end of a completed handler", || drop(block));
         }
         lock(&self.state).finished = true;
         self.changed.notify_all();
@@ -307,8 +333,14 @@ fn states() -> Vec<Method> {
         c"kernelStartTime"(this) -> f64 { lock(&this.state).gpu.0 }
         c"kernelEndTime"(this) -> f64 { lock(&this.state).gpu.1 }
         c"enqueue"(this) {
-            let mut state = lock(&this.state);
-            if state.status == Status::NotEnqueued { state.status = Status::Enqueued; }
+            if lock(&this.state).status >= Status::Committed {
+                refuse(
+                    Rule::CommandBufferState,
+                    "enqueue after commit: Metal asserts that it is not committed".to_owned(),
+                );
+                return;
+            }
+            this.enqueue(Status::Enqueued);
         }
         c"commit"(this) { this.commit(this.id); }
         c"addScheduledHandler:"(this, block: BlockArg) { this.add_handler(block, false); }
@@ -322,9 +354,9 @@ fn states() -> Vec<Method> {
 
 fn encoders() -> Vec<Method> {
     methods! { CommandBuffer;
-        c"computeCommandEncoder"(this) -> Id { compute::new(&this, false, None).lend() }
+        c"computeCommandEncoder"(this) -> Id { compute::new(&this, false, Vec::new()).lend() }
         c"computeCommandEncoderWithDispatchType:"(this, kind: usize) -> Id {
-            compute::new(&this, kind == 1, None).lend()
+            compute::new(&this, kind == 1, Vec::new()).lend()
         }
         c"computeCommandEncoderWithDescriptor:"(this, descriptor: Id) -> Id {
             compute::described(&this, descriptor).lend()

@@ -48,7 +48,7 @@ struct Open {
 struct Encoder {
     buffer: This<CommandBuffer>,
     concurrent: bool,
-    sampling: Mutex<Option<PassSampling>>,
+    sampling: Mutex<Vec<PassSampling>>,
     open: Mutex<Option<Open>>,
 }
 
@@ -56,9 +56,9 @@ struct Encoder {
 type Sampling = (Id, [usize; 2]);
 
 /// A new encoder of a command buffer.
-pub(crate) fn new(buffer: &This<CommandBuffer>, concurrent: bool, sampling: Option<Sampling>) -> Strong {
+pub(crate) fn new(buffer: &This<CommandBuffer>, concurrent: bool, sampling: Vec<Sampling>) -> Strong {
     buffer.check_encoding("a compute encoder");
-    let sampling = sampling.map(|(id, places)| {
+    let sampling = sampling.into_iter().map(|(id, places)| {
         let samples = counters::checked(id, &places);
         PassSampling { held: buffer.hold(id), samples, places }
     });
@@ -72,7 +72,7 @@ pub(crate) fn new(buffer: &This<CommandBuffer>, concurrent: bool, sampling: Opti
     let encoder = Encoder {
         buffer: buffer.again(),
         concurrent,
-        sampling: Mutex::new(sampling),
+        sampling: Mutex::new(sampling.collect()),
         open: Mutex::new(Some(open)),
     };
     let made = Strong::new(&ENCODER, encoder);
@@ -84,13 +84,13 @@ pub(crate) fn new(buffer: &This<CommandBuffer>, concurrent: bool, sampling: Opti
 pub(crate) fn described(buffer: &This<CommandBuffer>, descriptor: Id) -> Strong {
     let pass = descriptor.this::<PassDescriptor>();
     let attachments = pass.attachments.id().this::<Attachments>();
-    let sampling = attachments.0.iter().find_map(|attachment| {
+    let sampling = attachments.0.iter().filter_map(|attachment| {
         let properties = attachment.id().this::<Properties>();
         let samples = properties.object(c"sampleBuffer")?.id();
         let places = [c"startOfEncoderSampleIndex", c"endOfEncoderSampleIndex"];
         Some((samples, places.map(|place| properties.number(place))))
     });
-    new(buffer, *lock(&pass.kind) == 1, sampling)
+    new(buffer, *lock(&pass.kind) == 1, sampling.collect())
 }
 
 impl Drop for Encoder {
@@ -262,7 +262,7 @@ impl Encoder {
         };
         let label = id.label().unwrap_or_default();
         let kind = PassKind::Encoder { label, concurrent: self.concurrent, steps: open.steps };
-        let pass = Pass { kind, sampling: lock(&self.sampling).take() };
+        let pass = Pass { kind, sampling: std::mem::take(&mut *lock(&self.sampling)) };
         let mut state = lock(&self.buffer.state);
         state.encoder = None;
         state.passes.push(pass);

@@ -1,6 +1,6 @@
 //! Objects that are their properties.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::ffi::CStr;
 use std::sync::Mutex;
 
@@ -30,6 +30,11 @@ impl Properties {
 
     pub(crate) fn set(&self, name: &'static CStr, value: usize) {
         lock(&self.numbers).insert(name, value);
+    }
+
+    /// All numbers that were set, by name.
+    pub(crate) fn numbers(&self) -> BTreeMap<&'static CStr, usize> {
+        lock(&self.numbers).iter().map(|(name, value)| (*name, *value)).collect()
     }
 
     pub(crate) fn object(&self, name: &CStr) -> Option<Strong> {

@@ -1,7 +1,7 @@
 //! `MTLDevice`.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, OnceLock};
+use std::sync::{Mutex, OnceLock};
 
 use softmetal::{Compiler, Flavour};
 
@@ -32,8 +32,6 @@ pub(crate) struct Device {
     runner: OnceLock<softmetal::Device>,
     /// Bytes of buffers and heaps.
     pub(crate) allocated: AtomicU64,
-    /// Pieces of the program's memory that buffers show.
-    pub(crate) lent: Arc<AtomicU64>,
     /// Nothing runs on it any more.
     pub(crate) removed: AtomicBool,
     concurrent_compilation: AtomicUsize,
@@ -47,7 +45,6 @@ impl Device {
             compiler: OnceLock::new(),
             runner: OnceLock::new(),
             allocated: AtomicU64::new(0),
-            lent: Arc::default(),
             removed: AtomicBool::new(false),
             concurrent_compilation: AtomicUsize::new(0),
         }
@@ -64,9 +61,12 @@ impl Device {
 
     /// What runs kernels.
     pub(crate) fn runner(&self) -> &softmetal::Device {
-        self.runner.get_or_init(|| match Settings::get().threads {
-            0 => softmetal::Device::new(),
-            threads => softmetal::Device::with_workers(threads),
+        self.runner.get_or_init(|| {
+            let device = match Settings::get().threads {
+                0 => softmetal::Device::new(),
+                threads => softmetal::Device::with_workers(threads),
+            };
+            device.threadgroup_memory(self.profile.threadgroup_memory)
         })
     }
 }
@@ -147,8 +147,9 @@ fn facts() -> Vec<Method> {
             std::thread::available_parallelism().map_or(1, usize::from)
         }
         c"supportsCounterSampling:"(this, point: usize) -> bool {
-            // 0: at the ends of encoders; 2: between dispatches.
-            point == 0 && this.profile.times > Times::Nowhere || point == 2 && this.profile.times == Times::AtDispatches
+            // 0: at the ends of encoders; 2: between dispatches; 4: between commands of a blit encoder.
+            point == 0 && this.profile.times > Times::Nowhere
+                || matches!(point, 2 | 4) && this.profile.times == Times::AtDispatches
         }
         c"counterSets"(this) -> Id { counters::sets(this.profile.times != Times::NoCounter).lend() }
         c"sampleTimestamps:gpuTimestamp:"(_, cpu: OutBytes, gpu: OutBytes) {

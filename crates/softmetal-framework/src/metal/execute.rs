@@ -4,19 +4,22 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use softmetal::{ArgumentKind, Kind};
+use softmetal::{ArgumentKind, Kind, Outcome, Severity};
 
 use super::bind::{Dispatch, Grid, Pass, PassKind, Slot, Step};
 use super::command_buffer::{CommandBuffer, Status};
-use super::{counters, hazard, sync};
+use super::hazard::{self, Memories};
+use super::{counters, sync};
 use crate::faults::{self, Fault};
 use crate::foundation::{Domain, error};
 use crate::lock;
+use crate::objc::Id;
 use crate::problem::{Rule, note};
 use crate::settings::Settings;
 
-/// How long an event is waited for before the GPU's watchdog would end it.
-const WATCHDOG: Duration = Duration::from_secs(30);
+/// How long an event is waited for before the GPU's watchdog would end it: longer than the dispatch that it may wait for
+/// is let run.
+const WATCHDOG: Duration = Duration::from_secs(2 * softmetal::device::TIME_LIMIT.as_secs());
 
 /// Why a command buffer ends early, by the numbers of `MTLCommandBufferError`.
 #[derive(Debug, Clone)]
@@ -51,6 +54,9 @@ pub(crate) fn run(buffer: &CommandBuffer) {
         .unwrap_or_else(|_| Err(Failure::internal("a rule was broken while it ran; see above")));
     let mut state = lock(&buffer.state);
     state.passes = passes;
+    // Before anybody can see that it is done: who does may release what it used, and use it anew.
+    buffer.done.store(true, Ordering::Release);
+    std::mem::take(&mut state.borrowed).into_iter().for_each(Id::give_back);
     state.gpu = (seconds(start), seconds(counters::now()));
     state.status = Status::Completed;
     if let Err(failure) = outcome {
@@ -82,7 +88,7 @@ fn fault(buffer: &CommandBuffer) -> Option<Failure> {
 
 fn run_pass(buffer: &CommandBuffer, pass: &Pass) -> Result<(), Failure> {
     let sample = |place: usize| {
-        if let Some(sampling) = &pass.sampling {
+        for sampling in &pass.sampling {
             sampling.samples.note(sampling.places[place]);
         }
     };
@@ -101,9 +107,10 @@ fn run_pass(buffer: &CommandBuffer, pass: &Pass) -> Result<(), Failure> {
             // What may run together, up to a barrier.
             for group in steps.split(|step| matches!(step, Step::Barrier)) {
                 if *concurrent {
-                    hazard::run_together(group, label, &|step| run_step(buffer, step))?;
+                    hazard::run_together(group, label, &|step, on| run_step(buffer, step, on))?;
                 } else {
-                    group.iter().try_for_each(|step| run_step(buffer, step))?;
+                    let own = Memories::default();
+                    group.iter().try_for_each(|step| run_step(buffer, step, &own))?;
                 }
             }
             sample(1);
@@ -112,41 +119,51 @@ fn run_pass(buffer: &CommandBuffer, pass: &Pass) -> Result<(), Failure> {
     Ok(())
 }
 
-fn run_step(buffer: &CommandBuffer, step: &Step) -> Result<(), Failure> {
+fn run_step(buffer: &CommandBuffer, step: &Step, on: &Memories) -> Result<(), Failure> {
     let memory = |error: softmetal::Error| Failure::internal(error.to_string());
     match step {
-        Step::Dispatch(dispatch) => run_dispatch(buffer, dispatch)?,
+        Step::Dispatch(dispatch) => run_dispatch(buffer, dispatch, on)?,
+        // It stands in an encoder of its own, so that nothing runs beside it.
         Step::Work(work) => {
             (work.run)().map_err(|error| Failure::internal(format!("{}: {error}", work.name)))?;
         }
         Step::Copy { from, to, len } => {
-            from.1.memory.copy_to(from.2, &to.1.memory, to.2, *len).map_err(memory)?;
+            let ((source, first), (target, place)) = (on.of(&from.1), on.of(&to.1));
+            source.copy_to(first + from.2, target, place + to.2, *len).map_err(memory)?;
         }
-        Step::Fill { to, len, value } => to.1.memory.write(to.2, &vec![*value; *len]).map_err(memory)?,
-        Step::Sample { samples, index, .. } => samples.note(*index),
-        Step::Barrier | Step::UpdateFence(_) | Step::WaitForFence(_) => {}
+        Step::Fill { to, len, value } => {
+            let (target, place) = on.of(&to.1);
+            target.write(place + to.2, &vec![*value; *len]).map_err(memory)?;
+        }
+        Step::Sample { samples, index, .. } if on.is_own() => samples.note(*index),
+        Step::Sample { .. } | Step::Barrier | Step::UpdateFence(_) | Step::WaitForFence(_) => {}
     }
     Ok(())
 }
 
-fn narrow(axes: [usize; 3]) -> [u32; 3] {
-    axes.map(|axis| u32::try_from(axis).unwrap_or(u32::MAX))
+/// Axes as kernels count them. Larger ones were refused when they were encoded.
+fn narrow(axes: [usize; 3]) -> Result<[u32; 3], Failure> {
+    let all: Result<Vec<u32>, _> = axes.into_iter().map(u32::try_from).collect();
+    all.ok()
+        .and_then(|axes| axes.try_into().ok())
+        .ok_or_else(|| Failure::internal(format!("{axes:?} is more than 2^32 - 1 on an axis")))
 }
 
-fn run_dispatch(buffer: &CommandBuffer, dispatch: &Dispatch) -> Result<(), Failure> {
+fn run_dispatch(buffer: &CommandBuffer, dispatch: &Dispatch, on: &Memories) -> Result<(), Failure> {
     let pipeline = &dispatch.state.pipeline;
     let fail = |error: softmetal::Error| {
         note(Rule::Kernel, error.to_string());
         Failure::internal(error.to_string())
     };
-    let threads = narrow(dispatch.threads.axes());
+    let threads = narrow(dispatch.threads.axes())?;
     let call = buffer.device.runner().dispatch_of(pipeline).seed(Settings::get().seed);
     let mut call = match &dispatch.grid {
-        Grid::Groups(groups) => call.threadgroups(narrow(groups.axes()), threads),
-        Grid::Threads(grid) => call.threads(narrow(grid.axes()), threads),
+        Grid::Groups(groups) => call.threadgroups(narrow(groups.axes())?, threads),
+        Grid::Threads(grid) => call.threads(narrow(grid.axes())?, threads),
         Grid::Indirect { buffer, offset, .. } => {
             let mut bytes = [0; 12];
-            buffer.memory.read(*offset, &mut bytes).map_err(fail)?;
+            let (memory, start) = on.of(buffer);
+            memory.read(start + *offset, &mut bytes).map_err(fail)?;
             let word =
                 |at: usize| u32::from_ne_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]]);
             let groups = [word(0), word(4), word(8)];
@@ -162,7 +179,10 @@ fn run_dispatch(buffer: &CommandBuffer, dispatch: &Dispatch) -> Result<(), Failu
         }
         call = match slot {
             Slot::Bytes(bytes) => call.value(*index, bytes.as_slice()),
-            Slot::Buffer { buffer, offset, .. } => call.bind(*index, &buffer.memory, *offset..buffer.len()),
+            Slot::Buffer { buffer, offset, .. } => {
+                let (memory, start) = on.of(buffer);
+                call.bind(*index, memory, start + *offset..start + buffer.len())
+            }
         };
     }
     for argument in &pipeline.kernel().arguments {
@@ -172,14 +192,17 @@ fn run_dispatch(buffer: &CommandBuffer, dispatch: &Dispatch) -> Result<(), Failu
             call = call.threadgroup_memory(index, *bytes);
         }
     }
-    let outcome = call.run().map_err(fail)?;
-    for report in &outcome.reports {
+    judge(&call.run().map_err(fail)?, on)
+}
+
+/// Writes down what a kernel did wrong; fails where a GPU would. A run on copies shows the same warnings once more.
+fn judge(outcome: &Outcome, on: &Memories) -> Result<(), Failure> {
+    for report in outcome.reports.iter().filter(|report| on.is_own() || report.severity == Severity::Error) {
         note(Rule::Kernel, report.to_string());
     }
     // What a lane gets of one that is not there is undefined: a GPU goes on, and whether it matters is the kernel's to know.
-    let Some(report) = outcome.reports.iter().find(|report| report.kind != Kind::AbsentLane) else {
-        return Ok(());
-    };
+    let failed = outcome.errors().find(|report| report.kind != Kind::AbsentLane);
+    let Some(report) = failed else { return Ok(()) };
     let code = if report.kind == Kind::TimeLimit { TIMEOUT } else { PAGE_FAULT };
     Err(Failure::new(code, report.to_string()))
 }

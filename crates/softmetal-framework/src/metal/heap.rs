@@ -1,33 +1,59 @@
 //! `MTLHeap`: memory that buffers are cut from.
 
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 
 use super::buffer::{self, Options, StorageMode};
-use super::descriptor::{Properties, descriptor};
+use super::descriptor::{Properties, properties};
 use super::device::Device;
 use super::{labels, memory};
 use crate::faults::{self, Fault};
 use crate::foundation::NS_OBJECT;
 use crate::lock;
-use crate::objc::{Id, Method, Strong, This, class, give, lend, methods, none};
+use crate::objc::{Id, Method, Strong, This, class, give, lend, methods, none, raw_methods};
 use crate::problem::{Rule, refuse};
 
 class!(static HEAP = c"MTLSoftHeap", &NS_OBJECT, all, none);
-descriptor!(pub(crate) static DESCRIPTOR = c"MTLHeapDescriptor", [c"storageMode" = 2],
-    c"size" c"setSize:" usize;
-    c"storageMode" c"setStorageMode:" usize;
-    c"cpuCacheMode" c"setCpuCacheMode:" usize;
-    c"hazardTrackingMode" c"setHazardTrackingMode:" usize;
-    c"resourceOptions" c"setResourceOptions:" usize;
-    c"type" c"setType:" isize;
-);
+class!(pub(crate) static DESCRIPTOR = c"MTLHeapDescriptor", &NS_OBJECT, described, none);
 
 const ALIGNMENT: usize = 256;
+/// `MTLHazardTrackingModeTracked`.
+const TRACKED: usize = 2;
+
+/// The three modes are one number as well, as `MTLResourceOptions` has them.
+fn described() -> Vec<Method> {
+    let mut all = properties! {
+        c"size" c"setSize:" usize;
+        c"storageMode" c"setStorageMode:" usize;
+        c"cpuCacheMode" c"setCpuCacheMode:" usize;
+        c"hazardTrackingMode" c"setHazardTrackingMode:" usize;
+        c"type" c"setType:" isize;
+    };
+    all.extend(methods! { Properties;
+        c"resourceOptions"(this) -> usize { options_of(&this) }
+        c"setResourceOptions:"(this, bits: usize) {
+            let options = Options::of(bits);
+            this.set(c"storageMode", options.storage as usize);
+            this.set(c"cpuCacheMode", options.bits & 0xF);
+            this.set(c"hazardTrackingMode", options.tracking);
+        }
+    });
+    all.extend(raw_methods! {
+        c"init"(this) -> Id { this.initialise(Properties::of(&[(c"storageMode", StorageMode::Private as usize)])) }
+    });
+    all
+}
+
+fn options_of(properties: &Properties) -> usize {
+    let [cache, storage, tracking] =
+        [c"cpuCacheMode", c"storageMode", c"hazardTrackingMode"].map(|mode| properties.number(mode));
+    cache | storage << 4 | tracking << 8
+}
 
 struct Heap {
     device: This<Device>,
     memory: Arc<softmetal::Buffer>,
-    storage: usize,
+    options: Options,
     /// Pieces that are in use, by their start.
     taken: Arc<Mutex<Vec<(usize, usize)>>>,
 }
@@ -39,12 +65,31 @@ pub(crate) fn new(device: &This<Device>, descriptor: Id) -> Option<Strong> {
     if size == 0 {
         refuse(Rule::Descriptor, "a heap of 0 bytes: Metal asserts that it has some".to_owned());
     }
+    let kind = properties.number(c"type") as isize;
+    if kind != 0 {
+        refuse(
+            Rule::Descriptor,
+            format!("a heap of type {kind}: of MTLHeapType this framework has automatic ones alone, 0"),
+        );
+    }
+    let options = Options::of(options_of(&properties));
     if faults::strikes(Fault::Allocation) {
         return None;
     }
     let memory = Arc::new(memory::new(size)?);
-    let storage = properties.number(c"storageMode");
-    Some(Strong::new(&HEAP, Heap { device: device.again(), memory, storage, taken: Arc::default() }))
+    device.allocated.fetch_add(size as u64, Ordering::Relaxed);
+    Some(Strong::new(&HEAP, Heap { device: device.again(), memory, options, taken: Arc::default() }))
+}
+
+/// Whether Metal keeps commands in order that use a heap's buffers: only where it is told to.
+pub(crate) fn tracks(heap: Id) -> bool {
+    heap.this::<Heap>().options.tracking == TRACKED
+}
+
+impl Drop for Heap {
+    fn drop(&mut self) {
+        self.device.allocated.fetch_sub(self.memory.len() as u64, Ordering::Relaxed);
+    }
 }
 
 impl Heap {
@@ -54,28 +99,32 @@ impl Heap {
         taken.sort_unstable();
         let mut start = 0usize;
         for (used, len) in taken.iter() {
-            if start + length <= *used {
+            if start.checked_add(length).is_some_and(|end| end <= *used) {
                 break;
             }
             start = start.max((used + len).next_multiple_of(ALIGNMENT));
         }
-        if start + length > self.memory.len() {
-            return None;
-        }
+        start.checked_add(length).filter(|end| *end <= self.memory.len())?;
         taken.push((start, length));
         Some(start)
     }
 
     fn buffer(&self, heap: Id, length: usize, options: usize) -> Option<Strong> {
-        let storage = Options::of(options).storage;
-        if storage != StorageMode::of(self.storage) {
+        let (asked, own) = (Options::of(options), self.options);
+        if asked.storage != own.storage || asked.bits & 0xF != own.bits & 0xF {
             refuse(
                 Rule::StorageMode,
                 format!(
-                    "a {storage:?} buffer in a {:?} heap: Metal asserts that they agree",
-                    StorageMode::of(self.storage)
+                    "a {:?} buffer of CPU cache mode {} in a {:?} heap of mode {}: Metal asserts that they agree",
+                    asked.storage,
+                    asked.bits & 0xF,
+                    own.storage,
+                    own.bits & 0xF
                 ),
             );
+        }
+        if !buffer::allowed(&self.device, length) {
+            return None;
         }
         let offset = self.place(length)?;
         let piece = Piece { _memory: self.memory.clone(), taken: self.taken.clone(), offset };
@@ -103,8 +152,10 @@ fn all() -> Vec<Method> {
         c"size"(this) -> usize { this.memory.len() }
         c"usedSize"(this) -> usize { lock(&this.taken).iter().map(|(_, len)| len).sum() }
         c"currentAllocatedSize"(this) -> usize { this.memory.len() }
-        c"storageMode"(this) -> usize { this.storage }
-        c"hazardTrackingMode"(_) -> usize { 1 }
+        c"storageMode"(this) -> usize { this.options.storage as usize }
+        c"cpuCacheMode"(this) -> usize { this.options.bits & 0xF }
+        c"hazardTrackingMode"(this) -> usize { if this.options.tracking == TRACKED { TRACKED } else { 1 } }
+        c"resourceOptions"(this) -> usize { this.options.bits }
         c"type"(_) -> isize { 0 }
         c"maxAvailableSizeWithAlignment:"(this, _alignment: usize) -> usize {
             let used: usize = lock(&this.taken).iter().map(|(_, len)| len).sum();

@@ -1,5 +1,6 @@
 //! `MTLLibrary`, `MTLFunction`, and what a compilation is told.
 
+use std::ffi::CStr;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::{Arc, Mutex};
 
@@ -20,8 +21,12 @@ class!(pub(crate) static LIBRARY = c"MTLSoftLibrary", &NS_OBJECT, library_method
 class!(pub(crate) static FUNCTION = c"MTLSoftFunction", &NS_OBJECT, function_methods, none);
 class!(pub(crate) static CONSTANTS = c"MTLFunctionConstantValues", &NS_OBJECT, constant_methods, none);
 
+/// What options begin with, and what no options mean.
+const DEFAULTS: [(&CStr, usize); 3] =
+    [(c"fastMathEnabled", 1), (c"mathMode", 2), (c"languageVersion", 4 << 16)];
+
 descriptor!(pub(crate) static OPTIONS = c"MTLCompileOptions",
-    [c"fastMathEnabled" = 1, c"mathMode" = 2, c"languageVersion" = 4 << 16],
+    [c"fastMathEnabled" = DEFAULTS[0].1, c"mathMode" = DEFAULTS[1].1, c"languageVersion" = DEFAULTS[2].1],
     c"fastMathEnabled" c"setFastMathEnabled:" bool;
     c"mathMode" c"setMathMode:" isize;
     c"mathFloatingPointFunctions" c"setMathFloatingPointFunctions:" isize;
@@ -98,9 +103,12 @@ pub(crate) fn compile(device: &This<Device>, source: Id, options: Id, out: OutOb
     };
     let mut hasher = DefaultHasher::new();
     source.hash(&mut hasher);
-    if !options.is_null() {
+    if options.is_null() {
+        Properties::of(&DEFAULTS).numbers().hash(&mut hasher);
+    } else {
         let options = options.this::<Properties>();
         check_language(options.number(c"languageVersion"));
+        options.numbers().hash(&mut hasher);
         let macros = options.object(c"preprocessorMacros");
         for (name, value) in macros.map(|held| dictionary_entries(held.id())).unwrap_or_default() {
             (&name, &value).hash(&mut hasher);

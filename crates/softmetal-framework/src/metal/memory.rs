@@ -34,14 +34,6 @@ pub(crate) fn part(
     })
 }
 
-/// The bytes of a buffer as they are now.
-pub(crate) fn snapshot(memory: &softmetal::Buffer) -> Vec<u8> {
-    let mut bytes = vec![0; memory.len()];
-    // The whole of it is inside of it.
-    let _ = memory.read(0, &mut bytes);
-    bytes
-}
-
 /// Whether the system lets this process write all pages of a range: a mapped file is often read only.
 fn pages_writable(address: usize, len: usize) -> bool {
     let Ok(maps) = std::fs::read_to_string("/proc/self/maps") else { return false };

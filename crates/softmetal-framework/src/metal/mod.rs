@@ -21,6 +21,7 @@ mod queue;
 mod residency;
 mod since;
 mod sync;
+mod untracked;
 
 pub(crate) use bind::{Held, Work};
 pub(crate) use buffer::Buffer;

@@ -1,6 +1,8 @@
 //! `MTLCommandQueue`, and the threads behind it: one runs command buffers in their order, another calls what waits for
 //! them.
 
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread;
@@ -9,12 +11,13 @@ use std::time::Duration;
 use super::command_buffer::{self, CommandBuffer};
 use super::descriptor::{Properties, descriptor};
 use super::device::Device;
+use super::untracked::Before;
 use super::{execute, labels, residency};
 use crate::faults::{self, Fault};
 use crate::foundation::NS_OBJECT;
 use crate::lock;
 use crate::objc::{Id, InObjects, Method, Strong, This, class, lend, methods, none, pop_pool, push_pool};
-use crate::problem::{Rule, refuse};
+use crate::problem::{Rule, caught, refuse};
 
 class!(pub(crate) static QUEUE = c"MTLSoftCommandQueue", &NS_OBJECT, all, none);
 descriptor!(pub(crate) static DESCRIPTOR = c"MTLCommandQueueDescriptor", [c"maxCommandBufferCount" = USUAL],
@@ -74,16 +77,52 @@ pub(crate) struct Queue {
     pub(crate) device: This<Device>,
     most: usize,
     jobs: Mutex<Sender<Strong>>,
+    /// Places in the order of `enqueue` and `commit`, each with its command buffer once that is committed.
+    line: Mutex<VecDeque<(u64, Option<Strong>)>>,
     unfinished: Arc<Unfinished>,
     pub(crate) sets: Mutex<Vec<Strong>>,
+    /// What its passes so far have waited for.
+    pub(crate) order: Mutex<Before>,
 }
 
+/// Numbers places in queues.
+static PLACES: AtomicU64 = AtomicU64::new(1);
+
 impl Queue {
-    /// Hands a command buffer over, which stays alive until it is done.
-    pub(crate) fn run(&self, buffer: Strong) {
+    /// The next place, for a command buffer that is committed later.
+    pub(crate) fn reserve(&self) -> u64 {
+        let mut line = lock(&self.line);
+        let place = PLACES.fetch_add(1, Ordering::Relaxed);
+        line.push_back((place, None));
+        place
+    }
+
+    /// Hands a command buffer over, which stays alive until it is done. It runs after all that have places before it.
+    pub(crate) fn run(&self, buffer: Strong, place: u64) {
         begin();
-        // The thread ends when the queue does, not before.
-        let _ = lock(&self.jobs).send(buffer);
+        let mut line = lock(&self.line);
+        if let Some(own) = line.iter_mut().find(|(known, _)| *known == place) {
+            own.1 = Some(buffer);
+        }
+        self.advance(&mut line);
+    }
+
+    /// Gives up the place of a command buffer that is not committed; how many committed ones it kept from running.
+    pub(crate) fn give_up(&self, place: u64) -> usize {
+        let mut line = lock(&self.line);
+        let first = line.front().is_some_and(|(known, _)| *known == place);
+        line.retain(|(known, _)| *known != place);
+        let kept = line.iter().take_while(|(_, buffer)| buffer.is_some()).count();
+        self.advance(&mut line);
+        if first { kept } else { 0 }
+    }
+
+    fn advance(&self, line: &mut VecDeque<(u64, Option<Strong>)>) {
+        while let Some(buffer) = line.front_mut().and_then(|(_, buffer)| buffer.take()) {
+            line.pop_front();
+            // The thread ends when the queue does, not before.
+            let _ = lock(&self.jobs).send(buffer);
+        }
     }
 
     pub(crate) fn command_buffer(&self, queue: Id, retained: bool) -> Option<Strong> {
@@ -135,8 +174,10 @@ pub(crate) fn new(device: &This<Device>, most: usize) -> Option<Strong> {
         device: device.again(),
         most,
         jobs: Mutex::new(jobs),
+        line: Mutex::default(),
         unfinished: Arc::default(),
         sets: Mutex::default(),
+        order: Mutex::default(),
     };
     Some(Strong::new(&QUEUE, queue))
 }
@@ -150,7 +191,7 @@ fn serve(inbox: &Receiver<Strong>, done: &Sender<Strong>) {
     for buffer in inbox {
         let pool = push_pool();
         execute::run(&buffer.id().this::<CommandBuffer>());
-        pop_pool(pool);
+        caught(POOL, || pop_pool(pool));
         if let Err(unsent) = done.send(buffer) {
             finish(unsent.0);
         }
@@ -166,10 +207,13 @@ fn complete(finished: &Receiver<Strong>) {
 fn finish(buffer: Strong) {
     let pool = push_pool();
     buffer.id().this::<CommandBuffer>().finish(buffer.id());
-    drop(buffer);
-    pop_pool(pool);
+    // Who waits is told whatever comes of this: a thread that is gone would leave all of them waiting.
+    caught("the end of a command buffer", || drop(buffer));
+    caught(POOL, || pop_pool(pool));
     end();
 }
+
+const POOL: &str = "what ends with the autorelease pool of a queue's thread";
 
 /// Command buffers of all queues on their way.
 static PENDING: (Mutex<usize>, Condvar) = (Mutex::new(0), Condvar::new());

@@ -1,34 +1,34 @@
 //! `MTLFence`, `MTLEvent` and `MTLSharedEvent`.
 
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Condvar, Mutex};
 use std::time::Duration;
 
 use super::device::Device;
 use super::labels;
+use super::untracked::Before;
 use crate::foundation::NS_OBJECT;
 use crate::lock;
 use crate::objc::{Block, BlockArg, Id, Method, Strong, This, class, lend, methods, none, raw_methods};
-use crate::problem::{Rule, refuse};
+use crate::problem::{Rule, caught, refuse};
 
 class!(static FENCE = c"MTLSoftFence", &NS_OBJECT, fence_methods, none);
 class!(static EVENT = c"MTLSoftEvent", &NS_OBJECT, event_methods, none);
 class!(static SHARED_EVENT = c"MTLSoftSharedEvent", &EVENT, shared_methods, none);
 class!(pub(crate) static LISTENER = c"MTLSharedEventListener", &NS_OBJECT, listener_methods, none);
 
-/// What an `MTLFence` holds: the last pass that updated it.
+/// What an `MTLFence` holds: the passes that updated it, and those before them.
 pub(crate) struct Fence {
     device: This<Device>,
-    pass: AtomicU64,
+    updated: Mutex<Before>,
 }
 
 impl Fence {
-    pub(crate) fn update(&self, pass: u64) {
-        self.pass.fetch_max(pass, Ordering::Relaxed);
+    pub(crate) fn update(&self, passes: &Before) {
+        lock(&self.updated).add(passes);
     }
 
-    pub(crate) fn updated(&self) -> u64 {
-        self.pass.load(Ordering::Relaxed)
+    pub(crate) fn updated(&self) -> Before {
+        lock(&self.updated).clone()
     }
 }
 
@@ -37,16 +37,26 @@ struct Event {
     /// The value, and who wants to know when it is reached.
     state: Mutex<(u64, Vec<(u64, Block)>)>,
     changed: Condvar,
+    /// Values that committed command buffers will signal, and what is over by then.
+    signals: Mutex<Vec<(u64, Before)>>,
 }
+
+/// Signals that an event keeps in mind: enough for all command buffers that a queue has.
+const MOST_SIGNALS: usize = 256;
 
 struct Listener;
 
 pub(crate) fn fence(device: &This<Device>) -> Strong {
-    Strong::new(&FENCE, Fence { device: device.again(), pass: AtomicU64::new(0) })
+    Strong::new(&FENCE, Fence { device: device.again(), updated: Mutex::default() })
 }
 
 pub(crate) fn event(device: &This<Device>, shared: bool) -> Strong {
-    let event = Event { device: device.again(), state: Mutex::default(), changed: Condvar::new() };
+    let event = Event {
+        device: device.again(),
+        state: Mutex::default(),
+        changed: Condvar::new(),
+        signals: Mutex::default(),
+    };
     Strong::new(if shared { &SHARED_EVENT } else { &EVENT }, event)
 }
 
@@ -67,7 +77,7 @@ impl Event {
         self.changed.notify_all();
         let reached: Vec<(u64, Block)> = reached;
         for (at, block) in &reached {
-            block.call_value(id, *at);
+            caught("a listener of an event", || block.call_value(id, *at));
         }
         if value < old {
             refuse(
@@ -85,6 +95,29 @@ pub(crate) fn wait(event: Id, value: u64, limit: Duration) -> bool {
 
 pub(crate) fn signal(event: Id, value: u64) {
     event.this::<Event>().signal(event, value);
+}
+
+/// A committed command buffer will signal an event, after these passes.
+pub(crate) fn will_signal(event: Id, value: u64, before: Before) {
+    let event = event.this::<Event>();
+    let mut signals = lock(&event.signals);
+    if signals.len() == MOST_SIGNALS {
+        signals.remove(0);
+    }
+    signals.push((value, before));
+}
+
+/// What is over when an event has a value; nothing where that is not known yet.
+pub(crate) fn before(event: Id, value: u64) -> Option<Before> {
+    let event = event.this::<Event>();
+    let signals = lock(&event.signals);
+    // The first that reaches it lets those go on that wait.
+    let first = signals.iter().filter(|(reached, _)| *reached >= value).min_by_key(|(reached, _)| *reached);
+    match first {
+        Some((_, before)) => Some(before.clone()),
+        // The program has signalled it, which no pass did before.
+        None => (lock(&event.state).0 >= value).then(Before::default),
+    }
 }
 
 fn fence_methods() -> Vec<Method> {

@@ -1,4 +1,5 @@
-//! Blocks: closures of C, on the stack until they are copied.
+//! Blocks: closures of C, on the stack until they are copied. The memory of a copy is never given back: what is left of a
+//! released one is its count.
 
 use std::ffi::{c_int, c_ulong, c_void};
 use std::sync::atomic::{AtomicI32, AtomicIsize, Ordering};
@@ -56,7 +57,10 @@ extern "C-unwind" fn block_copy(block: *const c_void) -> *mut c_void {
         return block.cast_mut();
     }
     if header.flags & NEEDS_FREE != 0 {
-        header.count.fetch_add(1, Ordering::Relaxed);
+        if header.count.fetch_add(1, Ordering::Relaxed) <= 0 {
+            header.count.fetch_sub(1, Ordering::Relaxed);
+            refuse(Rule::UseAfterRelease, format!("block {block:p} is copied after its last release"));
+        }
         return block.cast_mut();
     }
     // SAFETY: a block has a descriptor, which says how long it is; the copy is as long, and `copy` moves what the
@@ -91,15 +95,14 @@ extern "C-unwind" fn block_release(block: *const c_void) {
         1 => {
             let (flags, descriptor) = (header.flags, header.descriptor);
             ALIVE.fetch_sub(1, Ordering::Relaxed);
-            // SAFETY: the last reference goes; `dispose` drops what the block captured, and `malloc` made the rest.
-            unsafe {
-                if flags & HAS_COPY_DISPOSE != 0 {
-                    ((*descriptor).dispose)(block.cast_mut());
-                }
-                libc::free(block.cast_mut());
+            // The block itself stays, as objects do: whoever releases it once more must find its count.
+            if flags & HAS_COPY_DISPOSE != 0 {
+                // SAFETY: the last reference goes; `dispose` drops what the block captured.
+                unsafe { ((*descriptor).dispose)(block.cast_mut()) };
             }
         }
         count if count <= 0 => {
+            header.count.fetch_add(1, Ordering::Relaxed);
             refuse(Rule::OverRelease, format!("block {block:p} is released more often than it was copied"));
         }
         _ => {}

@@ -12,7 +12,7 @@ pub(crate) fn at_exit() {
 }
 
 extern "C" fn look() {
-    let found = std::panic::catch_unwind(crate::leaks::at_exit).unwrap_or_default();
+    let found = looked(crate::leaks::at_exit);
     if !found.is_empty() {
         for line in found {
             eprintln!("{line}");
@@ -22,5 +22,23 @@ extern "C" fn look() {
     }
 }
 
+/// What a look finds. One that panics has not seen that nothing is left.
+fn looked(look: impl FnOnce() -> Vec<String> + std::panic::UnwindSafe) -> Vec<String> {
+    std::panic::catch_unwind(look)
+        .unwrap_or_else(|_| vec!["Metal validation: the look for leaks panicked; see above".to_owned()])
+}
+
 /// Another than that of tests that fail.
 const CODE: i32 = 66;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_look_that_panics_is_no_look_that_finds_nothing() {
+        assert!(looked(Vec::new).is_empty());
+        assert_eq!(looked(|| vec!["one".to_owned()]), ["one"]);
+        assert_eq!(looked(|| panic!("planted")).len(), 1);
+    }
+}

@@ -171,8 +171,7 @@ impl Cache {
             let _ = fs::remove_file(&turn);
             return Ok(object);
         }
-        let aside = aside(&self.folder, "build");
-        fs::create_dir_all(&aside).map_err(Error::io("create", &aside))?;
+        let aside = aside(&self.folder, "build")?;
         let made = make(&aside)
             .and_then(|made| fs::rename(&made, &object).map_err(Error::io("move into the cache", &made)));
         let _ = fs::remove_dir_all(&aside);
@@ -183,16 +182,16 @@ impl Cache {
         Ok(object)
     }
 
-    /// Writes the note that lets the next call skip everything. A cache that cannot be written is no error.
-    pub(crate) fn remember(&self, key: &Key, built: &Built, dependencies: &[String]) {
-        let note: Note<&Built> =
-            (built, dependencies.iter().map(|file| (file.clone(), hash_of_file(file))).collect());
-        let aside = aside(&self.folder, "note");
+    /// Writes the note that lets the next call skip everything. A cache that cannot be written is no error. Files come with
+    /// the hashes of what was compiled, which they may hold no longer.
+    pub(crate) fn remember(&self, key: &Key, built: &Built, dependencies: Vec<(String, String)>) {
+        let note: Note<&Built> = (built, dependencies);
+        let Ok(aside) = aside(&self.folder, "note") else { return };
+        let file = aside.join("note");
         let written =
-            serde_json::to_vec(&note).map_err(io::Error::from).and_then(|text| fs::write(&aside, text));
-        if written.and_then(|()| fs::rename(&aside, self.note(key))).is_err() {
-            let _ = fs::remove_file(&aside);
-        }
+            serde_json::to_vec(&note).map_err(io::Error::from).and_then(|text| fs::write(&file, text));
+        let _ = written.and_then(|()| fs::rename(&file, self.note(key)));
+        let _ = fs::remove_dir_all(&aside);
     }
 
     fn note(&self, key: &Key) -> PathBuf {
@@ -202,7 +201,7 @@ impl Cache {
 
 /// What a file holds; nothing where it cannot be read. Texts that were put together say by `#line` what they are from, which
 /// need not be a file at all.
-fn hash_of_file(path: &str) -> String {
+pub(crate) fn hash_of_file(path: &str) -> String {
     fs::read(path).map_or_else(|_| String::new(), |bytes| hex(Sha256::new_with_prefix(bytes)))
 }
 

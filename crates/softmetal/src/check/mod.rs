@@ -112,6 +112,7 @@ pub(crate) enum Event {
     ThreadgroupMemory {
         size: usize,
         used: usize,
+        limit: usize,
     },
     Trap(Trap),
     TimeLimit,

@@ -100,8 +100,7 @@ impl Resolver<'_> {
                 let (at, line) = self.symbols.place(&site);
                 return Some(Report { at, line, ..report });
             }
-            Event::ThreadgroupMemory { size, used } => {
-                let limit = crate::runtime::THREADGROUP_MEMORY;
+            Event::ThreadgroupMemory { size, used, limit } => {
                 let text = format!(
                     "{size} bytes more than the {used} in use exceed the limit of {limit}; the thread was stopped"
                 );

@@ -14,7 +14,7 @@ use std::{
 pub(crate) use parts::Parts;
 
 use crate::{
-    cache::{Built, Cache, Key},
+    cache::{Built, Cache, Key, hash_of_file},
     diagnostic::{Diagnostic, Severity, parse_clang},
     error::{Error, Result},
     library::{Interface, Library},
@@ -257,8 +257,9 @@ impl Compiler {
 
     fn build_text(&self, job: &Build<'_>, text: Text, copies: Copies) -> Result<Built> {
         let name = job.source.name.display().to_string();
-        let dependencies: Vec<String> =
-            text.user_files().filter(|file| *file != name).map(str::to_owned).collect();
+        // Now, not when all is compiled: by then they may have changed.
+        let files = text.user_files().filter(|file| *file != name);
+        let dependencies = files.map(|file| (file.to_owned(), hash_of_file(file))).collect();
         let mut rewritten = rewrite_text(text, job.target, &self.selection)?;
         if copies == Copies::Bytes {
             rewritten.warnings.push(Diagnostic::warning(
@@ -267,13 +268,13 @@ impl Compiler {
         }
         if rewritten.kernels.len() > job.most {
             let built = self.outline(job.source, rewritten)?;
-            self.cache.remember(&job.key.outline(), &built, &dependencies);
+            self.cache.remember(&job.key.outline(), &built, dependencies);
             return Ok(built);
         }
         let make = |folder: &Path| self.link(&rewritten.text, job.target, copies, folder);
         let object = self.cache.store(&rewritten.text, job.key, make)?;
         let built = Built { object, warnings: rewritten.warnings, outline: false };
-        self.cache.remember(job.key, &built, &dependencies);
+        self.cache.remember(job.key, &built, dependencies);
         Ok(built)
     }
 

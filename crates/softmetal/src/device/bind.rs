@@ -10,7 +10,7 @@ use crate::{
     check::{Kind, Report, binding},
     library::{ArgumentKind, Kernel},
     runtime::{
-        Buffer, Hold, THREADGROUP_MEMORY,
+        Buffer, Hold,
         abi::{MAX_BUFFERS, MAX_THREADGROUP_ARGS},
         bytes::{Element, as_bytes},
     },
@@ -112,7 +112,12 @@ impl<'a> Bindings<'a> {
     }
 
     /// Refuses what cannot be bound; reports arguments that are missing or too small.
-    pub(super) fn verify(&self, kernel: &Kernel, source: &str) -> Result<Vec<Report>, Problem> {
+    pub(super) fn verify(
+        &self,
+        kernel: &Kernel,
+        source: &str,
+        threadgroup_memory: usize,
+    ) -> Result<Vec<Report>, Problem> {
         for (&index, bound) in &self.buffers {
             if index as usize >= MAX_BUFFERS {
                 return Err(Problem::NoSlot { index });
@@ -120,11 +125,11 @@ impl<'a> Bindings<'a> {
             self.verify_source(index, bound, kernel)?;
         }
         if let Some(&index) = self.threadgroup.keys().find(|index| **index as usize >= MAX_THREADGROUP_ARGS) {
-            return Err(Problem::NoSlot { index });
+            return Err(Problem::NoThreadgroupSlot { index });
         }
         let bytes = self.threadgroup.values().map(|&bytes| u64::from(bytes)).sum();
-        if bytes > THREADGROUP_MEMORY as u64 {
-            return Err(Problem::ThreadgroupMemory { bytes });
+        if bytes > threadgroup_memory as u64 {
+            return Err(Problem::ThreadgroupMemory { bytes, most: threadgroup_memory });
         }
         let mut reports = Vec::new();
         for argument in &kernel.arguments {

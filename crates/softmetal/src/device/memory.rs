@@ -55,6 +55,8 @@ struct Block {
     writable: bool,
     /// No parameter that sees it lets the kernel write.
     constant: bool,
+    /// Of a copy of a shared buffer that may be written: the bytes as they were.
+    before: Vec<u8>,
 }
 
 /// Where in the memory a buffer index points.
@@ -125,7 +127,8 @@ impl Memory {
             Source::Shared { buffer, range } => {
                 if !checked {
                     let storage = Storage::Host(buffer.address() + range.start..buffer.address() + range.end);
-                    self.add(Block { storage, index, low: 0, writable: true, constant }, 0);
+                    let before = Vec::new();
+                    self.add(Block { storage, index, low: 0, writable: true, constant, before }, 0);
                 }
                 return Ok(());
             }
@@ -144,7 +147,7 @@ impl Memory {
         } else {
             Storage::Aligned(Aligned::copy_of(bytes))
         };
-        self.add(Block { storage, index, low, writable, constant }, low);
+        self.add(Block { storage, index, low, writable, constant, before: Vec::new() }, low);
         Ok(())
     }
 
@@ -174,15 +177,20 @@ impl Memory {
             let start = group[0].1.start;
             let end = group.iter().map(|(_, r)| r.end).max().unwrap_or(start);
             let index = group.iter().map(|(i, _)| *i).min().unwrap_or(0);
-            let copy = Guarded::copy_of(hold.bytes(start..end), hold.buffer.address() + start)
-                .map_err(|e| no_memory(index, &e))?;
+            let mut before = vec![0; end - start];
+            hold.get(start, &mut before);
+            let copy =
+                Guarded::copy_of(&before, hold.buffer.address() + start).map_err(|e| no_memory(index, &e))?;
             let constant = group.iter().all(|(i, _)| !writes(kernel, *i));
+            if constant {
+                before = Vec::new();
+            }
             let block = self.blocks.len();
             let place =
                 |(index, r): &(u32, Range<usize>)| Place { index: *index, block, offset: r.start - start };
             self.places.extend(group.iter().map(place));
             let storage = Storage::Guarded(copy);
-            self.blocks.push(Block { storage, index, low: 0, writable: true, constant });
+            self.blocks.push(Block { storage, index, low: 0, writable: true, constant, before });
         }
         Ok(())
     }
@@ -230,7 +238,8 @@ impl Memory {
         bound.chain(unbound).collect()
     }
 
-    /// Copies what was written back to where the host wants it.
+    /// Copies what was written back to where the host wants it. The rest of a shared buffer stays: somebody else may have
+    /// written it meanwhile.
     pub(super) fn give_back(&self, bindings: &mut Bindings<'_>, holds: &mut [Hold<'_>], kernel: &Kernel) {
         for (index, source) in &mut bindings.buffers {
             let Some(place) = self.places.iter().find(|p| p.index == *index) else { continue };
@@ -240,7 +249,11 @@ impl Memory {
                 Source::Output { bytes, .. } => bytes.copy_from_slice(from),
                 Source::Shared { buffer, range } if writes(kernel, *index) => {
                     if let Some(hold) = holds.iter_mut().find(|h| ptr::eq(h.buffer, *buffer)) {
-                        hold.put(range.start, &from[place.offset..][..range.len()]);
+                        let seen = place.offset..place.offset + range.len();
+                        let after = &from[seen.clone()];
+                        for changed in changes(&block.before[seen], after) {
+                            hold.put(range.start + changed.start, &after[changed]);
+                        }
                     }
                 }
                 _ => {}
@@ -275,6 +288,17 @@ impl Memory {
     }
 }
 
+/// Where two texts of a length differ.
+fn changes<'b>(before: &'b [u8], after: &'b [u8]) -> impl Iterator<Item = Range<usize>> + 'b {
+    let differs = move |at: usize| before[at] != after[at];
+    let mut next = 0;
+    std::iter::from_fn(move || {
+        let start = (next..after.len()).find(|&at| differs(at))?;
+        next = (start..after.len()).find(|&at| !differs(at)).unwrap_or(after.len());
+        Some(start..next)
+    })
+}
+
 fn addresses(bytes: &[u8]) -> Range<usize> {
     let start = bytes.as_ptr() as usize;
     start..start + bytes.len()
@@ -293,4 +317,53 @@ fn shared<'b>(
 
 fn no_memory(index: u32, error: &std::io::Error) -> Problem {
     Problem::Memory { index, reason: error.to_string() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::library::Argument;
+
+    #[test]
+    fn runs_of_bytes_that_differ_are_found() {
+        for (before, after, expected) in [
+            ("", "", vec![]),
+            ("same", "same", vec![]),
+            ("abcdef", "Abc--F", vec![0..1, 3..6]),
+            ("abc|abc", "xyz|xyz", vec![0..3, 4..7]),
+        ] {
+            let found: Vec<_> = changes(before.as_bytes(), after.as_bytes()).collect();
+            assert_eq!(found, expected, "{before} {after}");
+        }
+    }
+
+    #[test]
+    fn only_what_a_checked_kernel_wrote_goes_back_to_a_shared_buffer() {
+        let argument = Argument {
+            name: "x".to_owned(),
+            type_text: "device uint*".to_owned(),
+            kind: ArgumentKind::Buffer(0),
+            element_size: 4,
+            alignment: 4,
+            pointer: true,
+            reference: false,
+            read_only: false,
+            optional: false,
+        };
+        let kernel = Kernel { name: "f".to_owned(), arguments: vec![argument], max_threads: None };
+        let buffer = Buffer::new(16).expect("memory");
+        let mut bindings = Bindings::default();
+        bindings.buffers.insert(0, Source::Shared { buffer: &buffer, range: 4..16 });
+        let mut holds = bindings.hold(&kernel);
+        let mut memory = Memory::of(&mut bindings, &holds, &kernel, true).expect("memory");
+        // The kernel writes one byte of its copy, the host another of the buffer.
+        let Storage::Guarded(copy) = &mut memory.blocks[0].storage else { panic!("a copy with guards") };
+        copy.bytes_mut()[2] = 7;
+        holds[0].put(10, &[9]);
+        memory.give_back(&mut bindings, &mut holds, &kernel);
+        drop(holds);
+        let mut bytes = [0; 16];
+        buffer.read(0, &mut bytes).expect("inside");
+        assert_eq!(bytes, [0, 0, 0, 0, 0, 0, 7, 0, 0, 0, 9, 0, 0, 0, 0, 0]);
+    }
 }

@@ -29,7 +29,8 @@ use crate::{
 
 /// The most threads a threadgroup may have.
 pub const MAX_THREADS: u32 = 1024;
-const TIME_LIMIT: Duration = Duration::from_secs(60);
+/// How long a kernel may run unless [`Dispatch::time_limit`] says otherwise.
+pub const TIME_LIMIT: Duration = Duration::from_secs(60);
 
 /// Runs kernels on the processors of this machine, in this process and with its rights.
 ///
@@ -43,6 +44,7 @@ pub struct Device {
     workers: usize,
     crew: Crew,
     checked_only: bool,
+    threadgroup_memory: usize,
 }
 
 impl Default for Device {
@@ -59,7 +61,8 @@ impl Device {
 
     /// A device of `workers` host threads.
     pub fn with_workers(workers: usize) -> Self {
-        Self { workers: workers.max(1), crew: Crew::default(), checked_only: false }
+        let threadgroup_memory = runtime::THREADGROUP_MEMORY;
+        Self { workers: workers.max(1), crew: Crew::default(), checked_only: false, threadgroup_memory }
     }
 
     /// Refuses kernels of the plain flavour: what runs here is watched, and a mistake in a kernel is a report, never damage to the
@@ -67,6 +70,14 @@ impl Device {
     #[must_use]
     pub fn checked_only(mut self) -> Self {
         self.checked_only = true;
+        self
+    }
+
+    /// Sets the bytes of threadgroup memory that a threadgroup may use, 32 KiB unless set: what every Apple GPU has. More than
+    /// 1 MiB, which no GPU has, counts as that.
+    #[must_use]
+    pub fn threadgroup_memory(mut self, bytes: usize) -> Self {
+        self.threadgroup_memory = bytes.min(1 << 20);
         self
     }
 
@@ -96,7 +107,7 @@ impl Device {
             bindings: Bindings::default(),
             threads: [1; 3],
             threadgroup: [1; 3],
-            overflow: false,
+            overflow: None,
             chosen,
             constants: Vec::new(),
             seed: 0,
@@ -160,7 +171,8 @@ pub struct Dispatch<'a> {
     bindings: Bindings<'a>,
     threads: [u32; 3],
     threadgroup: [u32; 3],
-    overflow: bool,
+    /// Threadgroups that have more threads on an axis than can be counted.
+    overflow: Option<[u32; 3]>,
     /// Constants of the pipeline, and those set for this dispatch alone.
     chosen: Constants,
     constants: Vec<(ConstantId, Vec<u8>)>,
@@ -245,14 +257,14 @@ impl<'a> Dispatch<'a> {
 
     /// Dispatches `threads`, in threadgroups of at most `threadgroup` threads per axis.
     pub fn threads(mut self, threads: [u32; 3], threadgroup: [u32; 3]) -> Self {
-        (self.threads, self.threadgroup, self.overflow) = (threads, threadgroup, false);
+        (self.threads, self.threadgroup, self.overflow) = (threads, threadgroup, None);
         self
     }
 
     /// Dispatches `groups` whole threadgroups.
     pub fn threadgroups(mut self, groups: [u32; 3], threadgroup: [u32; 3]) -> Self {
         let threads = [0, 1, 2].map(|a| groups[a].checked_mul(threadgroup[a]));
-        self.overflow = threads.contains(&None);
+        self.overflow = threads.contains(&None).then_some(groups);
         (self.threads, self.threadgroup) = (threads.map(|t| t.unwrap_or(1)), threadgroup);
         self
     }
@@ -315,7 +327,7 @@ impl<'a> Dispatch<'a> {
         }
         let groups = self.check_sizes(kernel)?;
         let constants = pipeline::resolve(&self.chosen, &self.constants, self.library.constants())?;
-        let unfit = self.bindings.verify(kernel, self.library.name())?;
+        let unfit = self.bindings.verify(kernel, self.library.name(), self.device.threadgroup_memory)?;
         if !unfit.is_empty() {
             return Ok(Outcome { reports: unfit, ..Outcome::default() });
         }
@@ -330,6 +342,7 @@ impl<'a> Dispatch<'a> {
             groups,
             buffers: memory.pointers(),
             threadgroup_memory: self.bindings.threadgroup_lengths(),
+            threadgroup_limit: self.device.threadgroup_memory,
             constants,
             seed: self.seed,
             lockstep: self.lockstep,
@@ -380,7 +393,10 @@ impl<'a> Dispatch<'a> {
 
     /// The grid in threadgroups.
     fn check_sizes(&self, kernel: &Kernel) -> Result<[u32; 3], Problem> {
-        if self.overflow || self.threads.contains(&0) || self.threadgroup.contains(&0) {
+        if let Some(groups) = self.overflow {
+            return Err(Problem::TooManyOnAxis { groups, threadgroup: self.threadgroup });
+        }
+        if self.threads.contains(&0) || self.threadgroup.contains(&0) {
             return Err(Problem::Empty { threads: self.threads, threadgroup: self.threadgroup });
         }
         let most = kernel.max_threads.unwrap_or(MAX_THREADS).min(MAX_THREADS);
@@ -410,7 +426,7 @@ fn writes(kernel: &Kernel, index: u32) -> bool {
 
 impl crate::library::Argument {
     /// A pointer or a reference, so that the kernel sees the buffer itself, to what is not const.
-    fn writes(&self) -> bool {
+    pub fn writes(&self) -> bool {
         !self.read_only && (self.pointer || self.reference)
     }
 }

@@ -9,11 +9,12 @@ use super::ConstantId;
 #[non_exhaustive]
 #[allow(missing_docs, reason = "the messages say what the fields are")]
 pub enum Problem {
-    /// Nothing to run, or more than can be counted.
-    #[error(
-        "{threads:?} threads in threadgroups of {threadgroup:?}: each axis needs at least one and at most 2^32 - 1"
-    )]
+    /// Nothing to run.
+    #[error("{threads:?} threads in threadgroups of {threadgroup:?}: each axis needs at least one")]
     Empty { threads: [u32; 3], threadgroup: [u32; 3] },
+    /// More threads than can be counted.
+    #[error("{groups:?} threadgroups of {threadgroup:?} threads: an axis has at most 2^32 - 1 threads")]
+    TooManyOnAxis { groups: [u32; 3], threadgroup: [u32; 3] },
     /// The threadgroup is too large.
     #[error("a threadgroup of {threadgroup:?} threads is more than the {most} this kernel can have")]
     TooManyThreads { threadgroup: [u32; 3], most: u32 },
@@ -23,6 +24,9 @@ pub enum Problem {
     /// A buffer index that no kernel can have.
     #[error("buffer index {index}: there are {} slots", crate::runtime::abi::MAX_BUFFERS)]
     NoSlot { index: u32 },
+    /// The same of threadgroup memory.
+    #[error("threadgroup argument {index}: there are {} slots", crate::runtime::abi::MAX_THREADGROUP_ARGS)]
+    NoThreadgroupSlot { index: u32 },
     /// An offset past the end.
     #[error("buffer {index} is bound at offset {offset}, but has only {len} bytes")]
     Offset { index: u32, offset: usize, len: usize },
@@ -43,12 +47,9 @@ pub enum Problem {
         "threadgroup argument {index} has no length: set one with `threadgroup_memory`, 0 if it is not used"
     )]
     NoThreadgroupMemory { index: u32 },
-    /// More threadgroup memory than a GPU has.
-    #[error(
-        "{bytes} bytes of threadgroup memory are more than the {} a GPU has",
-        crate::runtime::THREADGROUP_MEMORY
-    )]
-    ThreadgroupMemory { bytes: u64 },
+    /// More threadgroup memory than the device has.
+    #[error("{bytes} bytes of threadgroup memory are more than the {most} of the device")]
+    ThreadgroupMemory { bytes: u64, most: usize },
     /// A function constant that is not in the library.
     #[error("no function constant {id:?}; there are {}", if known.is_empty() { "none".to_owned() } else { known.join(", ") })]
     NoConstant { id: ConstantId, known: Vec<String> },

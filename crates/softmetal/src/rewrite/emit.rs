@@ -9,6 +9,7 @@ use super::{
     tokens::ADDRESS_SPACES,
 };
 use crate::{
+    diagnostic::Diagnostic,
     error::{Error, Result},
     library::{BuiltIn, nearest},
 };
@@ -32,7 +33,17 @@ impl Rewriter<'_> {
                 continue;
             };
             let parameters = self.functions[function].parameters.clone();
-            if !self.selection.takes(&entry.host_name) || !names.insert(entry.host_name.clone()) {
+            let taken = self.selection.takes(&entry.host_name);
+            let first = !taken || names.insert(entry.host_name.clone());
+            if !first {
+                let text = format!(
+                    "`{}` is the host name of an earlier kernel too: `{}` cannot be asked for by it",
+                    entry.host_name, entry.function
+                );
+                let at = self.view.text.location(entry.anchor);
+                self.warnings.push(Diagnostic { at: Some(at), ..Diagnostic::warning(text) });
+            }
+            if !taken || !first {
                 if !entry.bytes.is_empty() {
                     self.edits.replace(entry.bytes, String::new());
                 }

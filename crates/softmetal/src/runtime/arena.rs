@@ -1,6 +1,6 @@
 //! Threadgroup memory: arguments and variables of one threadgroup, poisoned before use.
 
-/// What a threadgroup may use on every Apple GPU.
+/// What a threadgroup may use on every Apple GPU, unless a device says otherwise.
 pub(crate) const LIMIT: usize = 32 << 10;
 /// Unused bytes between allocations, so that an overrun is nobody's memory.
 const GAP: usize = 64;
@@ -19,23 +19,27 @@ pub(crate) struct Arena {
     /// Bytes in use, gaps not counted.
     pub(crate) used: usize,
     variables: Vec<(usize, usize)>,
+    /// Bytes that the device has.
+    pub(crate) limit: usize,
 }
 
 impl Default for Arena {
     fn default() -> Self {
-        // Room for the limit in slices of one byte would be absurd; this is room for some 500 variables.
-        Self {
-            lines: vec![Line([POISON; ALIGN]); (LIMIT + 512 * (GAP + ALIGN)) / ALIGN],
-            next: GAP,
-            used: 0,
-            variables: Vec::new(),
-        }
+        Self { lines: room(LIMIT), next: GAP, used: 0, variables: Vec::new(), limit: LIMIT }
     }
 }
 
+/// Room for `limit` bytes in slices of one byte would be absurd; this is room for some 500 variables.
+fn room(limit: usize) -> Vec<Line> {
+    vec![Line([POISON; ALIGN]); limit.saturating_add(512 * (GAP + ALIGN)) / ALIGN]
+}
+
 impl Arena {
-    /// Forgets the last threadgroup's allocations.
-    pub(crate) fn clear(&mut self) {
+    /// Forgets the last threadgroup's allocations; the next one may have `limit` bytes.
+    pub(crate) fn clear(&mut self, limit: usize) {
+        if limit != self.limit {
+            (self.lines, self.limit) = (room(limit), limit);
+        }
         self.next = GAP;
         self.used = 0;
         self.variables.clear();
@@ -65,7 +69,7 @@ impl Arena {
     fn allocate(&mut self, size: usize, align: usize, fill: u8) -> Option<usize> {
         let base = self.lines.as_ptr() as usize;
         let start = (base + self.next).next_multiple_of(align.max(16)) - base;
-        if self.used + size > LIMIT || start + size + GAP > self.lines.len() * ALIGN {
+        if self.used + size > self.limit || start + size + GAP > self.lines.len() * ALIGN {
             return None;
         }
         // SAFETY: `start + size` lies in `lines` (above), whose elements are plain bytes.

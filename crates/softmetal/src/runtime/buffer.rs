@@ -4,7 +4,7 @@ use std::{
     any::Any,
     fmt,
     ops::Range,
-    ptr, slice,
+    ptr,
     sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard},
 };
 
@@ -85,7 +85,7 @@ impl Buffer {
     /// Copies bytes from `offset` on to `out`.
     pub fn read(&self, offset: usize, out: &mut [u8]) -> Result<()> {
         let range = self.range(offset, out.len())?;
-        out.copy_from_slice(self.hold(false).bytes(range));
+        self.hold(false).get(range.start, out);
         Ok(())
     }
 
@@ -164,11 +164,16 @@ enum Lock<'a> {
 }
 
 impl Hold<'_> {
-    /// No kernel may be running on the memory itself.
-    pub(crate) fn bytes(&self, range: Range<usize>) -> &[u8] {
-        assert!(range.start <= range.end && range.end <= self.buffer.len, "outside the buffer");
-        // SAFETY: in bounds (above), and nobody writes while this lock is held: kernels run under a lock of their own.
-        unsafe { slice::from_raw_parts((self.buffer.start + range.start) as *const u8, range.len()) }
+    /// Copies bytes from `offset` on to `out`. No kernel may be running on the memory itself.
+    pub(crate) fn get(&self, offset: usize, out: &mut [u8]) {
+        let room = self.buffer.len.checked_sub(offset).is_some_and(|room| out.len() <= room);
+        assert!(room, "outside the buffer");
+        // SAFETY: in bounds (above), and no kernel writes while this lock is held: they run under a lock of their own. Who else
+        // knows the address, as with `foreign`, may write: that is at their own risk (see there), and no reference to the
+        // memory is made which would promise that nobody does.
+        unsafe {
+            ptr::copy_nonoverlapping((self.buffer.start + offset) as *const u8, out.as_mut_ptr(), out.len());
+        }
     }
 
     /// Replaces the bytes from `offset` on.
@@ -176,8 +181,8 @@ impl Hold<'_> {
         let room = self.buffer.len.checked_sub(offset).is_some_and(|room| bytes.len() <= room);
         assert!(room && !self.buffer.read_only(), "outside the buffer");
         assert!(matches!(self.lock, Lock::Alone { .. }), "others may be reading");
-        // SAFETY: in bounds and writable (above), and the lock keeps everybody else away; `bytes` is not of this buffer, whose
-        // slices only `bytes` gives out, borrowed from a hold.
+        // SAFETY: in bounds and writable (above), and the lock keeps kernels and other holders away; who else knows the address
+        // is there at their own risk, as in `get`. `bytes` is not of this buffer, which no slice is ever made of.
         unsafe {
             ptr::copy_nonoverlapping(bytes.as_ptr(), (self.buffer.start + offset) as *mut u8, bytes.len());
         }

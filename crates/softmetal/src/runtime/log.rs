@@ -1,6 +1,6 @@
 //! What kernels say through `os_log`: `printf` with the vectors of OpenCL (`%v4f`).
 
-use std::fmt::Write as _;
+use std::{ffi::CString, fmt::Write as _};
 
 use serde::Serialize;
 
@@ -51,6 +51,8 @@ struct Conversion {
     alternate: bool,
     width: usize,
     precision: Option<usize>,
+    /// Bytes of a whole number.
+    bytes: u32,
     letter: char,
 }
 
@@ -105,54 +107,77 @@ fn parse(text: &str) -> (Conversion, &str) {
         rest = after;
         digits(&mut rest);
     }
-    rest = rest.trim_start_matches(['h', 'l', 'z', 'j', 't', 'L']);
+    let after = rest.trim_start_matches(['h', 'l', 'z', 'j', 't', 'L']);
+    found.bytes = match &rest[..rest.len() - after.len()] {
+        "hh" => 1,
+        "h" => 2,
+        // The second is OpenCL's, of vectors.
+        "" | "hl" => 4,
+        _ => 8,
+    };
+    rest = after;
     found.letter = rest.chars().next().unwrap_or('\0');
     let after = rest.get(found.letter.len_utf8()..).unwrap_or_default();
     (found, after)
 }
 
+/// What C's `printf` is given.
+enum Argument {
+    Signed(i64),
+    Unsigned(u64),
+    Double(f64),
+}
+
 impl Conversion {
     fn show(&self, bits: u64, kind: u32) -> String {
-        let (float, whole) = match kind {
-            LOG_FLOAT => (f64::from_bits(bits), f64::from_bits(bits) as i128),
-            LOG_SIGNED => (bits as i64 as f64, i128::from(bits as i64)),
-            _ => (bits as f64, i128::from(bits)),
-        };
-        let mut digits = String::new();
-        let precision = self.precision.unwrap_or(6);
+        // A number that the format does not fit is taken for what it is, where C has no answer.
+        let whole = if kind == LOG_FLOAT { f64::from_bits(bits) as i64 as u64 } else { bits };
+        let unused = 64 - 8 * self.bytes;
+        match self.letter {
+            'd' | 'i' => self.print(&Argument::Signed((whole << unused) as i64 >> unused)),
+            'o' | 'u' | 'x' | 'X' => self.print(&Argument::Unsigned(whole << unused >> unused)),
+            'p' => self.pad(&format!("{bits:#x}")),
+            'c' => self.pad(&char::from(whole as u8).to_string()),
+            _ => self.print(&Argument::Double(match kind {
+                LOG_FLOAT => f64::from_bits(bits),
+                LOG_SIGNED => bits as i64 as f64,
+                _ => bits as f64,
+            })),
+        }
+    }
+
+    fn pad(&self, text: &str) -> String {
+        let width = self.width;
+        if self.left { format!("{text:<width$}") } else { format!("{text:>width$}") }
+    }
+
+    /// The text that C makes of it.
+    fn print(&self, value: &Argument) -> String {
+        let mut format = "%".to_owned();
+        format.extend(self.left.then_some('-'));
+        format.extend(self.zeros.then_some('0'));
+        format.extend(self.alternate.then_some('#'));
+        format.extend(self.sign);
         // Written to a string, which cannot fail.
-        let _ = match self.letter {
-            'd' | 'i' | 'u' => write!(digits, "{}", whole.unsigned_abs()),
-            'o' => write!(digits, "{bits:o}"),
-            'x' if self.alternate => write!(digits, "{bits:#x}"),
-            'x' => write!(digits, "{bits:x}"),
-            'X' => write!(digits, "{bits:X}"),
-            'p' => write!(digits, "{bits:#x}"),
-            'c' => write!(digits, "{}", char::from(bits as u8)),
-            _ if !float.is_finite() => write!(digits, "{}", if float.is_nan() { "nan" } else { "inf" }),
-            'e' | 'E' => write!(digits, "{:.precision$e}", float.abs()),
-            'f' | 'F' => write!(digits, "{:.precision$}", float.abs()),
-            _ => write!(digits, "{}", float.abs()),
+        let _ = write!(format, "{}", if self.width > 0 { self.width.to_string() } else { String::new() });
+        let _ = self.precision.map_or(Ok(()), |precision| write!(format, ".{precision}"));
+        format.push_str(if matches!(value, Argument::Double(_)) { "" } else { "ll" });
+        format.push(self.letter);
+        // Neither digits nor letters are zero bytes.
+        let Ok(format) = CString::new(format) else { return String::new() };
+        // The largest double has 309 digits, and `WIDEST` may follow them.
+        let mut out = [0_u8; 1024];
+        let (to, room, text) = (out.as_mut_ptr().cast(), out.len(), format.as_ptr());
+        // SAFETY: `out` has so much room; the format has one conversion, of the type of its argument.
+        let len = unsafe {
+            match *value {
+                Argument::Signed(value) => libc::snprintf(to, room, text, value),
+                Argument::Unsigned(value) => libc::snprintf(to, room, text, value),
+                Argument::Double(value) => libc::snprintf(to, room, text, value),
+            }
         };
-        if "diu".contains(self.letter) {
-            let missing = self.precision.unwrap_or(0).saturating_sub(digits.len());
-            digits.insert_str(0, &"0".repeat(missing));
-        }
-        let signed = "diufFeEgGaA".contains(self.letter);
-        let negative = if "diu".contains(self.letter) { whole < 0 } else { float.is_sign_negative() };
-        let sign = match (signed && negative, self.sign) {
-            (true, _) => "-".to_owned(),
-            (false, Some(sign)) if signed => sign.to_string(),
-            (false, _) => String::new(),
-        };
-        let missing = self.width.saturating_sub(sign.len() + digits.len());
-        if self.left {
-            format!("{sign}{digits}{}", " ".repeat(missing))
-        } else if self.zeros {
-            format!("{sign}{}{digits}", "0".repeat(missing))
-        } else {
-            format!("{}{sign}{digits}", " ".repeat(missing))
-        }
+        let len = usize::try_from(len).unwrap_or(0).min(out.len() - 1);
+        String::from_utf8_lossy(&out[..len]).into_owned()
     }
 }
 
@@ -170,7 +195,7 @@ mod tests {
         let vector = LogValue { kind: 1, count: 3, bits: [1, 20, 300, 0] };
         for (text, values, expected) in [
             ("no values, 100%%", &[][..], "no values, 100%"),
-            ("%f|%.1f|%8.2f|%-6.1f|%+.0e", &[float; 5], "2.500000|2.5|    2.50|2.5   |+2e0"),
+            ("%f|%.1f|%8.2f|%-6.1f|%+.0e", &[float; 5], "2.500000|2.5|    2.50|2.5   |+2e+00"),
             ("%d %5d %-5d| %05d %.3d", &[minus; 5], "-7    -7 -7   | -0007 -007"),
             ("%v3hlu %#x", &[vector, one(1, 255)], "1,20,300 0xff"),
             ("%d and %s", &[minus], "-7 and %s"),
@@ -178,6 +203,23 @@ mod tests {
             ("a lone %", &[], "a lone %"),
             ("%g %f", &[float, one(LOG_FLOAT, f64::NEG_INFINITY.to_bits())], "2.5 -inf"),
             ("%ä", &[minus], "%ä"),
+            (
+                "%x %X %u %o %hhx %hx %lx",
+                &[minus; 7],
+                "fffffff9 FFFFFFF9 4294967289 37777777771 f9 fff9 fffffffffffffff9",
+            ),
+            ("%d %hd %ld", &[one(1, 0xFFFF_FFFF), one(1, 0x1_8000), one(1, u64::MAX)], "-1 -32768 -1"),
+            (
+                "%e %g %G %a %#.3g",
+                &[float, float, one(LOG_FLOAT, 1e-7_f64.to_bits()), float, float],
+                "2.500000e+00 2.5 1E-07 0x1.4p+1 2.50",
+            ),
+            ("%f", &[one(LOG_FLOAT, f64::MAX.to_bits())], &format!("{:.6}", f64::MAX)[..]),
+            (
+                "%5.3u|%05x|%+d|% d|%3c|%-8p|",
+                &[one(1, 7), one(1, 255), one(0, 7), one(0, 7), one(1, 65), one(1, 16)],
+                "  007|000ff|+7| 7|  A|0x10    |",
+            ),
         ] {
             assert_eq!(format(text, values), expected, "{text}");
         }

@@ -3,6 +3,7 @@
 //! Lanes of a simdgroup run one after another until each is parked (collective, barrier) or done. When all live lanes of a
 //! simdgroup are parked, those that wait at the same collective form a group and get its result; when all simdgroups wait at
 //! the threadgroup barrier, it opens. A seed other than zero permutes threadgroups, simdgroups and lanes at every turn.
+#![allow(unsafe_code)]
 
 pub(crate) mod abi;
 mod arena;
@@ -91,6 +92,8 @@ pub(crate) struct Job<'a> {
     pub(crate) groups: [u32; 3],
     pub(crate) buffers: [*mut c_void; abi::MAX_BUFFERS],
     pub(crate) threadgroup_memory: [Option<u32>; abi::MAX_THREADGROUP_ARGS],
+    /// Bytes of threadgroup memory, arguments and variables together.
+    pub(crate) threadgroup_limit: usize,
     pub(crate) constants: Constants,
     /// Zero: in order.
     pub(crate) seed: u64,

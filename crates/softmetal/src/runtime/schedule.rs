@@ -193,7 +193,7 @@ impl Worker<'_> {
 
     fn begin_memory(&self) {
         let mut arena = self.space.arena.borrow_mut();
-        arena.clear();
+        arena.clear(self.job.threadgroup_limit);
         for (index, &len) in self.job.threadgroup_memory.iter().enumerate() {
             // Of no bytes it has an address all the same, which nothing may be done with.
             let address = len.and_then(|len| arena.argument(len as usize));

@@ -339,8 +339,11 @@ impl<'a> Worker<'a> {
     }
 
     pub(crate) fn report_threadgroup_memory(&self, size: usize) {
-        let used = self.space.arena.borrow().used;
-        self.events.borrow_mut().push((Event::ThreadgroupMemory { size, used }, self.who()));
+        let (used, limit) = {
+            let arena = self.space.arena.borrow();
+            (arena.used, arena.limit)
+        };
+        self.events.borrow_mut().push((Event::ThreadgroupMemory { size, used, limit }, self.who()));
     }
 
     /// What ends the thread that runs, if the stack pointer is on its stack: for signal handlers.

@@ -117,3 +117,29 @@ fn headers_of_other_versions_go_too_and_those_in_use_stay() {
     assert!(!old.exists());
     assert!(compiler.shim_folder().join("metal_stdlib").is_file());
 }
+
+#[test]
+fn a_file_that_changes_while_it_is_compiled_is_compiled_again() {
+    use std::os::unix::fs::PermissionsExt;
+
+    let folder = tempfile::tempdir().unwrap();
+    let (header, script) = (folder.path().join("value.h"), folder.path().join("clang"));
+    fs::write(&header, "#define VALUE 1\n").unwrap();
+    let mut toolchain = Toolchain::find().expect("clang 17 or newer is needed");
+    // Between the preprocessor and the compiler somebody saves the file.
+    let text = format!(
+        "#!/bin/sh\ncase \" $* \" in *\" -c \"*) echo '#define VALUE 2' >'{}';; esac\nexec '{}' \"$@\"\n",
+        header.display(),
+        toolchain.clang.display()
+    );
+    fs::write(&script, text).unwrap();
+    fs::set_permissions(&script, fs::Permissions::from_mode(0o755)).unwrap();
+    toolchain.clang = script;
+    let compiler = Compiler::with(toolchain, Cache::at(folder.path().join("cache")).unwrap()).unwrap();
+    let source = Source::new(
+        folder.path().join("fill.metal"),
+        "#include \"value.h\"\nkernel void fill(device uint* out [[buffer(0)]]) { out[0] = VALUE; }",
+    );
+    let value = || run(&compiler.compile(&source).unwrap_or_else(|error| panic!("{error}")));
+    assert_eq!((value(), value(), value()), (1, 2, 2));
+}

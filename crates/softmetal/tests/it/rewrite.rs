@@ -260,3 +260,15 @@ fn the_cache_sees_changes_of_included_files() {
         assert_eq!(run(&library, "f", 1, &mut [vec![0]], 0), [value]);
     }
 }
+
+#[test]
+fn a_host_name_of_two_kernels_is_the_firsts_and_the_second_is_told() {
+    let found = cpp("template <typename T> kernel void f(device T* a) {}\n\
+         template [[host_name(\"one\")]] kernel void f<float>(device float*);\n\
+         template [[host_name(\"one\")]] kernel void f<int>(device int*);\n");
+    assert_eq!(found.kernels.len(), 1);
+    assert_eq!(found.kernels[0].function, "f < float >");
+    let [warning] = &found.warnings[..] else { panic!("{:?}", found.warnings) };
+    let text = warning.to_string();
+    assert!(text.contains("k.metal:3") && text.contains("`one`") && text.contains("f < int >"), "{text}");
+}

@@ -329,12 +329,15 @@ fn a_dispatch_refuses_what_cannot_be() {
     let new =
         || device.dispatch(&library, "k").unwrap().threadgroup_memory(0, 256).threads([8, 1, 1], [8, 1, 1]);
     assert!(matches!(problem(new().threads([8, 0, 1], [8, 1, 1]).run()), Problem::Empty { .. }));
-    assert!(matches!(problem(new().threadgroups([u32::MAX, 1, 1], [8, 1, 1]).run()), Problem::Empty { .. }));
+    let many = problem(new().threadgroups([1, u32::MAX, 1], [1, 8, 1]).run());
+    assert!(many.to_string().contains("[1, 4294967295, 1] threadgroups of [1, 8, 1]"), "{many}");
     assert!(matches!(
         problem(new().threads([128, 1, 1], [128, 1, 1]).run()),
         Problem::TooManyThreads { most: 64, .. }
     ));
     assert!(matches!(problem(new().buffer(31, &[]).run()), Problem::NoSlot { index: 31 }));
+    let threadgroup = problem(new().threadgroup_memory(31, 16).run());
+    assert_eq!(threadgroup.to_string(), "threadgroup argument 31: there are 31 slots");
     assert!(matches!(
         problem(new().buffer_at(0, &[0; 4], 5).run()),
         Problem::Offset { offset: 5, len: 4, .. }
@@ -342,7 +345,7 @@ fn a_dispatch_refuses_what_cannot_be() {
     assert!(matches!(problem(new().alias(1, 2, 0).run()), Problem::Alias { index: 1, of: 2 }));
     assert!(matches!(
         problem(new().threadgroup_memory(1, 40000).run()),
-        Problem::ThreadgroupMemory { bytes: 40256 }
+        Problem::ThreadgroupMemory { bytes: 40256, most: 32768 }
     ));
     assert!(matches!(problem(new().constant(2, 1_u32).run()), Problem::NoConstant { .. }));
     assert!(matches!(
@@ -372,4 +375,27 @@ fn collectives_of_some_lanes_are_counted_as_divergent() {
         .unwrap();
     assert_eq!((out[3], out[12]), (3210, 3200));
     assert_eq!((outcome.stats.collectives, outcome.stats.divergent_collectives), (2, 1));
+}
+
+#[test]
+fn a_device_has_as_much_threadgroup_memory_as_it_says() {
+    let source = "kernel void k(device uint* out [[buffer(0)]], threadgroup uint* t [[threadgroup(0)]]) {
+            threadgroup uint own[10240]; own[0] = 40; t[0] = 2; out[0] = own[0] + t[0];
+        }";
+    for flavour in [Flavour::Plain, Flavour::Checked] {
+        let library = text(source, flavour);
+        // 40 KiB of its own, and an argument of 16.
+        let run = |device: &Device| {
+            let mut out = [0_u32];
+            let call = device.dispatch(&library, "k").unwrap().threadgroup_memory(0, 16 << 10);
+            let outcome = call.buffer_mut(0, as_bytes_mut(&mut out)).run().unwrap();
+            (outcome.reports.first().map(ToString::to_string).unwrap_or_default(), out[0])
+        };
+        let (device, large) = (Device::new(), Device::new().threadgroup_memory(64 << 10));
+        assert_eq!(run(&large), (String::new(), 42));
+        let (report, _) = run(&device);
+        assert!(report.contains("exceed the limit of 32768"), "{report}");
+        // The same host threads, after the larger ones.
+        assert_eq!(run(&large.threadgroup_memory(57344)).1, 42);
+    }
 }

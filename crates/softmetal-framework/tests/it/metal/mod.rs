@@ -1,7 +1,10 @@
 //! A small driver, written as it should be. The tests of mistakes change one thing each.
 
+mod lifetimes;
+mod limits;
 mod mistakes;
 mod mps;
+mod order;
 mod program;
 
 use std::ptr::NonNull;
@@ -11,6 +14,7 @@ use objc2::rc::Retained;
 use objc2::runtime::ProtocolObject;
 use objc2_foundation::NSString;
 use objc2_metal::*;
+use softmetal_framework::{Problem, Rule};
 
 pub(crate) type Device = Retained<ProtocolObject<dyn MTLDevice>>;
 pub(crate) type Buffer = Retained<ProtocolObject<dyn MTLBuffer>>;
@@ -132,6 +136,18 @@ pub(crate) fn fill(buffer: &Buffer) {
         // SAFETY: inside of the buffer.
         unsafe { to.add(i).write(i as u32) };
     }
+}
+
+/// The rules that problems are of.
+pub(crate) fn rules(problems: &[Problem]) -> Vec<Rule> {
+    problems.iter().map(|problem| problem.rule).collect()
+}
+
+/// A kernel of a source.
+pub(crate) fn pipeline_of(device: &Device, source: &str, name: &str) -> Pipeline {
+    let library = device.newLibraryWithSource_options_error(&NSString::from_str(source), None);
+    let function = library.expect("it compiles").newFunctionWithName(&NSString::from_str(name));
+    device.newComputePipelineStateWithFunction_error(&function.expect("it is there")).expect("a pipeline")
 }
 
 pub(crate) fn scaled() -> Vec<u32> {
