@@ -19,7 +19,9 @@ mod pipeline;
 pub(crate) mod profile;
 mod queue;
 mod residency;
+mod sampler;
 mod sync;
+mod texture;
 
 pub(crate) use counters::{TIMESTAMP, TIMESTAMP_SET};
 pub(crate) use device::{all as all_devices, default as default_device, forget as forget_devices};
@@ -43,7 +45,9 @@ pub(crate) static CLASSES: &[&Class] = &[
     &pipeline::DESCRIPTOR,
     &queue::DESCRIPTOR,
     &residency::DESCRIPTOR,
+    &sampler::DESCRIPTOR,
     &sync::LISTENER,
+    &texture::DESCRIPTOR,
 ];
 
 pub(crate) fn is_device(class: &Class) -> bool {

@@ -3,7 +3,9 @@
 
 use std::ffi::{c_char, c_void};
 
-use super::args::{BlockArg, InBytes, InNumbers, InObjects, MtlSize, NsRange, OutBytes, OutObject};
+use super::args::{
+    BlockArg, InBytes, InNumbers, InObjects, MtlRegion, MtlSize, NsRange, OutBytes, OutObject,
+};
 use super::class::ClassRef;
 use super::object::Id;
 use super::sel::Sel;
@@ -47,6 +49,7 @@ encoded! {
     OutObject = "^@";
     BlockArg = "@?";
     MtlSize = "{?=QQQ}";
+    MtlRegion = "{?={?=QQQ}{?=QQQ}}";
     NsRange = "{_NSRange=QQ}";
 }
 
@@ -76,6 +79,7 @@ implementation!(A B);
 implementation!(A B C);
 implementation!(A B C D);
 implementation!(A B C D E);
+implementation!(A B C D E F);
 
 /// Each type with its place among the arguments, after the receiver and the selector.
 fn signature(returns: &str, args: &[(&str, usize)]) -> String {

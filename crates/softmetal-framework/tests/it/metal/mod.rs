@@ -2,6 +2,7 @@
 
 mod mistakes;
 mod program;
+mod texture;
 
 use std::ptr::NonNull;
 use std::sync::{Mutex, MutexGuard, PoisonError};
