@@ -17,9 +17,11 @@
 extern "C" {
 #endif
 
-#define MSL_ABI_VERSION 5u
+#define MSL_ABI_VERSION 6u
 #define MSL_MAX_BUFFERS 31
 #define MSL_MAX_THREADGROUP_ARGS 31
+#define MSL_MAX_TEXTURES 128
+#define MSL_MAX_SAMPLERS 16
 #define MSL_SIMD_WIDTH 32
 
 typedef unsigned int msl_u32;
@@ -32,11 +34,16 @@ typedef _Bool msl_bool;
 #endif
 
 // Where a parameter's value comes from: one number per parameter. Buffers are MSL_SEM_BUFFER + index; an argument that a
-// function constant can switch off is MSL_SEM_OPTIONAL_BUFFER + index; threadgroup memory MSL_SEM_THREADGROUP + index.
+// function constant can switch off is MSL_SEM_OPTIONAL_BUFFER + index; threadgroup memory MSL_SEM_THREADGROUP + index. Textures and
+// samplers likewise.
 enum {
     MSL_SEM_BUFFER = 0x1000,
     MSL_SEM_OPTIONAL_BUFFER = 0x1800,
     MSL_SEM_THREADGROUP = 0x2000,
+    MSL_SEM_TEXTURE = 0x3000,
+    MSL_SEM_OPTIONAL_TEXTURE = 0x3800,
+    MSL_SEM_SAMPLER = 0x4000,
+    MSL_SEM_OPTIONAL_SAMPLER = 0x4800,
 };
 
 enum {
@@ -51,6 +58,7 @@ struct msl_param {
     msl_u32 alignment;
     msl_u32 flags;
     const char* type;      // text that holds "P = <type>]": what the compiler deduced
+    msl_u32 texture;       // of a texture, from the lowest byte: kind, type of texels, access, how many from the index on; else 0
 };
 
 struct msl_uint3 {
@@ -135,6 +143,35 @@ struct msl_log_value {
 };
 void msl_rt_log(int level, const char* format, const struct msl_log_value* values, msl_u32 count);
 
+// Kinds of textures, types that kernels have their texels as, and what is done with them.
+enum { MSL_TEXTURE_1D = 1, MSL_TEXTURE_1D_ARRAY, MSL_TEXTURE_2D, MSL_TEXTURE_2D_ARRAY, MSL_TEXTURE_3D, MSL_TEXTURE_BUFFER };
+enum { MSL_TEXEL_FLOAT, MSL_TEXEL_HALF, MSL_TEXEL_INT, MSL_TEXEL_UINT, MSL_TEXEL_SHORT, MSL_TEXEL_USHORT };
+enum { MSL_TEXTURE_READ, MSL_TEXTURE_WRITE, MSL_TEXTURE_SAMPLE, MSL_TEXTURE_GATHER };
+// The parts of a sampler: the first bit of each. Addresses, filters and border colours count as the enums of msl_texture.h do.
+enum {
+    MSL_SAMPLER_PIXEL = 1,  // coordinates are texels, else parts of the whole
+    MSL_SAMPLER_S = 1,
+    MSL_SAMPLER_T = 4,
+    MSL_SAMPLER_R = 7,
+    MSL_SAMPLER_MAG = 10,
+    MSL_SAMPLER_MIN = 11,
+    MSL_SAMPLER_BORDER = 12,
+    MSL_SAMPLER_DEFAULT = 1 << MSL_SAMPLER_S | 1 << MSL_SAMPLER_T | 1 << MSL_SAMPLER_R,
+};
+#define MSL_SAMPLER_BOUND 0x80000000u  // the rest is the slot of one that the host has bound
+
+// One use of a texture. Coordinates and the level are bits of floats where it is sampled, and so are values where texels are floats or
+// halfs. Of a gather, offset[2] is the component.
+struct msl_texel {
+    msl_u32 handle, op, kind, type;
+    msl_u32 at[3], layer, level, sampler;
+    int offset[3];
+    msl_u32 value[4];
+};
+void msl_rt_texture(struct msl_texel* texel);
+// Width, height, depth or layers of a texture; 0 if nothing is bound.
+__attribute__((pure)) msl_u32 msl_rt_texture_extent(msl_u32 handle, msl_u32 axis);
+
 // ---- the table -------------------------------------------------------------------------------------------------------------
 
 enum { MSL_ACCESS_WRITE = 1, MSL_ACCESS_ATOMIC = 2 };
@@ -168,6 +205,8 @@ struct msl_runtime {
     void (*collective)(msl_u32 simdgroups, const char* file, int line, const void* pc);
     void (*assertion)(const char* text, const char* file, int line);
     void (*log)(int level, const char* format, const struct msl_log_value* values, msl_u32 count);
+    void (*texture)(struct msl_texel* texel, const void* pc);
+    msl_u32 (*texture_extent)(msl_u32 handle, msl_u32 axis);
     // Checked flavour only (rt/hooks.cpp). Neither need return: a thread that cannot go on is stopped.
     void (*access)(const void* address, msl_size size, msl_u32 flags, const void* pc);
     void (*fault)(const struct msl_fault* fault, const void* pc);

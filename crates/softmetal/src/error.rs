@@ -56,6 +56,9 @@ pub enum Error {
     /// A part of a buffer that is not there.
     #[error("{len} bytes at offset {offset} of a buffer of {size} bytes")]
     BufferRange { offset: usize, len: usize, size: usize },
+    /// A texture that cannot be, or a part of one.
+    #[error("a {kind} cannot have {reason}")]
+    Texture { kind: &'static str, reason: String },
     /// A buffer of the host's own memory cannot be written.
     #[error("a buffer of {size} bytes is the host's own memory and can only be read")]
     BufferReadOnly { size: usize },

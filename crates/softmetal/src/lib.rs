@@ -34,7 +34,7 @@
 //! The way of a source: clang's preprocessor, a rewriter that works on tokens ([`rewrite`]), clang again with a stand-in for
 //! `<metal_stdlib>`, a shared object in the [`cache`], a fiber for each GPU thread ([`runtime`]). The checked flavour watches every
 //! access to memory ([`check`]); [`lint`] checks address spaces, which execution drops; [`ptx`] makes code for NVIDIA GPUs of the
-//! same source. What all this proves, and what it cannot: `docs/softmetal.md`.
+//! same source; [`test`] puts it all into `cargo test`. What all this proves, and what it cannot: `docs/softmetal.md`.
 #![deny(unsafe_code)]
 
 pub mod cache;
@@ -50,6 +50,8 @@ pub mod ptx;
 pub mod rewrite;
 pub mod runtime;
 mod shim;
+pub mod test;
+pub mod texture;
 pub mod toolchain;
 
 pub use cache::Cache;
@@ -58,9 +60,12 @@ pub use compiler::{Compiler, Flavour, Source};
 pub use device::{Device, Dispatch, Log, Outcome, Pipeline};
 pub use diagnostic::{Diagnostic, Location, Severity};
 pub use error::{Error, Result};
-pub use library::{Argument, ArgumentKind, BuiltIn, FunctionConstant, Interface, Kernel, Library};
+pub use library::{
+    Argument, ArgumentKind, BuiltIn, FunctionConstant, Interface, Kernel, Library, TextureArgument,
+};
 pub use runtime::{
     Buffer, Level, Stats,
     bytes::{as_bytes, as_bytes_mut},
 };
+pub use texture::{Format, Sampler, Shape, Texture, TextureKind};
 pub use toolchain::Toolchain;

@@ -12,6 +12,7 @@ use crate::{
     diagnostic::Diagnostic,
     error::{Error, Result},
     runtime::Image,
+    texture::{Encoding, TextureKind},
 };
 
 /// Compiled kernels, loaded into this process. Those of a source that has many are compiled as they are asked for.
@@ -176,6 +177,93 @@ pub struct Argument {
     pub read_only: bool,
     /// May stay unbound: a function constant switches it off.
     pub optional: bool,
+    /// What textures it takes.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub texture: Option<TextureArgument>,
+}
+
+/// What a parameter takes that is a texture, or an array of them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub struct TextureArgument {
+    /// Their axes.
+    pub kind: TextureKind,
+    /// What the kernel has texels as.
+    pub texel: TexelType,
+    /// What it does with them.
+    pub access: TextureAccess,
+    /// How many there are, from the index on.
+    pub count: u32,
+}
+
+impl TextureArgument {
+    /// As `msl_abi.h` packs it; nothing for a parameter that is no texture.
+    pub(crate) fn of_code(code: u32) -> Option<Self> {
+        let [kind, texel, access, count] = code.to_le_bytes();
+        Some(Self {
+            kind: *TextureKind::ALL.get(usize::from(kind).checked_sub(1)?)?,
+            texel: *TexelType::ALL.get(usize::from(texel))?,
+            access: *TextureAccess::ALL.get(usize::from(access))?,
+            count: count.into(),
+        })
+    }
+
+    /// Whether the kernel may write them.
+    pub fn writes(&self) -> bool {
+        matches!(self.access, TextureAccess::Write | TextureAccess::ReadWrite)
+    }
+}
+
+/// What a kernel has texels as.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
+#[serde(rename_all = "snake_case")]
+#[allow(missing_docs, reason = "the names are those of the Metal Shading Language")]
+pub enum TexelType {
+    Float,
+    Half,
+    Int,
+    Uint,
+    Short,
+    Ushort,
+}
+
+impl TexelType {
+    const ALL: [Self; 6] = [Self::Float, Self::Half, Self::Int, Self::Uint, Self::Short, Self::Ushort];
+
+    /// As the language spells it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Float => "float",
+            Self::Half => "half",
+            Self::Int => "int",
+            Self::Uint => "uint",
+            Self::Short => "short",
+            Self::Ushort => "ushort",
+        }
+    }
+
+    /// Whether texels of this encoding can be had so.
+    pub fn takes(self, encoding: Encoding) -> bool {
+        match self {
+            Self::Float | Self::Half => encoding.is_float(),
+            Self::Int | Self::Short => encoding == Encoding::Sint,
+            Self::Uint | Self::Ushort => encoding == Encoding::Uint,
+        }
+    }
+}
+
+/// What a kernel does with a texture.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
+#[serde(rename_all = "snake_case")]
+#[allow(missing_docs, reason = "the names are those of the Metal Shading Language")]
+pub enum TextureAccess {
+    Sample,
+    Read,
+    Write,
+    ReadWrite,
+}
+
+impl TextureAccess {
+    const ALL: [Self; 4] = [Self::Sample, Self::Read, Self::Write, Self::ReadWrite];
 }
 
 /// Where an argument's value comes from.
@@ -186,6 +274,10 @@ pub enum ArgumentKind {
     Buffer(u32),
     /// `[[threadgroup(n)]]`.
     Threadgroup(u32),
+    /// `[[texture(n)]]`, the first of several where the parameter is an array.
+    Texture(u32),
+    /// `[[sampler(n)]]`.
+    Sampler(u32),
     /// A position or size that the dispatch supplies.
     BuiltIn(BuiltIn),
 }

@@ -221,7 +221,11 @@ fn check_indices(kernel: &KernelEntry) -> Result<()> {
         let (index, limit) = match &parameter.semantic {
             Semantic::Buffer { index, .. } => (index, usize::MAX),
             Semantic::Threadgroup { index } => (index, THREADGROUP_ARGUMENTS),
-            Semantic::BuiltIn(_) | Semantic::Unsupported(_) => continue,
+            // Kernels with textures have no entry.
+            Semantic::BuiltIn(_)
+            | Semantic::Unsupported(_)
+            | Semantic::Texture { .. }
+            | Semantic::Sampler { .. } => continue,
         };
         let (name, kernel) = (&parameter.name, &kernel.host_name);
         let number: usize = index.parse().map_err(|_| {

@@ -102,6 +102,9 @@ fn disagreements(family: &Family, kernel: &Kernel, args: &[Arg]) -> Vec<String> 
         match argument.kind {
             ArgumentKind::Buffer(index) => buffers.push((index, argument)),
             ArgumentKind::Threadgroup(0) | ArgumentKind::BuiltIn(_) => {}
+            ArgumentKind::Texture(_) | ArgumentKind::Sampler(_) => {
+                wrong.push(format!("`{}` is no buffer", argument.name));
+            }
             ArgumentKind::Threadgroup(index) => {
                 wrong.push(format!("threadgroup memory at {index}, 0 is bound"));
             }

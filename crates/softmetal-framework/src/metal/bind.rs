@@ -3,11 +3,12 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use softmetal::{Argument, ArgumentKind};
+use softmetal::{Argument, ArgumentKind, Kernel, Sampler, TextureArgument};
 
 use super::buffer::Buffer;
 use super::counters::Samples;
 use super::pipeline::State;
+use super::texture::Texture;
 use crate::objc::{Id, MtlSize, Strong, This};
 use crate::problem::{Rule, refuse};
 
@@ -37,6 +38,8 @@ impl Held {
 pub(crate) enum Slot {
     Buffer { held: Held, buffer: Arc<Buffer>, offset: usize },
     Bytes(Vec<u8>),
+    Texture { held: Held, texture: Arc<Texture>, buffer: Arc<Buffer> },
+    Sampler { held: Held, sampler: Sampler },
 }
 
 impl Slot {
@@ -45,6 +48,7 @@ impl Slot {
         match self {
             Slot::Buffer { buffer, offset, .. } => buffer.len().saturating_sub(*offset),
             Slot::Bytes(bytes) => bytes.len(),
+            Slot::Texture { .. } | Slot::Sampler { .. } => 0,
         }
     }
 }
@@ -86,7 +90,12 @@ impl Dispatch {
                 own.peek()?;
                 Some((buffer, held.id, own.any(Argument::writes)))
             }
-            Slot::Bytes(_) => None,
+            Slot::Texture { held, buffer, .. } => {
+                let mut own = texture_arguments(kernel, *index).peekable();
+                own.peek()?;
+                Some((buffer, held.id, own.any(|(_, texture)| texture.writes())))
+            }
+            Slot::Bytes(_) | Slot::Sampler { .. } => None,
         });
         let indirect = match &self.grid {
             Grid::Indirect { held, buffer, .. } => Some((buffer, held.id, false)),
@@ -130,11 +139,19 @@ pub(crate) enum Step {
 }
 
 impl Step {
+    /// Whether a kernel of it takes textures.
+    pub(crate) fn has_textures(&self) -> bool {
+        let Step::Dispatch(dispatch) = self else { return false };
+        dispatch.slots.values().any(|slot| matches!(slot, Slot::Texture { .. }))
+    }
+
     fn objects(&self) -> Vec<Id> {
         match self {
             Step::Dispatch(dispatch) => {
                 let slots = dispatch.slots.values().filter_map(|slot| match slot {
-                    Slot::Buffer { held, .. } => Some(held.id),
+                    Slot::Buffer { held, .. } | Slot::Texture { held, .. } | Slot::Sampler { held, .. } => {
+                        Some(held.id)
+                    }
                     Slot::Bytes(_) => None,
                 });
                 let indirect = match &dispatch.grid {
@@ -230,6 +247,7 @@ pub(crate) fn check(dispatch: &Dispatch, label: &str) {
                 ),
                 Some(bytes) => threadgroup_bytes += *bytes as usize,
             },
+            ArgumentKind::Texture(_) | ArgumentKind::Sampler(_) => check_image(argument, dispatch, &who),
             ArgumentKind::BuiltIn(_) => {}
         }
     }
@@ -241,6 +259,56 @@ pub(crate) fn check(dispatch: &Dispatch, label: &str) {
                 "{who}: {threadgroup_bytes} bytes of threadgroup memory; the device has {most}, and Metal asserts it"
             ),
         );
+    }
+}
+
+/// Textures and samplers lie among the slots, after the buffers.
+pub(crate) fn texture_slot(index: u32) -> u32 {
+    index.saturating_add(SLOTS as u32)
+}
+
+pub(crate) fn sampler_slot(index: u32) -> u32 {
+    texture_slot(index.saturating_add(super::texture::SLOTS as u32))
+}
+
+/// The parameters that see a texture, by its place among the slots.
+pub(crate) fn texture_arguments(
+    kernel: &Kernel,
+    slot: u32,
+) -> impl Iterator<Item = (&Argument, TextureArgument)> {
+    kernel.arguments.iter().filter_map(move |argument| match (argument.kind, argument.texture) {
+        (ArgumentKind::Texture(first), Some(texture)) => {
+            let (first, last) = (texture_slot(first), texture_slot(first + texture.count));
+            (first..last).contains(&slot).then_some((argument, texture))
+        }
+        _ => None,
+    })
+}
+
+/// Textures and samplers: each must be there, of the device, and used as it said.
+fn check_image(argument: &Argument, dispatch: &Dispatch, who: &str) {
+    let (what, indices) = match (argument.kind, argument.texture) {
+        (ArgumentKind::Texture(first), Some(texture)) => ("texture", first..first + texture.count),
+        (ArgumentKind::Sampler(index), _) => ("sampler", index..index + 1),
+        _ => return,
+    };
+    for index in indices {
+        let slot = if what == "texture" { texture_slot(index) } else { sampler_slot(index) };
+        match dispatch.slots.get(&slot) {
+            None if argument.optional => {}
+            None => refuse(
+                Rule::MissingBinding,
+                format!(
+                    "{who}: nothing is bound to {what} {index}, argument `{}`: Metal asserts that something is",
+                    argument.name
+                ),
+            ),
+            Some(Slot::Texture { texture, .. }) => {
+                let writes = argument.texture.is_some_and(|texture| texture.writes());
+                texture.check_usage(writes, &format!("{who}: texture {index}, argument `{}`", argument.name));
+            }
+            Some(Slot::Sampler { .. } | Slot::Buffer { .. } | Slot::Bytes(_)) => {}
+        }
     }
 }
 

@@ -5,11 +5,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use super::device::Device;
-use super::{heap, labels, memory};
+use super::{heap, labels, memory, texture};
 use crate::faults::{self, Fault};
 use crate::foundation::NS_OBJECT;
 use crate::objc::{
-    Block, BlockArg, Id, InBytes, Method, NsRange, OutBytes, Strong, This, class, lend, methods, none,
+    Block, BlockArg, Id, InBytes, Method, NsRange, OutBytes, Strong, This, class, give, lend, methods, none,
 };
 use crate::problem::{Rule, refuse};
 
@@ -124,6 +124,9 @@ fn all() -> Vec<Method> {
         c"length"(this) -> usize { this.len() }
         c"contents"(this) -> *mut c_void { this.contents(this.id) }
         c"didModifyRange:"(this, range: NsRange) { this.modified(this.id, range); }
+        c"newTextureWithDescriptor:offset:bytesPerRow:"(this, descriptor: Id, offset: usize, row: usize) -> Id {
+            give(texture::of_buffer(&this, descriptor, offset, row))
+        }
         c"gpuAddress"(this) -> u64 { this.memory.address() as u64 }
         c"device"(this) -> Id { lend(Strong::retained(this.device.id)) }
         c"storageMode"(this) -> usize { this.storage() as usize }

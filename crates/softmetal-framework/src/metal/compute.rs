@@ -13,6 +13,8 @@ use super::descriptor::{Properties, descriptor};
 use super::labels;
 use super::pipeline::State;
 use super::profile::Times;
+use super::sampler;
+use super::texture::{self, Texture};
 use crate::foundation::NS_OBJECT;
 use crate::lock;
 use crate::objc::{
@@ -34,6 +36,8 @@ descriptor!(static ATTACHMENT = c"MTLComputePassSampleBufferAttachmentDescriptor
 const MOST_ATTACHMENTS: usize = 4;
 /// `MTLBarrierScopeBuffers`.
 const BUFFERS: usize = 1;
+/// `MTLBarrierScopeTextures`: textures lie in buffers here.
+const TEXTURES: usize = 2;
 
 /// Until `endEncoding`.
 struct Open {
@@ -152,7 +156,7 @@ impl Encoder {
                 *offset = new;
                 Some(buffer.len())
             }
-            Some(Slot::Bytes(_)) | None => None,
+            Some(Slot::Bytes(_) | Slot::Texture { .. } | Slot::Sampler { .. }) | None => None,
         });
         match found.flatten() {
             Some(len) => check_offset(new, len, index),
@@ -175,6 +179,37 @@ impl Encoder {
         }
         let slot = Slot::Bytes(bytes.copy(length));
         self.with("setBytes:", |open| open.slots.insert(index as u32, slot));
+    }
+
+    fn set_texture(&self, id: Id, index: usize) {
+        check_slot_index("texture", index, texture::SLOTS);
+        let place = bind::texture_slot(index as u32);
+        if id.is_null() {
+            self.with("setTexture:", |open| open.slots.remove(&place));
+            return;
+        }
+        let known = id.this::<Texture>();
+        if known.device.id != self.buffer.device.id {
+            refuse(Rule::Device, format!("{} is of another device than the encoder", id.describe()));
+        }
+        let held = self.buffer.hold(id);
+        let slot = Slot::Texture { held, texture: known.share(), buffer: known.buffer() };
+        self.with("setTexture:", |open| open.slots.insert(place, slot));
+    }
+
+    fn set_sampler(&self, id: Id, index: usize) {
+        check_slot_index("sampler", index, sampler::SLOTS);
+        let place = bind::sampler_slot(index as u32);
+        if id.is_null() {
+            self.with("setSamplerState:", |open| open.slots.remove(&place));
+            return;
+        }
+        let known = id.this::<sampler::State>();
+        if known.device.id != self.buffer.device.id {
+            refuse(Rule::Device, format!("{} is of another device than the encoder", id.describe()));
+        }
+        let slot = Slot::Sampler { held: self.buffer.hold(id), sampler: known.sampler };
+        self.with("setSamplerState:", |open| open.slots.insert(place, slot));
     }
 
     fn set_threadgroup_length(&self, length: usize, index: usize) {
@@ -220,7 +255,7 @@ impl Encoder {
     }
 
     fn barrier(&self, scope: usize) {
-        if scope & BUFFERS != 0 {
+        if scope & (BUFFERS | TEXTURES) != 0 {
             self.step("memoryBarrierWithScope:", Step::Barrier);
         }
     }
@@ -239,6 +274,10 @@ impl Encoder {
     }
 
     fn use_resource(&self, resource: Id) {
+        if texture::is_texture(resource) {
+            self.with("useResource:", |_| ());
+            return;
+        }
         bind::buffer(resource, self.buffer.device.id, "useResource:usage:");
         self.with("useResource:", |_| ());
     }
@@ -276,6 +315,12 @@ impl Encoder {
                 ),
             );
         }
+    }
+}
+
+fn check_slot_index(what: &str, index: usize, slots: usize) {
+    if index >= slots {
+        refuse(Rule::Range, format!("{what} index {index}: there are {slots}, and Metal asserts it"));
     }
 }
 
@@ -319,6 +364,18 @@ fn settings() -> Vec<Method> {
             let offsets = offsets.copy(range.length);
             for ((place, buffer), offset) in buffers.copy(range.length).into_iter().enumerate().zip(offsets) {
                 this.set_buffer(buffer, offset, range.location + place);
+            }
+        }
+        c"setTexture:atIndex:"(this, texture: Id, index: usize) { this.set_texture(texture, index); }
+        c"setTextures:withRange:"(this, textures: InObjects, range: NsRange) {
+            for (place, texture) in textures.copy(range.length).into_iter().enumerate() {
+                this.set_texture(texture, range.location + place);
+            }
+        }
+        c"setSamplerState:atIndex:"(this, sampler: Id, index: usize) { this.set_sampler(sampler, index); }
+        c"setSamplerStates:withRange:"(this, samplers: InObjects, range: NsRange) {
+            for (place, sampler) in samplers.copy(range.length).into_iter().enumerate() {
+                this.set_sampler(sampler, range.location + place);
             }
         }
         c"setThreadgroupMemoryLength:atIndex:"(this, length: usize, index: usize) {

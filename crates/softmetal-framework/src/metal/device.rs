@@ -6,7 +6,7 @@ use std::sync::{Mutex, OnceLock};
 use softmetal::{Compiler, Flavour};
 
 use super::profile::{Profile, Times};
-use super::{archive, buffer, counters, heap, library, pipeline, queue, residency, sync};
+use super::{archive, buffer, counters, heap, library, pipeline, queue, residency, sampler, sync, texture};
 use crate::foundation::{NS_OBJECT, array, string};
 use crate::lock;
 use crate::objc::{
@@ -134,6 +134,9 @@ fn facts() -> Vec<Method> {
         c"supportsFamily:"(this, family: isize) -> bool { this.profile.supports(family, macos_version()) }
         c"argumentBuffersSupport"(_) -> usize { 1 }
         c"readWriteTextureSupport"(_) -> usize { 2 }
+        c"minimumLinearTextureAlignmentForPixelFormat:"(_, _format: usize) -> usize { texture::ROW_ALIGNMENT }
+        c"minimumTextureBufferAlignmentForPixelFormat:"(_, _format: usize) -> usize { texture::ROW_ALIGNMENT }
+        c"supportsTextureSampleCount:"(_, count: usize) -> bool { count == 1 }
         c"supportsRaytracing"(_) -> bool { false }
         c"supportsFunctionPointers"(_) -> bool { false }
         c"supportsDynamicLibraries"(_) -> bool { false }
@@ -173,6 +176,8 @@ fn makers() -> Vec<Method> {
         ) -> Id {
             give(buffer::of_pages(&this, pages, length, options, deallocator))
         }
+        c"newTextureWithDescriptor:"(this, descriptor: Id) -> Id { give(texture::new(&this, descriptor)) }
+        c"newSamplerStateWithDescriptor:"(this, descriptor: Id) -> Id { give(sampler::new(&this, descriptor)) }
         c"newHeapWithDescriptor:"(this, descriptor: Id) -> Id { give(heap::new(&this, descriptor)) }
         c"newCommandQueue"(this) -> Id { give(queue::new(&this, queue::USUAL)) }
         c"newCommandQueueWithMaxCommandBufferCount:"(this, most: usize) -> Id { give(queue::new(&this, most)) }

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use softmetal::{ArgumentKind, Kind, Outcome, Severity};
 
-use super::bind::{Dispatch, Grid, Pass, PassKind, Slot, Step};
+use super::bind::{self, Dispatch, Grid, Pass, PassKind, Slot, Step};
 use super::command_buffer::{CommandBuffer, Status};
 use super::hazard::{self, Memories};
 use super::{counters, sync};
@@ -149,6 +149,21 @@ fn narrow(axes: [usize; 3]) -> Result<[u32; 3], Failure> {
         .ok_or_else(|| Failure::internal(format!("{axes:?} is more than 2^32 - 1 on an axis")))
 }
 
+/// Textures and samplers that the kernel takes, by their index there.
+fn images(
+    dispatch: &Dispatch,
+) -> impl Iterator<Item = (u32, Option<&softmetal::Texture>, Option<softmetal::Sampler>)> {
+    let kernel = dispatch.state.pipeline.kernel();
+    dispatch.slots.iter().filter_map(move |(place, slot)| match slot {
+        Slot::Texture { texture, .. } => {
+            bind::texture_arguments(kernel, *place).next()?;
+            Some((*place - bind::texture_slot(0), Some(&texture.image), None))
+        }
+        Slot::Sampler { sampler, .. } => Some((*place - bind::sampler_slot(0), None, Some(*sampler))),
+        Slot::Buffer { .. } | Slot::Bytes(_) => None,
+    })
+}
+
 fn run_dispatch(buffer: &CommandBuffer, dispatch: &Dispatch, on: &Memories) -> Result<(), Failure> {
     let pipeline = &dispatch.state.pipeline;
     let fail = |error: softmetal::Error| {
@@ -173,11 +188,19 @@ fn run_dispatch(buffer: &CommandBuffer, dispatch: &Dispatch, on: &Memories) -> R
             call.threadgroups(groups, threads)
         }
     };
+    for (slot, image, sampler) in images(dispatch) {
+        call = match (image, sampler) {
+            (Some(image), _) => call.texture(slot, image),
+            (None, Some(sampler)) => call.sampler(slot, sampler),
+            (None, None) => call,
+        };
+    }
     for (index, slot) in &dispatch.slots {
         if !pipeline.kernel().arguments.iter().any(|argument| argument.kind == ArgumentKind::Buffer(*index)) {
             continue;
         }
         call = match slot {
+            Slot::Texture { .. } | Slot::Sampler { .. } => continue,
             Slot::Bytes(bytes) => call.value(*index, bytes.as_slice()),
             Slot::Buffer { buffer, offset, .. } => {
                 let (memory, start) = on.of(buffer);

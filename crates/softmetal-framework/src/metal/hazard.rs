@@ -24,7 +24,9 @@ pub(crate) fn run_together(
     let [forward, backward] = orders(steps.len(), settings.seed);
     let run_all = |order: &[usize], on: &Memories| order.iter().try_for_each(|index| run(&steps[*index], on));
     let own = Memories::default();
-    let extents = if settings.hazards && two_meet(steps) { extents(steps) } else { Vec::new() };
+    // Copies are of buffers: kernels would find the textures of the first run in the second.
+    let watched = settings.hazards && !steps.iter().any(Step::has_textures);
+    let extents = if watched && two_meet(steps) { extents(steps) } else { Vec::new() };
     let bytes: usize = extents.iter().map(|extent| extent.range.len()).sum();
     if bytes > MOST_BYTES {
         note(

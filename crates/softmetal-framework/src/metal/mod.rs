@@ -19,8 +19,10 @@ mod pipeline;
 pub(crate) mod profile;
 mod queue;
 mod residency;
+mod sampler;
 mod since;
 mod sync;
+mod texture;
 mod untracked;
 
 pub(crate) use bind::{Held, Work};
@@ -49,7 +51,9 @@ pub(crate) static CLASSES: &[&Class] = &[
     &pipeline::DESCRIPTOR,
     &queue::DESCRIPTOR,
     &residency::DESCRIPTOR,
+    &sampler::DESCRIPTOR,
     &sync::LISTENER,
+    &texture::DESCRIPTOR,
 ];
 
 pub(crate) fn is_device(class: &Class) -> bool {

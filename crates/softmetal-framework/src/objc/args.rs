@@ -22,6 +22,14 @@ impl MtlSize {
     }
 }
 
+/// `MTLRegion`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub(crate) struct MtlRegion {
+    pub(crate) origin: MtlSize,
+    pub(crate) size: MtlSize,
+}
+
 /// `NSRange`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -73,6 +81,11 @@ pub(crate) struct OutBytes(*mut c_void);
 impl OutBytes {
     pub(crate) fn address(self) -> usize {
         self.0 as usize
+    }
+
+    /// From so many bytes further on.
+    pub(crate) fn after(self, bytes: usize) -> OutBytes {
+        OutBytes(self.0.wrapping_byte_add(bytes))
     }
 
     pub(crate) fn fill(self, bytes: &[u8]) {

@@ -3,7 +3,9 @@
 
 use std::ffi::{c_char, c_void};
 
-use super::args::{BlockArg, InBytes, InNumbers, InObjects, MtlSize, NsRange, OutBytes, OutObject};
+use super::args::{
+    BlockArg, InBytes, InNumbers, InObjects, MtlRegion, MtlSize, NsRange, OutBytes, OutObject,
+};
 use super::class::ClassRef;
 use super::object::Id;
 use super::sel::Sel;
@@ -47,6 +49,7 @@ encoded! {
     OutObject = "^@";
     BlockArg = "@?";
     MtlSize = "{?=QQQ}";
+    MtlRegion = "{?={?=QQQ}{?=QQQ}}";
     NsRange = "{_NSRange=QQ}";
 }
 

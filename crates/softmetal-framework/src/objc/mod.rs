@@ -13,7 +13,9 @@ mod pool;
 mod sel;
 mod symbols;
 
-pub(crate) use args::{BlockArg, InBytes, InNumbers, InObjects, MtlSize, NsRange, OutBytes, OutObject};
+pub(crate) use args::{
+    BlockArg, InBytes, InNumbers, InObjects, MtlRegion, MtlSize, NsRange, OutBytes, OutObject,
+};
 pub(crate) use block::{Block, alive as blocks_alive};
 pub(crate) use class::{Class, ClassRef, Method, call_init, class, methods, none, raw_methods, returns};
 pub(crate) use exit::at_exit;

@@ -44,7 +44,7 @@ const NEAR: usize = 16 << 20;
 /// The state of a checked dispatch.
 #[derive(Debug, Default)]
 pub(crate) struct Checker {
-    options: CheckOptions,
+    pub(super) options: CheckOptions,
     base: usize,
     /// Buffers first, then what the current threadgroup has.
     regions: Vec<Region>,
@@ -112,7 +112,7 @@ impl Checker {
     }
 
     pub(crate) fn fence(&mut self, flags: i32, scope: i32) {
-        if scope >= SCOPE_DEVICE && flags & MEM_DEVICE != 0 {
+        if scope >= SCOPE_DEVICE && flags & (MEM_DEVICE | abi::MEM_TEXTURE) != 0 {
             self.clock.device_fence();
         }
     }
@@ -154,7 +154,11 @@ impl Checker {
             Access::Const | Access::Input if write => self.constant(who, pc),
             Access::Const => Verdict::Go,
             Access::Unbound => self.unbound(who, write, pc),
-            Access::Input | Access::Write => self.shared(who, address, n, flags, pc, Memory::Device),
+            Access::Input | Access::Write => {
+                let texture = region.index.is_some_and(|key| abi::texture_of(key).is_some());
+                let memory = if texture { Memory::Texture } else { Memory::Device };
+                self.shared(who, address, n, flags, pc, memory)
+            }
             Access::Threadgroup { .. } => self.shared(who, address, n, flags, pc, Memory::Threadgroup),
         }
     }
@@ -295,8 +299,8 @@ impl Checker {
         let region = &self.regions[self.last];
         let index = region.index.unwrap_or(0);
         let explanation = match region.access {
-            Access::Const => format!("buffer {index} is const in this kernel"),
-            _ => format!("buffer {index} was bound for reading only"),
+            Access::Const => format!("{} is const in this kernel", abi::name_of(index)),
+            _ => format!("{} was bound for reading only", abi::name_of(index)),
         };
         self.add(Kind::WriteToConstant, Severity::Error, who, (pc, None), explanation);
         Verdict::Go
@@ -348,7 +352,7 @@ impl Checker {
             let name = match (r.access, r.index) {
                 (Access::Threadgroup { .. }, Some(n)) => format!("threadgroup argument {n}"),
                 (Access::Threadgroup { .. }, None) => "a threadgroup variable".to_owned(),
-                (_, n) => format!("buffer {}", n.unwrap_or(0)),
+                (_, n) => abi::name_of(n.unwrap_or(0)),
             };
             format!("{what} of {n} bytes, {place} {name} ({} bytes); the thread was stopped", r.bytes.len())
         } else if address < 1 << 16 {
@@ -404,7 +408,7 @@ impl Checker {
     }
 
     /// Keeps one finding per kind and pair of places.
-    fn push(&mut self, mut finding: Finding) {
+    pub(super) fn push(&mut self, mut finding: Finding) {
         finding.pc = finding.pc.map(|pc| pc.wrapping_sub(self.base));
         let key = (finding.kind, finding.pc.unwrap_or(0), finding.other_pc.unwrap_or(0));
         if self.findings.len() < self.options.max_reports && self.seen.insert(key) {

@@ -6,6 +6,7 @@ mod report;
 mod resolve;
 mod shadow;
 mod symbols;
+mod textures;
 
 pub(crate) use checker::{Access, Checker, Region};
 pub use report::{Kind, Report};
@@ -29,6 +30,9 @@ pub struct CheckOptions {
     pub divergence: Option<Severity>,
     /// The weight of writes that race, but write what is there already: harmless on most GPUs. `None` leaves them out.
     pub same_value: Option<Severity>,
+    /// The weight of texels that are not there: Metal reads zeros and drops what is written, but they are rarely meant. `None`
+    /// leaves them out.
+    pub texture_bounds: Option<Severity>,
     /// Whether infinities and NaN in what the kernel wrote are reported.
     pub non_finite: bool,
     /// Reports past this many are dropped.
@@ -41,6 +45,7 @@ impl Default for CheckOptions {
             mem_none: Some(Severity::Warning),
             divergence: Some(Severity::Error),
             same_value: Some(Severity::Warning),
+            texture_bounds: Some(Severity::Warning),
             non_finite: false,
             max_reports: 64,
         }

@@ -5,11 +5,12 @@ use std::collections::HashMap;
 use super::shadow::{Mark, Scope};
 use crate::runtime::abi;
 
-/// The two kinds of memory that threads share.
+/// The kinds of memory that threads share.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Memory {
     Device,
     Threadgroup,
+    Texture,
 }
 
 impl Memory {
@@ -17,6 +18,7 @@ impl Memory {
         match self {
             Self::Device => "device memory",
             Self::Threadgroup => "threadgroup memory",
+            Self::Texture => "texture memory",
         }
     }
 }
@@ -38,9 +40,10 @@ pub(crate) enum Gap {
 #[derive(Debug, Clone, Copy, Default)]
 struct Epochs {
     now: u32,
-    /// After the last barrier that ordered device memory, threadgroup memory, anything.
+    /// After the last barrier that ordered device memory, threadgroup memory, textures, anything.
     device: u32,
     threadgroup: u32,
+    texture: u32,
     anything: u32,
 }
 
@@ -53,6 +56,9 @@ impl Epochs {
         if flags & abi::MEM_THREADGROUP != 0 {
             self.threadgroup = self.now;
         }
+        if flags & abi::MEM_TEXTURE != 0 {
+            self.texture = self.now;
+        }
         if flags != 0 {
             self.anything = self.now;
         }
@@ -63,6 +69,7 @@ impl Epochs {
             < match memory {
                 Memory::Device => self.device,
                 Memory::Threadgroup => self.threadgroup,
+                Memory::Texture => self.texture,
             }
     }
 

@@ -60,6 +60,12 @@ kinds! {
     WriteToConstant = "write to constant memory",
     /// A result that is infinite or not a number.
     NonFinite = "non-finite result",
+    /// A texel that the texture does not have.
+    TextureBounds = "texel outside of the texture",
+    /// A texture or a sampler that is used where none is bound.
+    UnboundTexture = "unbound texture",
+    /// A texture of integers that a sampler is to mix.
+    TextureFilter = "linear filter of integers",
     /// More threadgroup memory than a GPU has.
     ThreadgroupMemory = "too much threadgroup memory",
     /// A null pointer was used.
@@ -102,6 +108,9 @@ pub struct Report {
     pub threadgroup: [u32; 3],
     /// The buffer or, for threadgroup arguments, the threadgroup index concerned.
     pub buffer: Option<u32>,
+    /// The texture concerned.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub texture: Option<u32>,
     /// One line that says what happened.
     pub explanation: String,
     /// The source line of `at`, if the file can be read.

@@ -4,7 +4,7 @@ use super::{Event, Finding, Kind, Report, Site, Who, symbols::Symbols};
 use crate::{
     diagnostic::{Location, Severity},
     runtime::{
-        abi::SIMD_WIDTH,
+        abi::{self, SIMD_WIDTH},
         trap::{Cause, Trap},
     },
 };
@@ -53,7 +53,8 @@ impl Resolver<'_> {
             other,
             thread: self.grid.position(finding.who),
             threadgroup: finding.who.group,
-            buffer: finding.buffer,
+            buffer: finding.buffer.filter(|key| abi::texture_of(*key).is_none()),
+            texture: finding.buffer.and_then(abi::texture_of),
             explanation: finding.explanation,
             line,
             other_line: other_line.flatten(),
@@ -156,7 +157,7 @@ fn trap(cause: Cause) -> (Kind, String) {
 }
 
 /// For reports without a run: nothing is bound where something must be.
-pub(crate) fn binding(kernel: &str, source: &str, kind: Kind, buffer: u32, explanation: String) -> Report {
+pub(crate) fn binding(kernel: &str, source: &str, kind: Kind, key: u32, explanation: String) -> Report {
     Report {
         kind,
         severity: Severity::Error,
@@ -165,7 +166,8 @@ pub(crate) fn binding(kernel: &str, source: &str, kind: Kind, buffer: u32, expla
         other: None,
         thread: [0; 3],
         threadgroup: [0; 3],
-        buffer: Some(buffer),
+        buffer: abi::texture_of(key).is_none().then_some(key),
+        texture: abi::texture_of(key),
         explanation,
         line: None,
         other_line: None,

@@ -3,7 +3,7 @@
 //! `f32:rand:1024`, `i32:rand:64:0..10`, `u32:zeros:16`, `f16:seq:32`, `u32:4096` (values), `u32:4096,7+f32:1e-5` (a struct),
 //! the name of a file, or `alias:0`, the memory of another.
 
-use std::{fs, path::Path};
+use std::{collections::BTreeMap, fs, path::Path};
 
 use half::{bf16, f16};
 
@@ -186,6 +186,33 @@ pub(super) fn output(text: &str) -> Result<(u32, Option<Data>), Failure> {
         .ok_or_else(|| Failure::Argument("an output is INDEX=TYPE:COUNT, like 2=f32:1024".to_owned()))?;
     let bytes = vec![0; self::count(count)? * kind.size()];
     Ok((index, Some(Data { bytes, kind, offset: 0 })))
+}
+
+/// Holds a buffer against `1=f32:1,2,3`: what is wrong with it, if anything is.
+pub(super) fn compare(
+    text: &str,
+    tolerance: f64,
+    found: &BTreeMap<u32, Data>,
+) -> Result<Option<String>, Failure> {
+    let (index, Content::Own(wanted)) = buffer(text)? else {
+        return Err(Failure::Argument("an alias has nothing of its own to expect".to_owned()));
+    };
+    let data = found.get(&index);
+    let data = data.ok_or_else(|| Failure::Argument(format!("no buffer {index} is given")))?;
+    let (found, wanted) = (wanted.kind.decode(&data.bytes), wanted.kind.decode(&wanted.bytes));
+    if found.len() != wanted.len() {
+        return Ok(Some(format!(
+            "buffer {index} has {} elements, {} were expected",
+            found.len(),
+            wanted.len()
+        )));
+    }
+    let near =
+        |a: f64, b: f64| a == b || (a - b).abs() <= tolerance * b.abs().max(1.0) || a.is_nan() && b.is_nan();
+    let mut wrong = (0..found.len()).filter(|&n| !near(found[n], wanted[n]));
+    let Some(first) = wrong.next() else { return Ok(None) };
+    let (others, element) = (wrong.count(), format!("is {}, expected {}", found[first], wanted[first]));
+    Ok(Some(format!("element {first} of buffer {index} {element}; {others} others are off as well")))
 }
 
 /// `0=1024` to two numbers.

@@ -70,6 +70,14 @@ fn describe(argument: &Argument) -> (String, String) {
     match argument.kind {
         ArgumentKind::Buffer(index) => (format!("buffer {index}"), format!("{size}, {access}{optional}")),
         ArgumentKind::Threadgroup(index) => (format!("threadgroup {index}"), size),
+        ArgumentKind::Texture(index) => {
+            let several = argument.texture.map(|texture| texture.count).filter(|count| *count > 1);
+            let last = several.map(|count| format!("..{}", index + count - 1)).unwrap_or_default();
+            (format!("texture {index}{last}"), optional.trim_start_matches(", ").to_owned())
+        }
+        ArgumentKind::Sampler(index) => {
+            (format!("sampler {index}"), optional.trim_start_matches(", ").to_owned())
+        }
         ArgumentKind::BuiltIn(built_in) => {
             let name =
                 serde_json::to_value(built_in).ok().and_then(|value| value.as_str().map(str::to_owned));

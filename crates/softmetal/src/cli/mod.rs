@@ -1,11 +1,16 @@
 //! Commands and their arguments.
 
 mod data;
+mod junit;
 mod lint;
 mod list;
 mod ptx;
 mod run;
+mod show;
 mod style;
+mod test;
+mod textures;
+mod watch;
 
 use std::{path::PathBuf, process::ExitCode};
 
@@ -34,6 +39,10 @@ enum Command {
     Lint(lint::Arguments),
     /// Run a kernel, on given or random data.
     Run(Box<run::Arguments>),
+    /// Run what sources ask for in comments: `// softmetal: run KERNEL …`.
+    Test(test::Arguments),
+    /// Lint, and run what comments ask for, whenever a file changes; until it is interrupted.
+    Watch(watch::Arguments),
     /// Translate to PTX for NVIDIA GPUs.
     Ptx(ptx::Arguments),
 }
@@ -109,10 +118,44 @@ pub(crate) fn run(arguments: Arguments) -> ExitCode {
         Command::List(arguments) => list::list(&arguments, printer),
         Command::Lint(arguments) => lint::lint(&arguments, printer),
         Command::Run(arguments) => run::run(&arguments, printer),
+        Command::Test(arguments) => test::test(&arguments, printer),
+        Command::Watch(arguments) => watch::watch(&arguments, printer),
         Command::Ptx(arguments) => ptx::ptx(&arguments, printer),
     };
     done.unwrap_or_else(|failure| {
         printer.failure(&failure);
         ExitCode::from(if matches!(failure, Failure::Argument(_)) { 2 } else { 1 })
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::{Arguments, test::words};
+
+    /// The lines of the action's scripts that call softmetal, with its inputs as somebody may give them.
+    #[test]
+    fn the_github_action_calls_what_there_is() {
+        let action = include_str!("../../action.yml");
+        let inputs = [("files", "a.metal b/*.metal"), ("arguments", "-I include -D X=1"), ("results", "out")];
+        let mut commands = Vec::new();
+        for line in action.lines().map(str::trim).filter(|line| line.starts_with("softmetal ")) {
+            let mut line = line.split(" ||").next().unwrap_or(line).to_owned();
+            for (name, value) in inputs {
+                let variable = format!("${}", name.to_uppercase());
+                line =
+                    line.replace(&format!("\"{variable}"), &format!("\"{value}")).replace(&variable, value);
+            }
+            assert!(!line.contains('$'), "{line}: an input that is not declared");
+            if let Err(error) = Arguments::try_parse_from(words(&line)) {
+                assert_eq!(error.kind(), clap::error::ErrorKind::DisplayVersion, "{line}: {error}");
+            }
+            commands.extend(words(&line).get(1).cloned());
+        }
+        assert_eq!(commands, ["--version", "lint", "test"]);
+        for (name, _) in inputs {
+            assert!(action.contains(&format!("  {name}:\n")), "input `{name}` is not declared");
+        }
+    }
 }

@@ -1,25 +1,26 @@
 //! `softmetal run`.
 
-use std::{collections::BTreeMap, path::PathBuf, process::ExitCode, time::Duration};
+use std::{collections::BTreeMap, fmt, path::PathBuf, process::ExitCode, time::Duration};
 
-use serde_json::{Value, json};
 use softmetal::{
     Argument, ArgumentKind, CheckOptions, Device, Flavour, FunctionConstant, Log, Outcome, Pipeline, Report,
-    Severity, Source, Stats,
+    Sampler, Severity, Source, Stats,
 };
 
 use super::{
     Failure, Printer, SourceOptions,
     data::{self, Content, Data, Type},
-    style,
+    junit::{self, Case},
+    show,
+    textures::{self, Given},
 };
 
 #[derive(Debug, clap::Args)]
 pub(super) struct Arguments {
     /// The `.metal` file.
-    file: PathBuf,
+    pub(super) file: PathBuf,
     /// The kernel's host name.
-    kernel: String,
+    pub(super) kernel: String,
     /// Threads of the whole grid.
     #[arg(long, value_name = "X[,Y[,Z]]", value_parser = size, required_unless_present = "groups")]
     threads: Option<[u32; 3]>,
@@ -38,7 +39,24 @@ pub(super) struct Arguments {
     outputs: Vec<String>,
     /// Write the bytes of a buffer to a file at the end.
     #[arg(long, value_name = "INDEX=FILE")]
-    save: Vec<String>,
+    pub(super) save: Vec<String>,
+    /// What a buffer must hold at the end, element by element.
+    #[arg(long, value_name = "INDEX=DATA")]
+    expect: Vec<String>,
+    /// How far an element may be from what --expect says, as a part of it where that is more than 1.
+    #[arg(long, default_value_t = 0.0, value_name = "NUMBER")]
+    tolerance: f64,
+    /// A texture: its texels (a file, zeros or rand), its size and its format. What it is of, the kernel says: the last size is its
+    /// depth or its layers.
+    #[arg(long = "texture", value_name = "INDEX=TEXELS:WIDTH[xHEIGHT[xDEPTH]]:FORMAT")]
+    textures: Vec<String>,
+    /// Write the texels of a texture to a file at the end.
+    #[arg(long, value_name = "INDEX=FILE")]
+    pub(super) save_texture: Vec<String>,
+    /// A sampler: words of pixel, linear, clamp_to_zero, clamp_to_edge, clamp_to_border, repeat, mirrored_repeat, opaque_black,
+    /// opaque_white; it is normalized, nearest and clamp_to_edge otherwise.
+    #[arg(long = "sampler", value_name = "INDEX=WORD,WORD…")]
+    samplers: Vec<String>,
     /// A table of functions that are marked `[[visible]]`.
     #[arg(long = "functions", value_name = "INDEX=NAME,NAME…")]
     functions: Vec<String>,
@@ -50,7 +68,7 @@ pub(super) struct Arguments {
     constants: Vec<String>,
     /// Check every access to memory.
     #[arg(long)]
-    check: bool,
+    pub(super) check: bool,
     #[command(flatten)]
     checks: Checks,
     /// After a crash go on with the other threads, and show every mistake that is found.
@@ -58,13 +76,16 @@ pub(super) struct Arguments {
     keep_going: bool,
     /// Run so many times, each in another order, and compare the results.
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=100_000))]
-    seeds: u64,
+    pub(super) seeds: u64,
     /// Stop a run after so many seconds.
     #[arg(long, default_value_t = 60, value_name = "SECONDS")]
     time_limit: u64,
     /// How many elements of each output to print.
     #[arg(long, default_value_t = 8, value_name = "COUNT")]
-    show: usize,
+    pub(super) show: usize,
+    /// Write the result as JUnit XML, as CI services read it.
+    #[arg(long, value_name = "FILE")]
+    junit: Option<PathBuf>,
     #[command(flatten)]
     source: SourceOptions,
 }
@@ -84,6 +105,9 @@ struct Checks {
     /// What racing writes of the same value are: error, warning or off.
     #[arg(long, value_name = "SEVERITY", default_value = "warning", value_parser = ["error", "warning", "off"])]
     same_value: String,
+    /// What texels are that a texture does not have: error, warning or off.
+    #[arg(long, value_name = "SEVERITY", default_value = "warning", value_parser = ["error", "warning", "off"])]
+    texture_bounds: String,
     /// Run the lanes of a simdgroup together from access to access, as GPUs of today do (with --check).
     #[arg(long, requires = "check")]
     lockstep: bool,
@@ -91,21 +115,91 @@ struct Checks {
 
 /// All that the runs of one command have seen.
 #[derive(Debug, Default)]
-struct Summary {
-    reports: Vec<Report>,
-    stats: Stats,
-    elapsed: Duration,
-    /// Seeds whose results are not those of the run in order, with the buffer that differs.
-    differing: Vec<(u64, u32)>,
+pub(super) struct Summary {
+    pub(super) reports: Vec<Report>,
+    pub(super) stats: Stats,
+    pub(super) elapsed: Duration,
+    /// Seeds whose results are not those of the run in order, with what differs.
+    pub(super) differing: Vec<(u64, Place)>,
     /// Where they differ and accesses are seen: whether all agree as long as lanes go in lockstep.
-    in_lockstep: Option<bool>,
-    logs: Vec<Log>,
+    pub(super) in_lockstep: Option<bool>,
+    /// Results that are not what was expected.
+    pub(super) unexpected: Vec<String>,
+    pub(super) logs: Vec<Log>,
+}
+
+/// What a result lies in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Place {
+    Buffer(u32),
+    Texture(u32),
+}
+
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Buffer(index) => write!(f, "buffer {index}"),
+            Self::Texture(index) => write!(f, "texture {index}"),
+        }
+    }
+}
+
+/// What kernels read and write.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Memory {
+    pub(super) buffers: Buffers,
+    pub(super) textures: Vec<Given>,
+}
+
+impl Memory {
+    /// The first result that is another than in `other`.
+    fn differs(&self, other: &Self, shown: &[u32]) -> Option<Place> {
+        let buffer = shown.iter().find(|index| self.buffers[*index].bytes != other.buffers[*index].bytes);
+        let textures = self.textures.iter().zip(&other.textures);
+        let texture =
+            || textures.clone().find(|(a, b)| a.written && a.bytes != b.bytes).map(|(a, _)| a.index);
+        buffer.map(|index| Place::Buffer(*index)).or_else(|| texture().map(Place::Texture))
+    }
+}
+
+/// What came of a command.
+pub(super) struct Executed {
+    pub(super) summary: Summary,
+    pub(super) shown: Vec<u32>,
+    pub(super) results: Memory,
+}
+
+impl Executed {
+    /// What is wrong with the kernel, in the words of the command line; nothing if nothing is.
+    pub(super) fn failures(&self, seeds: u64) -> Vec<String> {
+        let errors = self.summary.reports.iter().filter(|report| report.severity == Severity::Error);
+        let mut found: Vec<String> = errors.map(ToString::to_string).collect();
+        found.extend(self.summary.unexpected.iter().map(|text| format!("error: {text}")));
+        found.extend(show::schedules(&self.summary, seeds).map(|text| format!("error: {text}")));
+        found
+    }
 }
 
 pub(super) fn run(arguments: &Arguments, printer: Printer) -> Result<ExitCode, Failure> {
+    let executed = execute(arguments);
+    if let Some(path) = &arguments.junit {
+        let case = Case::of_run(arguments, &executed);
+        junit::write(path, &arguments.file.display().to_string(), &[case])?;
+    }
+    let executed = executed?;
+    if printer.json {
+        Printer::json(&show::as_json(arguments, &executed));
+    } else {
+        show::show(arguments, printer, &executed);
+    }
+    let failed = !executed.failures(arguments.seeds).is_empty();
+    Ok(if failed { ExitCode::from(1) } else { ExitCode::SUCCESS })
+}
+
+/// Runs the kernel as often as was asked for.
+pub(super) fn execute(arguments: &Arguments) -> Result<Executed, Failure> {
     let (buffers, shown) = buffers(arguments)?;
     let aliases = aliases(arguments, &buffers)?;
-    let inputs = Inputs { arguments, aliases: &aliases };
     let source = Source::from_file(&arguments.file)?;
     let flavour = if arguments.check { Flavour::Checked } else { Flavour::Plain };
     let compiler = arguments.source.compiler()?.flavour(flavour).only([&arguments.kernel]);
@@ -114,30 +208,32 @@ pub(super) fn run(arguments: &Arguments, printer: Printer) -> Result<ExitCode, F
     for (index, bytes) in constants(arguments, library.constants())? {
         pipeline = pipeline.constant(index, bytes)?;
     }
-    let (mut summary, mut results) = (Summary::default(), buffers.clone());
+    let textures = textures::given(&arguments.textures, pipeline.kernel())?;
+    let samplers = textures::samplers(&arguments.samplers)?;
+    let inputs = Inputs { arguments, aliases: &aliases, samplers: &samplers };
+    let given = Memory { buffers, textures };
+    let (mut summary, mut results) = (Summary::default(), given.clone());
     for seed in 0..arguments.seeds {
-        let mut memory = buffers.clone();
+        let mut memory = given.clone();
         summary.add(inputs.run_once(&pipeline, seed, arguments.checks.lockstep, &mut memory)?);
         if seed == 0 {
             results = memory;
-        } else if let Some(index) = shown.iter().find(|index| memory[*index].bytes != results[*index].bytes) {
-            summary.differing.push((seed, *index));
+        } else if let Some(place) = memory.differs(&results, &shown) {
+            summary.differing.push((seed, place));
         }
     }
     if arguments.check && !arguments.checks.lockstep && !summary.differing.is_empty() {
-        summary.in_lockstep = Some(inputs.agree_in_lockstep(&pipeline, &shown, &buffers)?);
+        summary.in_lockstep = Some(inputs.agree_in_lockstep(&pipeline, &shown, &given)?);
     }
-    save(arguments, &results)?;
-    if printer.json {
-        Printer::json(&as_json(arguments, &summary, &shown, &results));
-    } else {
-        show(arguments, printer, &summary, &shown, &results);
+    for text in &arguments.expect {
+        let compared = data::compare(text, arguments.tolerance, &results.buffers);
+        summary.unexpected.extend(named("--expect", text, compared)?);
     }
-    let failed = summary.reports.iter().any(|report| report.severity == Severity::Error);
-    Ok(if failed || !summary.differing.is_empty() { ExitCode::from(1) } else { ExitCode::SUCCESS })
+    show::save(arguments, &results)?;
+    Ok(Executed { summary, shown, results })
 }
 
-type Buffers = BTreeMap<u32, Data>;
+pub(super) type Buffers = BTreeMap<u32, Data>;
 
 /// The buffers by index, and which of them are shown.
 fn buffers(arguments: &Arguments) -> Result<(Buffers, Vec<u32>), Failure> {
@@ -194,7 +290,7 @@ fn constants(arguments: &Arguments, known: &[FunctionConstant]) -> Result<Vec<(u
 }
 
 /// Says which option an argument was given to that cannot be.
-fn named<T>(option: &str, text: &str, parsed: Result<T, Failure>) -> Result<T, Failure> {
+pub(super) fn named<T>(option: &str, text: &str, parsed: Result<T, Failure>) -> Result<T, Failure> {
     parsed.map_err(|failure| Failure::Argument(format!("{option} {text}: {failure}")))
 }
 
@@ -234,6 +330,7 @@ fn severity(text: &str) -> Option<Severity> {
 struct Inputs<'a> {
     arguments: &'a Arguments,
     aliases: &'a [(u32, u32, usize)],
+    samplers: &'a [(u32, Sampler)],
 }
 
 impl Inputs<'_> {
@@ -242,11 +339,12 @@ impl Inputs<'_> {
         pipeline: &Pipeline,
         seed: u64,
         lockstep: bool,
-        memory: &mut Buffers,
+        memory: &mut Memory,
     ) -> Result<Outcome, Failure> {
         let (arguments, device) = (self.arguments, Device::new());
+        let textures = memory.textures.iter().map(Given::texture).collect::<Result<Vec<_>, _>>()?;
         let mut dispatch = device.dispatch_of(pipeline).seed(seed);
-        for (index, data) in memory.iter_mut() {
+        for (index, data) in &mut memory.buffers {
             let seen_by = |argument: &Argument| {
                 let aliases = self.aliases.iter().filter(|(_, of, _)| of == index).map(|(alias, ..)| alias);
                 aliases.chain([index]).any(|index| argument.kind == ArgumentKind::Buffer(*index))
@@ -261,6 +359,12 @@ impl Inputs<'_> {
         }
         for (index, of, offset) in self.aliases {
             dispatch = dispatch.alias(*index, *of, *offset);
+        }
+        for (given, texture) in memory.textures.iter().zip(&textures) {
+            dispatch = dispatch.texture(given.index, texture);
+        }
+        for (index, sampler) in self.samplers {
+            dispatch = dispatch.sampler(*index, *sampler);
         }
         for text in &arguments.functions {
             let (index, names) = named("--functions", text, data::indexed(text))?;
@@ -281,6 +385,7 @@ impl Inputs<'_> {
         options.mem_none = severity(&arguments.checks.mem_none);
         options.divergence = severity(&arguments.checks.divergence);
         options.same_value = severity(&arguments.checks.same_value);
+        options.texture_bounds = severity(&arguments.checks.texture_bounds);
         if arguments.keep_going {
             options.max_reports = usize::MAX;
             dispatch = dispatch.keep_going();
@@ -289,24 +394,21 @@ impl Inputs<'_> {
             dispatch = dispatch.lockstep();
         }
         let limit = Duration::from_secs(arguments.time_limit);
-        Ok(dispatch.checks(options).time_limit(limit).run()?)
+        let outcome = dispatch.checks(options).time_limit(limit).run()?;
+        for (given, texture) in memory.textures.iter_mut().zip(&textures) {
+            given.bytes = texture.bytes()?;
+        }
+        Ok(outcome)
     }
 
     /// Whether the same schedules give one result where the lanes of a simdgroup stay together.
-    fn agree_in_lockstep(
-        &self,
-        pipeline: &Pipeline,
-        shown: &[u32],
-        buffers: &Buffers,
-    ) -> Result<bool, Failure> {
-        let mut first: Option<Buffers> = None;
+    fn agree_in_lockstep(&self, pipeline: &Pipeline, shown: &[u32], given: &Memory) -> Result<bool, Failure> {
+        let mut first: Option<Memory> = None;
         for seed in 0..self.arguments.seeds {
-            let mut memory = buffers.clone();
+            let mut memory = given.clone();
             self.run_once(pipeline, seed, true, &mut memory)?;
             match &first {
-                Some(first) if shown.iter().any(|index| memory[index].bytes != first[index].bytes) => {
-                    return Ok(false);
-                }
+                Some(first) if memory.differs(first, shown).is_some() => return Ok(false),
                 Some(_) => {}
                 None => first = Some(memory),
             }
@@ -329,106 +431,6 @@ impl Summary {
             }
         }
     }
-}
-
-fn save(arguments: &Arguments, results: &Buffers) -> Result<(), Failure> {
-    for text in &arguments.save {
-        let split = text.split_once('=').and_then(|(index, path)| Some((index.parse::<u32>().ok()?, path)));
-        let (index, path) =
-            split.ok_or_else(|| Failure::Argument(format!("--save {text}: need INDEX=FILE")))?;
-        let data = results
-            .get(&index)
-            .ok_or_else(|| Failure::Argument(format!("--save {text}: no buffer {index} is given")))?;
-        std::fs::write(path, &data.bytes)
-            .map_err(|error| Failure::Argument(format!("cannot write {path}: {error}")))?;
-    }
-    Ok(())
-}
-
-fn as_json(arguments: &Arguments, summary: &Summary, shown: &[u32], results: &Buffers) -> Value {
-    let outputs: BTreeMap<String, Value> = shown
-        .iter()
-        .map(|index| {
-            let data = &results[index];
-            // JSON has no NaN: such elements are null.
-            (index.to_string(), json!(data.kind.decode(&data.bytes)))
-        })
-        .collect();
-    json!({
-        "kernel": arguments.kernel,
-        "checked": arguments.check,
-        "seeds": arguments.seeds,
-        "milliseconds": summary.elapsed.as_secs_f64() * 1e3,
-        "stats": summary.stats,
-        "reports": summary.reports,
-        "schedule_dependent": summary.differing.iter().map(|(seed, buffer)| json!({ "seed": seed, "buffer": buffer })).collect::<Vec<_>>(),
-        "agree_in_lockstep": summary.in_lockstep,
-        "logs": summary.logs,
-        "outputs": outputs,
-    })
-}
-
-fn show(arguments: &Arguments, printer: Printer, summary: &Summary, shown: &[u32], results: &Buffers) {
-    let paint = printer.style;
-    for log in &summary.logs {
-        let ([x, y, z], [gx, gy, gz]) = (log.thread, log.threadgroup);
-        let who = paint.dim(&format!("thread {x},{y},{z} of threadgroup {gx},{gy},{gz}:"));
-        style::print(&format!("{who} {}", log.text));
-    }
-    if summary.stats.lost_messages > 0 {
-        style::print(&paint.dim(&format!("… and {} more messages", summary.stats.lost_messages)));
-    }
-    for report in &summary.reports {
-        style::print(&paint.report(report));
-        style::print("");
-    }
-    for index in shown {
-        let data = &results[index];
-        let values = data.kind.decode(&data.bytes);
-        let short =
-            |value: &f64| format!("{value:.6}").trim_end_matches('0').trim_end_matches('.').to_owned();
-        let first: Vec<String> = values.iter().take(arguments.show).map(short).collect();
-        let more = if values.len() > arguments.show { " …" } else { "" };
-        let odd = values.iter().filter(|value| !value.is_finite()).count();
-        let finite = || values.iter().copied().filter(|value| value.is_finite());
-        let (low, high) = finite().fold((f64::INFINITY, f64::NEG_INFINITY), |(a, b), v| (a.min(v), b.max(v)));
-        let mean = finite().sum::<f64>() / finite().count().max(1) as f64;
-        style::print(&format!("{}  {}{more}", paint.bold(&format!("buffer {index}")), first.join(" ")));
-        let odd = if odd > 0 { paint.red(&format!(", {odd} not finite")) } else { String::new() };
-        style::print(&format!(
-            "{}{odd}",
-            paint.dim(&format!("  {} elements, {low} to {high}, mean {mean}", values.len()))
-        ));
-    }
-    if !summary.differing.is_empty() {
-        let seeds: Vec<String> = summary.differing.iter().take(5).map(|(seed, _)| seed.to_string()).collect();
-        let more = if summary.differing.len() > 5 { ", …" } else { "" };
-        style::print(&format!(
-            "{}: {} of {} schedules give other results than the one in order (seeds {}{more}): the result depends on the schedule",
-            paint.red("error"),
-            summary.differing.len(),
-            arguments.seeds,
-            seeds.join(", ")
-        ));
-        match summary.in_lockstep {
-            Some(true) => style::print(
-                "  = while the lanes of a simdgroup go in lockstep all agree: barriers are missing within simdgroups",
-            ),
-            Some(false) => style::print("  = in lockstep they differ too: it is not for lanes alone"),
-            None => {}
-        }
-    }
-    let errors = summary.reports.iter().filter(|report| report.severity == Severity::Error).count();
-    let others = summary.reports.len() - errors;
-    let verdict = match (errors, others, arguments.check) {
-        (0, 0, true) => paint.green("no report"),
-        (0, 0, false) => "not checked".to_owned(),
-        _ => format!("{}, {}", style::count(errors, "error"), style::count(others, "warning")),
-    };
-    let runs = if arguments.seeds == 1 { String::new() } else { format!(", {} schedules", arguments.seeds) };
-    let milliseconds = summary.elapsed.as_secs_f64() * 1e3;
-    let groups = style::count(summary.stats.threadgroups as usize, "threadgroup");
-    style::print(&format!("{}: {groups}{runs}, {milliseconds:.3} ms, {verdict}", arguments.kernel));
 }
 
 /// `64`, `64,2` or `64,2,1`.

@@ -11,9 +11,10 @@ use crate::{
     library::{ArgumentKind, Kernel},
     runtime::{
         Buffer, Hold,
-        abi::{MAX_BUFFERS, MAX_THREADGROUP_ARGS},
+        abi::{MAX_BUFFERS, MAX_THREADGROUP_ARGS, texture_of},
         bytes::{Element, as_bytes},
     },
+    texture::{Sampler, Texture},
 };
 
 /// A value that can be bound or set as a function constant.
@@ -77,7 +78,10 @@ impl Source<'_> {
 /// What the host bound, each index once.
 #[derive(Debug, Default)]
 pub(super) struct Bindings<'a> {
+    /// Textures among them, by their key.
     pub(super) buffers: BTreeMap<u32, Source<'a>>,
+    pub(super) textures: BTreeMap<u32, &'a Texture>,
+    pub(super) samplers: BTreeMap<u32, Sampler>,
     pub(super) threadgroup: BTreeMap<u32, u32>,
 }
 
@@ -119,7 +123,9 @@ impl<'a> Bindings<'a> {
         threadgroup_memory: usize,
     ) -> Result<Vec<Report>, Problem> {
         for (&index, bound) in &self.buffers {
-            if index as usize >= MAX_BUFFERS {
+            if index as usize >= MAX_BUFFERS
+                && texture_of(index).is_none_or(|slot| !self.textures.contains_key(&slot))
+            {
                 return Err(Problem::NoSlot { index });
             }
             self.verify_source(index, bound, kernel)?;
@@ -131,7 +137,8 @@ impl<'a> Bindings<'a> {
         if bytes > threadgroup_memory as u64 {
             return Err(Problem::ThreadgroupMemory { bytes, most: threadgroup_memory });
         }
-        let mut reports = Vec::new();
+        self.verify_slots()?;
+        let mut reports = self.verify_textures(kernel, source)?;
         for argument in &kernel.arguments {
             match argument.kind {
                 ArgumentKind::Threadgroup(index) if !self.threadgroup.contains_key(&index) => {

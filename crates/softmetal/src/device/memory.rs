@@ -12,8 +12,8 @@ use crate::{
     check::{Access, Checker, Finding, Kind, Region},
     library::{ArgumentKind, Kernel},
     runtime::{
-        Buffer, Hold,
-        abi::MAX_BUFFERS,
+        Buffer, Hold, View,
+        abi::{MAX_BUFFERS, texture_key, texture_of},
         memory::{Aligned, Guarded},
     },
 };
@@ -210,7 +210,7 @@ impl Memory {
 
     pub(super) fn pointers(&self) -> [*mut c_void; MAX_BUFFERS] {
         let mut pointers = [ptr::null_mut(); MAX_BUFFERS];
-        for place in &self.places {
+        for place in self.places.iter().filter(|place| texture_of(place.index).is_none()) {
             let start = self.blocks[place.block].storage.range().start;
             pointers[place.index as usize] = (start + place.offset) as *mut c_void;
         }
@@ -218,6 +218,19 @@ impl Memory {
             pointers[*index as usize] = space.address() as *mut c_void;
         }
         pointers
+    }
+
+    /// The textures by slot, where the kernel finds them.
+    pub(super) fn textures(&self, bindings: &Bindings<'_>, kernel: &Kernel) -> Vec<Option<View>> {
+        let mut views = vec![None; bindings.textures.keys().max().map_or(0, |slot| *slot as usize + 1)];
+        for (&slot, texture) in &bindings.textures {
+            let key = texture_key(slot);
+            let Some(place) = self.places.iter().find(|place| place.index == key) else { continue };
+            let address = self.blocks[place.block].storage.range().start + place.offset;
+            let writable = writes(kernel, key) && !texture.buffer().read_only();
+            views[slot as usize] = Some(View::of(texture, address, writable));
+        }
+        views
     }
 
     /// One region per block, in their order, then those of unbound arguments.
@@ -349,6 +362,7 @@ mod tests {
             reference: false,
             read_only: false,
             optional: false,
+            texture: None,
         };
         let kernel = Kernel { name: "f".to_owned(), arguments: vec![argument], max_threads: None };
         let buffer = Buffer::new(16).expect("memory");

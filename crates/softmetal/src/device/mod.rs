@@ -5,6 +5,7 @@ mod memory;
 mod non_finite;
 mod pipeline;
 mod problem;
+mod textures;
 
 use std::{
     ops::Range,
@@ -24,7 +25,11 @@ use crate::{
     diagnostic::Severity,
     error::{Error, Result},
     library::{ArgumentKind, Code, Kernel, Library},
-    runtime::{self, Buffer, Constants, Crew, Job, Level, Message, Stats},
+    runtime::{
+        self, Buffer, Constants, Crew, Job, Level, Message, Stats,
+        abi::{texture_key, texture_of},
+    },
+    texture::{Sampler, Texture},
 };
 
 /// The most threads a threadgroup may have.
@@ -243,6 +248,20 @@ impl<'a> Dispatch<'a> {
         Ok(self)
     }
 
+    /// Binds a texture, which may be bound several times.
+    pub fn texture(mut self, index: u32, texture: &'a Texture) -> Self {
+        let source = Source::Shared { buffer: texture.buffer(), range: texture.range() };
+        self.bindings.buffers.insert(texture_key(index), source);
+        self.bindings.textures.insert(index, texture);
+        self
+    }
+
+    /// Binds a sampler.
+    pub fn sampler(mut self, index: u32, sampler: Sampler) -> Self {
+        self.bindings.samplers.insert(index, sampler);
+        self
+    }
+
     /// Sets the length of a `[[threadgroup(index)]]` argument.
     pub fn threadgroup_memory(mut self, index: u32, bytes: u32) -> Self {
         self.bindings.threadgroup.insert(index, bytes);
@@ -343,6 +362,8 @@ impl<'a> Dispatch<'a> {
             buffers: memory.pointers(),
             threadgroup_memory: self.bindings.threadgroup_lengths(),
             threadgroup_limit: self.device.threadgroup_memory,
+            textures: memory.textures(&self.bindings, kernel),
+            samplers: self.bindings.sampler_slots(),
             constants,
             seed: self.seed,
             lockstep: self.lockstep,
@@ -421,7 +442,10 @@ fn distinct(reports: &mut Vec<Report>, most: usize) {
 
 /// Whether any parameter at `index` lets the kernel write.
 fn writes(kernel: &Kernel, index: u32) -> bool {
-    kernel.arguments.iter().any(|a| a.kind == ArgumentKind::Buffer(index) && a.writes())
+    match texture_of(index) {
+        Some(slot) => textures::arguments_of(kernel, slot).any(|(_, texture)| texture.writes()),
+        None => kernel.arguments.iter().any(|a| a.kind == ArgumentKind::Buffer(index) && a.writes()),
+    }
 }
 
 impl crate::library::Argument {

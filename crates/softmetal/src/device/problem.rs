@@ -27,6 +27,21 @@ pub enum Problem {
     /// The same of threadgroup memory.
     #[error("threadgroup argument {index}: there are {} slots", crate::runtime::abi::MAX_THREADGROUP_ARGS)]
     NoThreadgroupSlot { index: u32 },
+    /// A texture index that no kernel can have.
+    #[error("texture index {index}: there are {} slots", crate::runtime::abi::MAX_TEXTURES)]
+    NoTextureSlot { index: u32 },
+    /// A sampler index that no kernel can have.
+    #[error("sampler index {index}: there are {} slots", crate::runtime::abi::MAX_SAMPLERS)]
+    NoSamplerSlot { index: u32 },
+    /// A sampler that Metal has not.
+    #[error("sampler {index} repeats a texture, and has coordinates in texels: those clamp")]
+    Sampler { index: u32 },
+    /// A texture of another kind than the kernel takes.
+    #[error("texture {index} is a {found}, but argument `{argument}` is a {needed}")]
+    Texture { index: u32, argument: String, found: String, needed: String },
+    /// A texture that can only be read, where the kernel may write.
+    #[error("texture {index} lies in memory that can only be read, but argument `{argument}` may be written")]
+    ReadOnlyTexture { index: u32, argument: String },
     /// An offset past the end.
     #[error("buffer {index} is bound at offset {offset}, but has only {len} bytes")]
     Offset { index: u32, offset: usize, len: usize },

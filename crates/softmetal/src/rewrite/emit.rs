@@ -9,7 +9,7 @@ use super::{
     tokens::ADDRESS_SPACES,
 };
 use crate::{
-    diagnostic::Diagnostic,
+    diagnostic::{Diagnostic, Severity},
     error::{Error, Result},
     library::{BuiltIn, nearest},
 };
@@ -22,7 +22,7 @@ impl Rewriter<'_> {
         for entry in std::mem::take(&mut self.entries) {
             let Some(function) = self.base(&entry.base) else {
                 if let Base::Named { anchor_token, name, .. } = &entry.base
-                    && !self.left_out.contains(name)
+                    && !self.left_out.contains_key(name)
                 {
                     self.warn(
                         *anchor_token,
@@ -87,7 +87,21 @@ impl Rewriter<'_> {
     fn check_selection(&self) -> Result<()> {
         let Selection::Only(names) = self.selection else { return Ok(()) };
         let known: Vec<&str> = self.entries.iter().map(|entry| entry.host_name.as_str()).collect();
-        match names.iter().find(|name| !known.contains(&name.as_str())) {
+        let absent = names.iter().find(|name| !known.contains(&name.as_str()));
+        // A host name may be that of an instance of what was left out.
+        let refused = names.iter().find_map(|name| {
+            let instance = self.entries.iter().find(|entry| entry.host_name == *name);
+            let base = match instance.map(|entry| &entry.base) {
+                Some(Base::Named { name, .. }) => name,
+                Some(Base::Function(_)) | None => name,
+            };
+            self.left_out.get(base)
+        });
+        if let Some(diagnostic) = refused {
+            let diagnostic = Diagnostic { severity: Severity::Error, ..diagnostic.clone() };
+            return Err(Error::Compile { diagnostics: vec![diagnostic] });
+        }
+        match absent {
             Some(name) => Err(Error::NoKernel {
                 name: name.clone(),
                 library: self.view.text.user_files().next().unwrap_or("the source").to_owned(),
@@ -210,6 +224,12 @@ fn semantics(parameters: &[Parameter]) -> String {
         Semantic::Buffer { index, optional: false } => format!("::msl::BUF+({index})"),
         Semantic::Buffer { index, optional: true } => format!("::msl::FCB+({index})"),
         Semantic::Threadgroup { index } => format!("::msl::TGM+({index})"),
+        Semantic::Texture { index, optional } => {
+            format!("::msl::{}+({index})", if *optional { "FCT" } else { "TEX" })
+        }
+        Semantic::Sampler { index, optional } => {
+            format!("::msl::{}+({index})", if *optional { "FCS" } else { "SMP" })
+        }
         Semantic::BuiltIn(built_in) => format!("::msl::{}", BuiltIn::ALL[*built_in as usize].2),
         Semantic::Unsupported(_) => String::from("0"),
     });

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use super::{Parameter, Rewriter, Semantic, scope, words::plain};
+use super::{Parameter, Rewriter, Semantic, Target, scope, words::plain};
 use crate::{
     error::{Error, Result},
     lexer::Kind,
@@ -66,16 +66,14 @@ impl Rewriter<'_> {
         let name_at = list.start.saturating_sub(1);
         let name = self.view.at(name_at).to_owned();
         let parameters = self.parameters(list.start + 1..list.end, &name)?;
-        let unsupported = parameters.iter().find_map(|parameter| match &parameter.semantic {
-            Semantic::Unsupported(what) => {
-                Some(format!("kernel `{name}` is left out: `{}` is a {what}", parameter.name))
-            }
-            _ => None,
+        let unsupported = parameters.iter().find_map(|parameter| {
+            let what = self.unsupported(&parameter.semantic)?;
+            Some(format!("kernel `{name}` is left out: `{}` is a {what}", parameter.name))
         });
         if let Some(message) = unsupported {
             self.warn(name_at, message);
             self.blank(&(head.start..self.view.skip(head.body)));
-            self.left_out.insert(name);
+            self.left_out.extend(self.warnings.last().cloned().map(|warning| (name, warning)));
             return Ok(());
         }
         if self.view.at(head.start) == "extern" && self.view.kind(head.start + 1) == Some(Kind::Text) {
@@ -196,27 +194,37 @@ impl Rewriter<'_> {
         None
     }
 
+    /// What keeps a parameter from being run.
+    fn unsupported(&self, semantic: &Semantic) -> Option<String> {
+        let ptx = matches!(self.target, Target::Ptx { .. });
+        match semantic {
+            Semantic::Unsupported(what) => Some(what.clone()),
+            Semantic::Texture { .. } if ptx => Some("texture, which PTX is not made of".to_owned()),
+            Semantic::Sampler { .. } if ptx => Some("sampler, which PTX is not made of".to_owned()),
+            Semantic::Texture { .. }
+            | Semantic::Sampler { .. }
+            | Semantic::Buffer { .. }
+            | Semantic::Threadgroup { .. }
+            | Semantic::BuiltIn(_) => None,
+        }
+    }
+
     fn parameters(&mut self, range: Range<usize>, kernel: &str) -> Result<Vec<Parameter>> {
         let parts: Vec<_> = self.view.split_commas(range).into_iter().filter(|p| !self.is_void(p)).collect();
         let declared: Vec<_> = parts.iter().map(|part| self.declared_semantic(part.clone())).collect();
-        let taken = |threadgroup: bool| -> Vec<u32> {
-            let index = declared.iter().flatten().filter_map(|semantic| match semantic {
-                Semantic::Buffer { index, .. } if !threadgroup => number(index),
-                Semantic::Threadgroup { index } if threadgroup => number(index),
-                _ => None,
-            });
-            index.collect()
-        };
-        let (buffers, slots) = (taken(false), taken(true));
-        let mut free_buffers = (0..).filter(|index| !buffers.contains(index));
-        let mut free_slots = (0..).filter(|index| !slots.contains(index));
+        let mut free = Free::of(declared.iter().flatten());
         let mut out = Vec::new();
         for (part, semantic) in parts.into_iter().zip(declared) {
             let name_at = self.parameter_name(part.clone());
             let name = name_at.map_or("", |index| self.view.at(index)).to_owned();
             let semantic = match semantic {
                 Some(semantic) => semantic,
-                None if self.is_texture(part.clone()) => Semantic::Unsupported("texture".into()),
+                None if self.is_texture(part.clone()) => {
+                    Semantic::Texture { index: free.textures.next().to_string(), optional: false }
+                }
+                None if self.view.contains(part.clone(), "sampler") => {
+                    Semantic::Sampler { index: free.samplers.next().to_string(), optional: false }
+                }
                 None if !self.points(part.clone()) => {
                     return Err(Error::Syntax {
                         at: self.view.text.location(self.view.start(part.start)),
@@ -227,12 +235,14 @@ impl Rewriter<'_> {
                     });
                 }
                 None if self.view.contains(part.clone(), "threadgroup") => {
-                    Semantic::Threadgroup { index: free_slots.next().unwrap_or_default().to_string() }
+                    Semantic::Threadgroup { index: free.threadgroup.next().to_string() }
                 }
-                None => Semantic::Buffer {
-                    index: free_buffers.next().unwrap_or_default().to_string(),
-                    optional: false,
-                },
+                None => Semantic::Buffer { index: free.buffers.next().to_string(), optional: false },
+            };
+            let absent = (part.start..part.end).find(|&index| ABSENT.contains(&self.view.at(index)));
+            let semantic = match absent {
+                Some(index) => Semantic::Unsupported(self.view.at(index).to_owned()),
+                None => semantic,
             };
             out.push(Parameter { name, type_text: self.type_text(part, name_at), semantic });
         }
@@ -267,7 +277,7 @@ impl Rewriter<'_> {
     }
 
     fn is_texture(&self, mut part: Range<usize>) -> bool {
-        part.any(|index| self.view.at(index).starts_with("texture") || self.view.at(index) == "sampler")
+        part.any(|index| self.view.at(index).starts_with("texture"))
     }
 
     /// Is it a pointer, a reference or an array?
@@ -308,9 +318,9 @@ impl Rewriter<'_> {
             Some(match attribute.name.as_str() {
                 "buffer" => Semantic::Buffer { index: index(), optional },
                 "threadgroup" => Semantic::Threadgroup { index: index() },
-                "texture"
-                | "sampler"
-                | "stage_in"
+                "texture" => Semantic::Texture { index: index(), optional },
+                "sampler" => Semantic::Sampler { index: index(), optional },
+                "stage_in"
                 | "color"
                 | "visible_function_table"
                 | "intersection_function_table"
@@ -319,6 +329,63 @@ impl Rewriter<'_> {
                 name => Semantic::BuiltIn(built_in(name)?),
             })
         })
+    }
+}
+
+/// Textures that this crate does not run.
+const ABSENT: [&str; 10] = [
+    "texturecube",
+    "texturecube_array",
+    "texture2d_ms",
+    "texture2d_ms_array",
+    "depth2d",
+    "depth2d_array",
+    "depthcube",
+    "depthcube_array",
+    "depth2d_ms",
+    "depth2d_ms_array",
+];
+
+/// Indices that no parameter asks for, in order.
+#[derive(Debug, Default)]
+struct Indices {
+    taken: Vec<u32>,
+    next: u32,
+}
+
+impl Indices {
+    fn next(&mut self) -> u32 {
+        while self.taken.contains(&self.next) {
+            self.next += 1;
+        }
+        self.next += 1;
+        self.next - 1
+    }
+}
+
+/// What parameters without an attribute get.
+#[derive(Debug, Default)]
+struct Free {
+    buffers: Indices,
+    threadgroup: Indices,
+    textures: Indices,
+    samplers: Indices,
+}
+
+impl Free {
+    fn of<'s>(declared: impl Iterator<Item = &'s Semantic>) -> Self {
+        let mut free = Self::default();
+        for semantic in declared {
+            let (indices, index) = match semantic {
+                Semantic::Buffer { index, .. } => (&mut free.buffers, index),
+                Semantic::Threadgroup { index } => (&mut free.threadgroup, index),
+                Semantic::Texture { index, .. } => (&mut free.textures, index),
+                Semantic::Sampler { index, .. } => (&mut free.samplers, index),
+                Semantic::BuiltIn(_) | Semantic::Unsupported(_) => continue,
+            };
+            indices.taken.extend(number(index));
+        }
+        free
     }
 }
 

@@ -27,7 +27,7 @@ mod tokens;
 mod words;
 
 use std::{
-    collections::{BTreeMap, HashMap, HashSet},
+    collections::{BTreeMap, HashMap},
     ops::Range,
 };
 
@@ -121,9 +121,13 @@ pub enum Semantic {
     Buffer { index: String, optional: bool },
     /// `[[threadgroup(index)]]`, or the next free one.
     Threadgroup { index: String },
+    /// `[[texture(index)]]`, or the next free one. A function constant may switch it off if it is optional.
+    Texture { index: String, optional: bool },
+    /// `[[sampler(index)]]`, or the next free one.
+    Sampler { index: String, optional: bool },
     /// A position or a size.
     BuiltIn(BuiltIn),
-    /// Something this crate does not run (textures, samplers); the kernel gets no entry.
+    /// Something this crate does not run (cube maps, depth textures); the kernel gets no entry.
     Unsupported(String),
 }
 
@@ -157,7 +161,7 @@ pub(crate) fn rewrite_text(text: Text, target: &Target, selection: &Selection) -
         derived: Vec::new(),
         signatures: HashMap::new(),
         overloads: HashMap::new(),
-        left_out: HashSet::new(),
+        left_out: HashMap::new(),
         threadgroup_variables: 0,
         visible_functions: 0,
         warnings: Vec::new(),
@@ -187,8 +191,8 @@ struct Rewriter<'a> {
     signatures: HashMap<String, String>,
     /// Functions of each namespace and name.
     overloads: HashMap<(String, String), usize>,
-    /// Kernels that take what this crate does not run.
-    left_out: HashSet<String>,
+    /// Kernels that take what this crate does not run, by function: why.
+    left_out: HashMap<String, Diagnostic>,
     threadgroup_variables: usize,
     visible_functions: usize,
     warnings: Vec<Diagnostic>,

@@ -3,11 +3,30 @@
 use std::ffi::{c_char, c_int, c_void};
 
 /// Must equal `MSL_ABI_VERSION`.
-pub(crate) const VERSION: u32 = 5;
+pub(crate) const VERSION: u32 = 6;
 /// Buffer slots of a dispatch.
 pub(crate) const MAX_BUFFERS: usize = 31;
 /// Threadgroup memory slots of a dispatch.
 pub(crate) const MAX_THREADGROUP_ARGS: usize = 31;
+/// Texture slots of a dispatch.
+pub(crate) const MAX_TEXTURES: usize = 128;
+/// Sampler slots of a dispatch.
+pub(crate) const MAX_SAMPLERS: usize = 16;
+/// What a texture goes by where buffers go by their index.
+pub(crate) fn texture_key(slot: u32) -> u32 {
+    slot.saturating_add(MAX_BUFFERS as u32)
+}
+
+/// The slot of a texture that goes by this among buffers; nothing for a buffer.
+pub(crate) fn texture_of(key: u32) -> Option<u32> {
+    key.checked_sub(MAX_BUFFERS as u32)
+}
+
+/// `buffer 3` or `texture 0`.
+pub(crate) fn name_of(key: u32) -> String {
+    texture_of(key).map_or_else(|| format!("buffer {key}"), |slot| format!("texture {slot}"))
+}
+
 /// Lanes of a simdgroup.
 pub(crate) const SIMD_WIDTH: usize = 32;
 
@@ -15,12 +34,18 @@ pub(crate) const SEM_BUFFER: i32 = 0x1000;
 pub(crate) const SEM_OPTIONAL_BUFFER: i32 = 0x1800;
 pub(crate) const SEM_THREADGROUP: i32 = 0x2000;
 
+pub(crate) const SEM_TEXTURE: i32 = 0x3000;
+pub(crate) const SEM_OPTIONAL_TEXTURE: i32 = 0x3800;
+pub(crate) const SEM_SAMPLER: i32 = 0x4000;
+pub(crate) const SEM_OPTIONAL_SAMPLER: i32 = 0x4800;
+
 pub(crate) const PARAM_CONST: u32 = 1;
 pub(crate) const PARAM_POINTER: u32 = 2;
 pub(crate) const PARAM_REFERENCE: u32 = 4;
 
 pub(crate) const MEM_DEVICE: i32 = 1;
 pub(crate) const MEM_THREADGROUP: i32 = 2;
+pub(crate) const MEM_TEXTURE: i32 = 4;
 
 /// In place of flags: threads meet, and that is all.
 pub(crate) const MEM_UNTOUCHED: i32 = -1;
@@ -51,6 +76,7 @@ pub(crate) struct Param {
     pub(crate) alignment: u32,
     pub(crate) flags: u32,
     pub(crate) type_text: *const c_char,
+    pub(crate) texture: u32,
 }
 
 #[repr(C, align(16))]
@@ -151,6 +177,28 @@ pub(crate) struct LogValue {
 pub(crate) const LOG_SIGNED: u32 = 0;
 pub(crate) const LOG_FLOAT: u32 = 2;
 
+pub(crate) const TEXTURE_READ: u32 = 0;
+pub(crate) const TEXTURE_WRITE: u32 = 1;
+pub(crate) const TEXTURE_GATHER: u32 = 3;
+/// The sampler is the one of a slot.
+pub(crate) const SAMPLER_BOUND: u32 = 1 << 31;
+
+/// One use of a texture.
+#[repr(C)]
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Texel {
+    pub(crate) handle: u32,
+    pub(crate) op: u32,
+    pub(crate) kind: u32,
+    pub(crate) component: u32,
+    pub(crate) at: [u32; 3],
+    pub(crate) layer: u32,
+    pub(crate) level: u32,
+    pub(crate) sampler: u32,
+    pub(crate) offset: [i32; 3],
+    pub(crate) value: [u32; 4],
+}
+
 /// The table a kernel library calls the runtime through.
 #[repr(C)]
 pub(crate) struct Runtime {
@@ -165,6 +213,8 @@ pub(crate) struct Runtime {
     pub(crate) collective: extern "C" fn(u32, *const c_char, c_int, *const c_void),
     pub(crate) assertion: extern "C" fn(*const c_char, *const c_char, c_int),
     pub(crate) log: extern "C" fn(c_int, *const c_char, *const LogValue, u32),
+    pub(crate) texture: extern "C" fn(*mut Texel, *const c_void),
+    pub(crate) texture_extent: extern "C" fn(u32, u32) -> u32,
     pub(crate) access: extern "C" fn(*const c_void, usize, u32, *const c_void),
     pub(crate) fault: extern "C" fn(*const Fault, *const c_void),
 }

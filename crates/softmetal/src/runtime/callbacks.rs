@@ -9,6 +9,7 @@ use super::{
     abi,
     image::text,
     log::Level,
+    texel::{self, Use},
     thread::{Call, State},
     trap,
     worker::Worker,
@@ -28,6 +29,8 @@ pub(crate) static TABLE: abi::Runtime = abi::Runtime {
     collective,
     assertion,
     log,
+    texture,
+    texture_extent,
     access,
     fault,
 };
@@ -117,6 +120,41 @@ extern "C" fn log(level: c_int, format: *const c_char, values: *const abi::LogVa
         w.log(Level::of(level), &format, values);
     });
     trap::in_kernel(true);
+}
+
+extern "C" fn texture(texel: *mut abi::Texel, pc: *const c_void) {
+    trap::in_kernel(false);
+    // SAFETY: the shim passes a record on the stack of the thread that calls, which nobody else knows.
+    let texel = unsafe { &mut *texel };
+    let wanted = Worker::with(|w| {
+        w.need_room();
+        Use::of(w, texel)
+    });
+    let Some(wanted) = wanted else { return trap::in_kernel(true) };
+    if let Some(misuse) = wanted.misuse {
+        judge(pc as usize, |c, who| {
+            c.misuse(who, wanted.slot, misuse, texel.op == abi::TEXTURE_WRITE, pc as usize)
+        });
+    }
+    let (places, bytes, written) = wanted.accesses();
+    if Worker::with(|w| w.checked) == Some(true) {
+        for place in places {
+            access(place as *const c_void, bytes, if written { abi::ACCESS_WRITE } else { 0 }, pc);
+        }
+    }
+    trap::in_kernel(false);
+    texel.value = wanted.run(texel.value);
+    trap::in_kernel(true);
+}
+
+extern "C" fn texture_extent(handle: u32, axis: u32) -> u32 {
+    trap::in_kernel(false);
+    let extent = Worker::with(|w| {
+        w.need_room();
+        texel::extent(w, handle, axis)
+    });
+    trap::in_kernel(true);
+    extent.unwrap_or(0)
 }
 
 extern "C" fn access(address: *const c_void, size: usize, flags: u32, pc: *const c_void) {

@@ -15,7 +15,7 @@ use super::{abi, callbacks};
 use crate::{
     cache::Lease,
     error::{Error, Result},
-    library::{Argument, ArgumentKind, BuiltIn, FunctionConstant, Kernel},
+    library::{Argument, ArgumentKind, BuiltIn, FunctionConstant, Kernel, TextureArgument},
 };
 
 /// Values of function constants by index, in order. Cheap to clone and, where nothing has changed, to compare.
@@ -237,7 +237,8 @@ impl Image {
                         pointer: p.flags & abi::PARAM_POINTER != 0,
                         reference: p.flags & abi::PARAM_REFERENCE != 0,
                         read_only: p.flags & abi::PARAM_CONST != 0,
-                        optional: (abi::SEM_OPTIONAL_BUFFER..abi::SEM_THREADGROUP).contains(&p.semantic),
+                        optional: is_optional(p.semantic),
+                        texture: TextureArgument::of_code(p.texture),
                     }
                 })
                 .collect();
@@ -300,8 +301,19 @@ unsafe fn symbol<T: Copy>(library: &unix::Library, name: &[u8]) -> Result<T, Str
     unsafe { library.get::<T>(name) }.map(|symbol| *symbol).map_err(|error| error.to_string())
 }
 
+/// Whether a function constant may switch it off.
+fn is_optional(semantic: i32) -> bool {
+    (abi::SEM_OPTIONAL_BUFFER..abi::SEM_THREADGROUP).contains(&semantic)
+        || (abi::SEM_OPTIONAL_TEXTURE..abi::SEM_SAMPLER).contains(&semantic)
+        || semantic >= abi::SEM_OPTIONAL_SAMPLER
+}
+
 fn kind_of(semantic: i32) -> ArgumentKind {
     match semantic {
+        s if s >= abi::SEM_OPTIONAL_SAMPLER => ArgumentKind::Sampler((s - abi::SEM_OPTIONAL_SAMPLER) as u32),
+        s if s >= abi::SEM_SAMPLER => ArgumentKind::Sampler((s - abi::SEM_SAMPLER) as u32),
+        s if s >= abi::SEM_OPTIONAL_TEXTURE => ArgumentKind::Texture((s - abi::SEM_OPTIONAL_TEXTURE) as u32),
+        s if s >= abi::SEM_TEXTURE => ArgumentKind::Texture((s - abi::SEM_TEXTURE) as u32),
         s if s >= abi::SEM_THREADGROUP => ArgumentKind::Threadgroup((s - abi::SEM_THREADGROUP) as u32),
         s if s >= abi::SEM_OPTIONAL_BUFFER => ArgumentKind::Buffer((s - abi::SEM_OPTIONAL_BUFFER) as u32),
         s if s >= abi::SEM_BUFFER => ArgumentKind::Buffer((s - abi::SEM_BUFFER) as u32),

@@ -18,6 +18,7 @@ pub(crate) mod memory;
 mod schedule;
 mod switch;
 mod sync;
+mod texel;
 mod thread;
 pub(crate) mod trap;
 pub(crate) mod user;
@@ -42,9 +43,13 @@ pub use image::Image;
 pub use log::Level;
 pub(crate) use log::Message;
 use serde::Serialize;
+pub(crate) use texel::{Misuse, View};
 use trap::Watch;
 
-use crate::check::{Checker, Event, Who};
+use crate::{
+    check::{Checker, Event, Who},
+    texture::Sampler,
+};
 
 /// What a dispatch did.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
@@ -94,6 +99,9 @@ pub(crate) struct Job<'a> {
     pub(crate) threadgroup_memory: [Option<u32>; abi::MAX_THREADGROUP_ARGS],
     /// Bytes of threadgroup memory, arguments and variables together.
     pub(crate) threadgroup_limit: usize,
+    /// By slot.
+    pub(crate) textures: Vec<Option<View>>,
+    pub(crate) samplers: Vec<Option<Sampler>>,
     pub(crate) constants: Constants,
     /// Zero: in order.
     pub(crate) seed: u64,

@@ -248,3 +248,32 @@ fn tables_hold_the_functions_that_the_host_puts_there() {
         }
     }
 }
+
+#[test]
+fn functions_of_one_name_are_told_apart_by_what_they_are_given_to() {
+    let body = format!(
+        "float twice(float x) {{ return 2 * x; }}
+        half twice(half x) {{ return 2 * x; }}
+        float apply(float (&f)(float), float x) {{ return f(x); }}
+        template <typename F> float call(F f, float x) {{ return f(x); }}
+        kernel void k{HEAD} {{
+            float (*p)(float) = twice;
+            y[i] = apply(twice, x[i]) + call<float (*)(float)>(twice, x[i]) + p(x[i]) + call(static_cast<float (*)(float)>(&twice), x[i]);
+        }}"
+    );
+    for flavour in BOTH {
+        let (outcome, y) = run(&text(&body, flavour), "k");
+        assert!(outcome.is_clean(), "{:?}", outcome.reports);
+        assert_eq!(y, std::array::from_fn(|i| 8.0 * i as f32));
+    }
+}
+
+#[test]
+fn an_access_inside_a_macro_is_reported_where_the_macro_stands() {
+    let body = format!(
+        "#define AT(p, i) \\\n    p[i]\n#define PUT(p, i, v) AT(p, i) = v\nkernel void k{HEAD} {{\n    PUT(y, i + 8, AT(x, i));\n}}"
+    );
+    let (outcome, _) = run(&text(&body, Flavour::Checked), "k");
+    let found: Vec<_> = outcome.reports.iter().map(|report| (report.kind, report.at.line)).collect();
+    assert_eq!(found, [(Kind::OutOfBounds, 7)], "{:?}", outcome.reports);
+}

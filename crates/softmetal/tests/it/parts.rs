@@ -10,11 +10,12 @@ const KERNELS: usize = 12;
 
 /// `add_0` … `add_11`, each an instance of a template, and one with what they have besides.
 fn many(body: &str) -> String {
-    let instances: String = (0..KERNELS)
+    let instances = (0..KERNELS)
         .map(|n| {
             format!("template [[host_name(\"add_{n}\")]] [[kernel]] void add<{n}>(device uint*, uint);\n")
         })
-        .collect();
+        .collect::<Vec<_>>()
+        .concat();
     format!(
         "constant uint factor [[function_constant(3)]];
 [[visible]] uint twice(uint x) {{ return 2 * x; }}

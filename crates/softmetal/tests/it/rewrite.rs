@@ -143,10 +143,13 @@ fn reflection_lists_arguments_constants_and_limits() {
     assert_eq!(spelled("rotate_2", 3), "threadgroup int*");
     let constants: Vec<_> = interface.constants.iter().map(|c| (c.name.as_str(), c.index, c.size)).collect();
     assert_eq!(constants, [("wide", 0, 1), ("offset", 1, 4), ("scale", 2, 4), ("base", 7, 4)]);
-    assert!(interface.kernels.iter().all(|kernel| kernel.name != "with_texture"));
+    assert!(interface.kernels.iter().all(|kernel| kernel.name != "with_cube"));
+    let image = &kernel("with_texture").arguments[0];
+    assert_eq!(image.kind, ArgumentKind::Texture(0));
+    assert!(image.texture.is_some_and(|texture| !texture.writes() && texture.count == 1));
     let warnings: Vec<_> = interface.warnings.iter().map(ToString::to_string).collect();
     assert!(warnings.iter().any(|w| w.contains("`not_compute` is a graphics function")), "{warnings:?}");
-    assert!(warnings.iter().any(|w| w.contains("`with_texture` is left out")), "{warnings:?}");
+    assert!(warnings.iter().any(|w| w.contains("`with_cube` is left out")), "{warnings:?}");
 }
 
 /// Runs a kernel in one threadgroup of `threads` threads on buffers of ints and gives buffer `out`.

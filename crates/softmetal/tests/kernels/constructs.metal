@@ -138,3 +138,4 @@ constexpr sampler nearest_texel(coord::normalized, address::clamp_to_edge, filte
 inline float4 texel(texture2d<float> image, float2 at) { return image.sample(nearest_texel, at); }
 vertex float4 not_compute(uint id [[vertex_id]]) { return float4(id); }
 kernel void with_texture(texture2d<float, access::read> image [[texture(0)]], device float* out) { out[0] = image.get_width(); }
+kernel void with_cube(texturecube<float> image [[texture(0)]], device float* out) { out[0] = image.get_width(); }

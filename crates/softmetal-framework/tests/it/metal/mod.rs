@@ -6,6 +6,7 @@ mod mistakes;
 mod mps;
 mod order;
 mod program;
+mod texture;
 
 use std::ptr::NonNull;
 use std::sync::{Mutex, MutexGuard, PoisonError};
