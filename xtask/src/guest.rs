@@ -322,7 +322,9 @@ impl Outcome {
 
 /// The line that says most of why a test failed.
 fn reason(status: Option<i32>, said: &str) -> String {
-    let rule = said.lines().find(|line| line.starts_with("Metal validation"));
+    // What is merely noted does not end a test.
+    let ends = |line: &&str| line.starts_with("Metal validation") && !line.contains("NoPool");
+    let rule = said.lines().find(ends);
     let mut lines = said.lines().skip_while(|line| !line.contains("panicked at"));
     let panic = lines.next().map(|first| {
         let place = first.split_once("panicked at ").map_or(first, |(_, place)| place);

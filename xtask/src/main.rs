@@ -36,6 +36,7 @@ cargo xtask NAME [OPTIONS]
                run the driver for Metal on Linux, against Metal.framework over softmetal: its tests, and those of the
                framework
                  --driver       without golden models, for which the library is built once more
+                 command-line   `metallic run --device metal` alone: what it says must be what `--device soft` says
                  cargo ARGS...  any command of cargo in that build, such as `cargo test -p metallic-gpu`
                  copies FOLDER  the bindings for a workspace of your own, and what to do with them
                  mistakes [W..] plant each of a table of mistakes into a copy of the driver (those whose names have one of the

@@ -5,6 +5,7 @@
 //! GNUstep, whose runtime `softmetal-framework` is, with the types of Apple Silicon, and they ask it for the version of
 //! macOS. Nothing of the copies is committed, and the lock file of the repository stays as it is.
 
+mod command_line;
 mod executed;
 mod mistakes;
 
@@ -108,14 +109,19 @@ pub(crate) fn run(args: &[String]) -> Result<()> {
         "a Mac has Metal itself: `cargo test -p metallic-gpu --test it metal::`"
     );
     match args {
-        [] => Shadow::prepare()?.test(&SUITES),
+        [] => {
+            let shadow = Shadow::prepare()?;
+            shadow.test(&SUITES)?;
+            command_line::check(&shadow)
+        }
         [first] if first == "--driver" => Shadow::prepare()?.test(&SUITES[..1]),
+        [first] if first == "command-line" => command_line::check(&Shadow::prepare()?),
         [first, rest @ ..] if first == "cargo" => run_command(Shadow::prepare()?.command().args(rest)),
         [first, folder] if first == "copies" => copies(&root().join(folder)),
         [first, only @ ..] if first == "mistakes" => mistakes::run(only),
         [first, rest @ ..] if first == "executed" => executed::run(rest),
         _ => bail!(
-            "metal-on-linux knows `--driver`, `cargo ARGUMENTS…`, `copies FOLDER`, `mistakes` and `executed`, not `{}`",
+            "metal-on-linux knows `--driver`, `command-line`, `cargo ARGUMENTS…`, `copies FOLDER`, `mistakes` and `executed`, not `{}`",
             args.join(" ")
         ),
     }

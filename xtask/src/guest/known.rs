@@ -14,7 +14,33 @@ pub(super) struct Guest {
 pub(super) const GUESTS: &[Guest] = &[CANDLE_KERNELS, CANDLE_CORE];
 
 /// Its tests on Metal: `--features metal --test metal`.
-const CANDLE_CORE: Guest = Guest { name: "candle-core", changes: &[], kept: &["src/utils.rs"], failing: &[] };
+const CANDLE_CORE: Guest = Guest {
+    name: "candle-core",
+    changes: &[],
+    kept: &["src/utils.rs"],
+    failing: &[
+        ("expand_grad_metal", NO_BYTES),
+        ("grad_descent_metal", NO_BYTES),
+        ("zero_matmul_grad_metal", ODD_BYTES),
+        ("zero_matmul_metal", ODD_BYTES),
+        ("zero_matmul_validation_metal", ODD_BYTES),
+        ("zero_dim_metal", ODD_BYTES),
+        ("arange_metal", ODD_BYTES),
+        ("cmp_metal", ODD_BYTES),
+        ("ones_metal", ODD_BYTES),
+        ("sum_metal", ODD_BYTES),
+        ("meshgrid_with_empty_axis_metal", "it makes a buffer of 0 bytes, which Metal's validation refuses"),
+        ("squeeze_mm_metal", UNUSED),
+        ("broadcast_matmul_rank2_rhs_metal", UNUSED),
+        ("broadcast_matmul_stride_zero_lhs_metal", UNUSED),
+    ],
+};
+
+const NO_BYTES: &str = "it sets 0 bytes for the sizes of a scalar, which Metal's validation refuses";
+const ODD_BYTES: &str =
+    "it copies or fills bytes that are no multiple of 4, which Metal's validation refuses on macOS";
+/// Metal knows which arguments a compiled kernel uses; softmetal does not.
+const UNUSED: &str = "an instance of a template does not use its argument `bias`, which is not bound: no mistake, but taken for one";
 
 const CANDLE_KERNELS: Guest = Guest {
     name: "candle-metal-kernels",
