@@ -140,6 +140,8 @@ impl Backend for GpuBackend {
         let graph = rewrite::with_activations(graph, options.activations)?;
         let fused = if self.shared.options.fuse { rewrite::fuse(&graph)? } else { graph };
         let program = GpuProgram::new(self.shared.clone(), fused, options.kv).map_err(|e| e.on(device))?;
+        // What there is to say of kernels is known when they have been made ready.
+        self.shared.options.providers.tell(self.shared.gpu.notes());
         Ok(Box::new(program))
     }
 

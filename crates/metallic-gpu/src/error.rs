@@ -9,14 +9,16 @@ use metallic_core::{BackendError, BytesLost};
 #[non_exhaustive]
 pub enum GpuError {
     /// Memory could not be had.
-    #[error("no room for {needed} bytes of {what}{}", budget.map(|b| format!(": {b} bytes are allowed in all")).unwrap_or_default())]
+    #[error("no room for {}{}", asked_for(what, *needed), room(*budget, *free))]
     OutOfMemory {
         /// What the memory was for.
         what: &'static str,
-        /// Bytes asked for.
+        /// Bytes asked for; 0 where a driver needs some for itself and does not say how many.
         needed: usize,
         /// Bytes that may be held in all, where there is a limit.
         budget: Option<u64>,
+        /// Bytes that nobody had then, where the device says so.
+        free: Option<u64>,
     },
     /// A file's weights cannot be had (any more).
     #[error(transparent)]
@@ -142,6 +144,17 @@ pub enum GpuError {
     Missing(String),
 }
 
+fn asked_for(what: &str, needed: usize) -> String {
+    if needed == 0 { what.to_owned() } else { format!("{needed} bytes of {what}") }
+}
+
+fn room(budget: Option<u64>, free: Option<u64>) -> String {
+    let budget = budget.map(|bytes| format!("{bytes} bytes are allowed in all"));
+    let free = free.map(|bytes| format!("{bytes} bytes are free"));
+    let known: Vec<String> = budget.into_iter().chain(free).collect();
+    if known.is_empty() { String::new() } else { format!(": {}", known.join(", ")) }
+}
+
 fn known_devices(known: &[String]) -> String {
     match known {
         [] => "is none on this machine".to_owned(),
@@ -164,7 +177,7 @@ impl GpuError {
     }
 
     pub(crate) fn no_room(what: &'static str, needed: usize, budget: impl Into<Option<u64>>) -> GpuError {
-        GpuError::OutOfMemory { what, needed, budget: budget.into() }
+        GpuError::OutOfMemory { what, needed, budget: budget.into(), free: None }
     }
 
     pub(crate) fn execution(label: impl Into<String>, reason: impl Into<String>) -> GpuError {
@@ -178,7 +191,9 @@ impl GpuError {
     /// The same failure as callers of a backend see it.
     pub fn on(self, device: &'static str) -> BackendError {
         match self {
-            GpuError::OutOfMemory { what, needed, .. } => BackendError::OutOfMemory { device, what, needed },
+            GpuError::OutOfMemory { what, needed, .. } if needed > 0 => {
+                BackendError::OutOfMemory { device, what, needed }
+            }
             GpuError::Unsupported { op, reason } => BackendError::Unsupported { device, op, reason },
             GpuError::Launch { kernel, what, found, most } => {
                 let reason = format!("it asks for {found} {what}, the device allows {most}");

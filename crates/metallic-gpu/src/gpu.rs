@@ -38,6 +38,8 @@ pub enum Storage {
 pub struct Limits {
     /// Threads of a threadgroup at most.
     pub max_threads: u32,
+    /// Threadgroups of a grid at most, along each axis.
+    pub max_groups: [u32; 3],
     /// Threads that run in step.
     pub simd_width: u32,
     /// Simdgroups that keep the device busy: past these, more work for each is better than more of them.
@@ -93,6 +95,7 @@ impl Limits {
     pub fn of_apple(name: &str) -> Limits {
         Limits {
             max_threads: 1024,
+            max_groups: [u32::MAX; 3],
             simd_width: 32,
             busy_simdgroups: choose::busy_simdgroups(name),
             threadgroup_memory: 32768,

@@ -20,6 +20,7 @@ use crate::tuning::Tuning;
 /// What a large GPU of a Mac allows.
 const LIMITS: Limits = Limits {
     max_threads: 1024,
+    max_groups: [u32::MAX; 3],
     simd_width: 32,
     busy_simdgroups: 512,
     threadgroup_memory: 32768,

@@ -216,7 +216,10 @@ impl Shared {
             Err(error) => {
                 lock(&self.state).stats.live_bytes -= bytes as u64;
                 Err(match error {
-                    GpuError::OutOfMemory { needed, .. } => GpuError::no_room(what, needed, self.budget),
+                    GpuError::OutOfMemory { needed, free, .. } => {
+                        let needed = if needed == 0 { bytes } else { needed };
+                        GpuError::OutOfMemory { what, needed, budget: self.budget, free }
+                    }
                     other => other,
                 })
             }

@@ -33,6 +33,7 @@ pub(crate) mod tests {
 
     pub(crate) const LIMITS: Limits = Limits {
         max_threads: 1024,
+        max_groups: [u32::MAX; 3],
         simd_width: 32,
         busy_simdgroups: 512,
         threadgroup_memory: 32768,

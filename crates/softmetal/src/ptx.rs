@@ -35,10 +35,12 @@ use std::collections::BTreeMap;
 use serde::Serialize;
 
 use crate::{
+    cache::Key,
     compiler::{Compiler, Source},
     diagnostic::Diagnostic,
     error::{Error, Result},
     rewrite::{KernelEntry, PTX_LIMIT, Parameter, Semantic, Target, ptx_symbol},
+    shim,
 };
 
 /// How many threadgroup arguments a kernel can have: the length of the last parameter of every entry.
@@ -145,6 +147,14 @@ impl PtxKernel {
         }
         Ok(memory)
     }
+}
+
+/// Names what makes PTX of a source beside its options and the clang: the standard library, the rewriter, the flags. The same on every
+/// machine for the same version of this crate, another one where any of these has changed.
+pub fn fingerprint() -> String {
+    let mut key = Key::new();
+    key.add(&shim::fingerprint()).add(env!("SOFTMETAL_REWRITER")).add(env!("SOFTMETAL_PTX"));
+    key.hex()
 }
 
 /// Compiles a source for NVIDIA GPUs.

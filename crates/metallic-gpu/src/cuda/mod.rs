@@ -12,10 +12,10 @@ mod rehearsal;
 mod replay;
 mod running;
 mod timed;
+mod under_way;
 mod uploads;
 mod work;
 
-use std::collections::VecDeque;
 use std::fmt;
 use std::sync::{Arc, Mutex};
 
@@ -26,11 +26,12 @@ use self::ptx::{Translator, Wanted};
 pub use self::rehearsal::{Asked, Rehearsal, Translated};
 use self::replay::{Recorded, Replays};
 use self::running::Running;
+use self::under_way::{Kept, UnderWay};
 use self::uploads::Uploads;
 use self::work::{Work, hand_over, named};
 use crate::command::{Command, CommandList};
 use crate::driver::check::{self, BufferFacts, PipelineFacts};
-use crate::driver::{choose, fault};
+use crate::driver::{choose, fault, memory};
 use crate::error::GpuError;
 use crate::gpu::{
     BufferId, Gpu, Imported, LibraryId, Limits, MatrixUnits, Pipeline, PipelineId, Storage, Submission,
@@ -88,8 +89,8 @@ pub fn devices() -> Result<Vec<CudaDevice>, GpuError> {
     (0..driver.count()?).map(describe).collect()
 }
 
-/// Threadgroup memory that kernels are made for: what the GPUs of compute capability 9.0 give a threadgroup that asks for much.
-const MOST_SHARED: u32 = 227 << 10;
+/// Threadgroups of a grid along each axis, on every GPU since compute capability 3.0.
+const MAX_GROUPS: [u32; 3] = [i32::MAX as u32, 65535, 65535];
 /// The least compute capability, times ten, whose matrix units take bfloats.
 const BFLOATS: u32 = 80;
 
@@ -108,6 +109,7 @@ fn limits(
 ) -> Limits {
     Limits {
         max_threads,
+        max_groups: MAX_GROUPS,
         simd_width: 32,
         busy_simdgroups: units.saturating_mul(BUSY),
         threadgroup_memory: THREADGROUP_MEMORY,
@@ -170,29 +172,6 @@ struct Ready {
     /// It may begin before what came before is done.
     early: bool,
     facts: PipelineFacts,
-}
-
-/// Everything that work uses until it is done.
-#[derive(Debug, Default)]
-struct Kept {
-    buffers: Vec<Arc<Buffer>>,
-    pipelines: Vec<Arc<Ready>>,
-    #[expect(dead_code, reason = "held until the work is done")]
-    recorded: Option<Arc<Recorded>>,
-}
-
-/// What is under way, oldest first, each with the moment it is done.
-#[derive(Debug, Default)]
-struct UnderWay(VecDeque<(Arc<Event>, Kept)>);
-
-impl UnderWay {
-    /// Lets go of what is done.
-    fn sweep(&mut self) {
-        // What cannot be asked any more has ended with its device.
-        while self.0.front().is_some_and(|(end, _)| end.is_past().unwrap_or(true)) {
-            self.0.pop_front();
-        }
-    }
 }
 
 /// A GPU of NVIDIA's.
@@ -333,8 +312,7 @@ impl Gpu for Cuda {
     fn allocate(&self, bytes: usize, storage: Storage) -> Result<BufferId, GpuError> {
         self.context.alive()?;
         let facts = BufferFacts { len: bytes, writable: true, host: storage == Storage::Shared };
-        self.forget_gone();
-        let memory = Memory::new(&self.context, bytes)?;
+        let memory = self.memory(bytes)?;
         lock(&self.work).0.fill(&memory, 0, bytes, 0)?;
         Ok(lock(&self.objects).add_buffer(Buffer { memory, facts, _pages: None }, None))
     }
@@ -347,8 +325,7 @@ impl Gpu for Cuda {
         if let Some(buffer) = pages.and_then(|pages| lock(&self.objects).buffers.share(pages)) {
             return Ok(Imported { buffer, offset: 0, copied: 0 });
         }
-        self.forget_gone();
-        let memory = Memory::new(&self.context, bytes.len())?;
+        let memory = self.memory(bytes.len())?;
         uploads::upload(self, &memory, bytes)?;
         let facts = BufferFacts { len: bytes.len(), writable: false, host: false };
         let (buffer, kept) = {
@@ -357,14 +334,19 @@ impl Gpu for Cuda {
             (id, objects.buffer(id)?)
         };
         // Copies may be under way to it.
-        let work = &mut *lock(&self.work);
-        let end = Arc::new(Event::after(&work.0)?);
-        work.1.0.push_back((end, Kept { buffers: vec![kept], ..Kept::default() }));
-        Ok(Imported { buffer, offset: 0, copied: bytes.len() })
+        let (stream, under_way) = &mut *lock(&self.work);
+        match under_way.keep(stream, Kept { buffers: vec![kept], ..Kept::default() }) {
+            Ok(_) => Ok(Imported { buffer, offset: 0, copied: bytes.len() }),
+            Err(error) => {
+                drop(lock(&self.objects).buffers.release(buffer));
+                Err(error)
+            }
+        }
     }
 
     fn notes(&self) -> Vec<String> {
-        lock(&self.uploads).note.iter().cloned().collect()
+        let uploads = lock(&self.uploads).note.clone();
+        uploads.into_iter().chain(self.translator.notes()).collect()
     }
 
     fn free(&self, buffer: BufferId) {
@@ -429,8 +411,7 @@ impl Gpu for Cuda {
     fn submit(&self, commands: &CommandList) -> Result<Box<dyn Submission>, GpuError> {
         self.context.alive()?;
         let label = fault::label(commands);
-        let work = &mut *lock(&self.work);
-        let (stream, under_way) = (&work.0, &mut work.1);
+        let (stream, under_way) = &mut *lock(&self.work);
         under_way.sweep();
         let start = Event::after(stream)?;
         let known = lock(&self.replays).find(commands);
@@ -441,8 +422,7 @@ impl Gpu for Cuda {
             }
             None => self.run_once(stream, commands)?,
         };
-        let end = Arc::new(Event::after(stream)?);
-        under_way.0.push_back((end.clone(), kept));
+        let end = under_way.keep(stream, kept)?;
         Ok(Box::new(Running { label, start, end }))
     }
 
@@ -452,6 +432,19 @@ impl Gpu for Cuda {
 }
 
 impl Cuda {
+    /// New memory, with whatever is in it. Where there is none, what work under way holds may be all that is in the way: it is asked
+    /// for once more when that has ended.
+    fn memory(&self, bytes: usize) -> Result<Memory, GpuError> {
+        self.forget_gone();
+        memory::asked_twice(
+            || Memory::new(&self.context, bytes),
+            || {
+                let (stream, under_way) = &mut *lock(&self.work);
+                under_way.finish(stream)
+            },
+        )
+    }
+
     /// Lets go of what was recorded of lists that are gone, and of what work that is done used.
     fn forget_gone(&self) {
         lock(&self.work).1.sweep();

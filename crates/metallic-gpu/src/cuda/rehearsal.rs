@@ -15,12 +15,14 @@ use crate::gpu::{BufferId, Gpu, Imported, LibraryId, Limits, Pipeline, PipelineI
 use crate::kernels::{Constants, peaks};
 use crate::lock;
 use crate::null::Null;
-use crate::tuning::built_in;
 
 /// Memory that limits plans for, where there is no GPU to ask.
 const MEMORY: u64 = 1 << 40;
-/// Names of GPUs that have numbers of their own for plans to go by; all others have those of the nameless.
-const NAMES: [&str; 2] = ["", "NVIDIA H200"];
+/// Bytes of threadgroup memory that GPUs with matrix units give a threadgroup which asks for much: those of compute capability 8.6,
+/// 8.9 and 12.0, of 8.0 and 8.7, and of 9.0 and 10.0. Plans take other kernels where there is room for them.
+const MOST_SHARED: [u32; 3] = [99 << 10, 163 << 10, 227 << 10];
+/// GPUs that have numbers of their own for plans to go by, with their threadgroup memory; all others have those of the nameless.
+const NAMED: [(&str, u32); 1] = [("NVIDIA H200", 227 << 10)];
 
 /// A source by its name.
 #[derive(Debug)]
@@ -135,26 +137,33 @@ pub struct Rehearsal {
 }
 
 impl Rehearsal {
-    /// GPUs of this compute capability (times ten) with so many multiprocessors: one for each table of numbers that plans of such
-    /// GPUs go by.
+    /// GPUs of this compute capability (times ten) with so many multiprocessors: one for each size of threadgroup memory and each
+    /// table of numbers that plans of such GPUs go by.
     pub fn all(asked: &Asked, capability: u32, units: u32) -> Result<Vec<Rehearsal>, GpuError> {
-        let matrix_units = super::matrix_units(capability, units, super::MOST_SHARED);
-        let tuning = |name: &str| built_in("cuda", name, matrix_units.map_or(0, |units| units.cores)).0;
-        let mut tables = NAMES.map(tuning).to_vec();
-        tables.dedup();
-        let rehearsal = |tuning| {
+        let limits = |(name, shared): (&str, u32)| {
+            let matrix_units = super::matrix_units(capability, units, shared);
             // There may be a library, or not: programs rehearse both.
-            let usual = super::limits("", units, 1024, MEMORY, matrix_units);
-            let null = Null::with(Limits { library: true, tuning, ..usual });
-            let rehearsal = Rehearsal { null, asked: asked.clone(), sources: Mutex::default() };
-            // What measures a device belongs to no model.
-            for kernel in peaks::kernels(rehearsal.limits()) {
-                let library = rehearsal.library(kernel.family.name, &kernel.family.source())?;
-                rehearsal.pipeline(library, kernel.function, &kernel.constants)?;
-            }
-            Ok(rehearsal)
+            Limits { library: true, ..super::limits(name, units, 1024, MEMORY, matrix_units) }
         };
-        tables.into_iter().map(rehearsal).collect()
+        // Those without a name first, each size once where the tables are the same.
+        let mut kinds: Vec<Limits> = Vec::new();
+        for kind in MOST_SHARED.map(|shared| ("", shared)).into_iter().chain(NAMED).map(limits) {
+            if !kinds.contains(&kind) {
+                kinds.push(kind);
+            }
+        }
+        kinds.into_iter().map(|limits| Rehearsal::of(asked, limits)).collect()
+    }
+
+    fn of(asked: &Asked, limits: Limits) -> Result<Rehearsal, GpuError> {
+        let null = Null::with(limits);
+        let rehearsal = Rehearsal { null, asked: asked.clone(), sources: Mutex::default() };
+        // What measures a device belongs to no model.
+        for kernel in peaks::kernels(rehearsal.limits()) {
+            let library = rehearsal.library(kernel.family.name, &kernel.family.source())?;
+            rehearsal.pipeline(library, kernel.function, &kernel.constants)?;
+        }
+        Ok(rehearsal)
     }
 }
 
@@ -221,5 +230,72 @@ impl Gpu for Rehearsal {
 
     fn submit_timed(&self, commands: &CommandList) -> Result<Box<dyn Submission>, GpuError> {
         self.null.submit_timed(commands)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use metallic_core::{Backend, CompileOptions, DType, Graph, GraphBuilder, Shape, TensorType, Weight};
+
+    use super::*;
+    use crate::backend::{GpuBackend, GpuOptions};
+    use crate::cuda::{limits, matrix_units};
+
+    const UNITS: u32 = 132;
+
+    /// Products of rows that are long enough for threadgroup memory to matter.
+    fn graph() -> Graph {
+        let g = GraphBuilder::new();
+        let matrix = |name: &str, dtype: DType, rows: usize, cols: usize| {
+            let ty = TensorType::new(dtype, Shape::matrix(rows, cols));
+            let bytes = rows * cols / dtype.block_len() * dtype.block_bytes();
+            g.weight(Weight { name: name.to_owned(), ty, data: vec![0_u8; bytes].into() })
+        };
+        let x = matrix("table", DType::F16, 64, 4096).embed(g.tokens());
+        let wide = x.linear(matrix("up", DType::Q8_0, 16384, 4096));
+        g.finish(&[wide.linear(matrix("down", DType::Q4_0, 64, 16384))]).unwrap()
+    }
+
+    fn compile(rehearsal: Rehearsal) {
+        let backend = GpuBackend::new(Arc::new(rehearsal), GpuOptions::default());
+        drop(backend.compile(&graph(), CompileOptions::kv(DType::F16)).unwrap());
+    }
+
+    fn names(asked: &Asked) -> BTreeSet<String> {
+        lock(&asked.0).keys().map(|(_, function, constants)| format!("{function} {constants:?}")).collect()
+    }
+
+    #[test]
+    fn every_size_of_threadgroup_memory_is_rehearsed() {
+        let sizes = |capability: u32| {
+            let all = Rehearsal::all(&Asked::new(), capability, UNITS).unwrap();
+            let size = |one: &Rehearsal| Some(one.limits().matrix_units?.threadgroup_memory >> 10);
+            all.iter().map(size).collect::<Vec<_>>()
+        };
+        assert_eq!(sizes(90), [Some(99), Some(163), Some(227)]);
+        assert_eq!(sizes(75), [None], "without matrix units none has more than the others");
+    }
+
+    #[test]
+    fn a_bundle_has_all_that_gpus_ask_for_whatever_their_threadgroup_memory() {
+        let bundle = Asked::new();
+        Rehearsal::all(&bundle, 90, UNITS).unwrap().into_iter().for_each(compile);
+        let bundle = names(&bundle);
+        assert!(bundle.iter().any(|name| name.starts_with("cell_rows")), "{bundle:?}");
+        for (name, capability, kib) in [
+            ("NVIDIA H200", 90, 227),
+            ("NVIDIA A100-SXM4-80GB", 80, 163),
+            ("NVIDIA GeForce RTX 4090", 89, 99),
+        ] {
+            let own = Asked::new();
+            let units = matrix_units(capability, UNITS, kib << 10);
+            let limits = limits(name, UNITS, 1024, 1 << 36, units);
+            compile(Rehearsal::of(&own, limits).unwrap());
+            let own = names(&own);
+            let missing: Vec<_> = own.difference(&bundle).collect();
+            assert!(own.len() > 10 && missing.is_empty(), "{name}: {missing:?} of {}", own.len());
+        }
     }
 }

@@ -21,8 +21,7 @@ use crate::lock;
 pub(super) fn submit(cuda: &Cuda, commands: &CommandList) -> Result<Box<dyn Submission>, GpuError> {
     cuda.context.alive()?;
     let label = fault::label(commands);
-    let work = &mut *lock(&cuda.work);
-    let (stream, under_way) = (&work.0, &mut work.1);
+    let (stream, under_way) = &mut *lock(&cuda.work);
     under_way.sweep();
     let known = lock(&cuda.timed).find(commands);
     // Its events are those of one replay: while somebody may still ask for them, another recording serves.
@@ -32,8 +31,7 @@ pub(super) fn submit(cuda: &Cuda, commands: &CommandList) -> Result<Box<dyn Subm
     };
     let start = Event::after(stream)?;
     stream.replay(&recorded.replay).map_err(|error| named(error, &label))?;
-    let end = Arc::new(Event::after(stream)?);
-    under_way.0.push_back((end.clone(), Kept { recorded: Some(recorded.clone()), ..Kept::default() }));
+    let end = under_way.keep(stream, Kept { recorded: Some(recorded.clone()), ..Kept::default() })?;
     Ok(Box::new(Timed { running: Running { label, start, end }, times: recorded }))
 }
 

@@ -165,6 +165,14 @@ mod tests {
             let text = ok(&d).unwrap_err().to_string();
             assert!(text.contains(part), "{text}");
         }
+        let few = Limits { max_groups: [u32::MAX, 65535, 65535], ..LIMITS };
+        let on_few = |groups| launch(&dispatch(groups, [1; 3], 0), Some(&READY), &few);
+        assert_eq!(on_few([65536, 65535, 1]), Ok(()));
+        for (groups, axis) in [([1, 65536, 1], "y"), ([2, 1, 65536], "z")] {
+            let text = on_few(groups).unwrap_err().to_string();
+            let expected = format!("`f` asks for 65536 threadgroups along {axis}, the device allows 65535");
+            assert_eq!(text, expected);
+        }
         let gone = launch(&dispatch([1; 3], [1; 3], 0), None, &LIMITS).unwrap_err();
         assert!(gone.to_string().contains("given back"), "{gone}");
     }

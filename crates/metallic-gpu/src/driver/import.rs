@@ -126,7 +126,7 @@ mod tests {
 
     #[test]
     fn pages_the_system_does_not_share_are_copied_and_what_is_too_much_is_an_error() {
-        let full = || GpuError::OutOfMemory { what: "weights", needed: 3, budget: Some(2) };
+        let full = || GpuError::no_room("weights", 3, 2);
         let plan = Import::Share { start: PAGE, len: 2 * PAGE, offset: 4 };
         let never = || panic!("there is no need to copy");
         assert_eq!(

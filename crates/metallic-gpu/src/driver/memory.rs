@@ -23,6 +23,24 @@ pub(crate) fn check(what: &'static str, needed: usize, held: u64, limits: &Limit
     }
 }
 
+/// Asks a device for memory, and once more where it has none and `make_room` says that something was let go.
+#[cfg_attr(not(feature = "cuda"), allow(dead_code))]
+pub(crate) fn asked_twice<T>(
+    ask: impl Fn() -> Result<T, GpuError>,
+    make_room: impl FnOnce() -> Result<bool, GpuError>,
+) -> Result<T, GpuError> {
+    match ask() {
+        Err(full @ GpuError::OutOfMemory { .. }) => {
+            if make_room()? {
+                ask()
+            } else {
+                Err(full)
+            }
+        }
+        other => other,
+    }
+}
+
 /// The budget, from what the system recommends; none where it recommends nothing, as in some virtual machines.
 pub(crate) fn budget(recommended: u64) -> Option<u64> {
     (recommended > 0).then_some(recommended)
@@ -49,6 +67,37 @@ mod tests {
         assert!(matches!(error, GpuError::OutOfMemory { budget: Some(600), .. }), "{error}");
         assert!(check("weights", 1, u64::MAX, &limits).is_err());
         assert_eq!(check("weights", 600, u64::MAX, &Limits { budget: None, ..limits }), Ok(()));
+    }
+
+    #[test]
+    fn a_device_without_room_is_asked_again_only_where_something_was_let_go() {
+        let full = || GpuError::no_room("buffers", 7, None);
+        // Answers of the device, what is let go in between, what comes of it, and how often the device was asked.
+        for (answers, room, expected, times) in [
+            ([Ok(1), Ok(2)], Ok(true), Ok(1), 1),
+            ([Err(full()), Ok(2)], Ok(true), Ok(2), 2),
+            ([Err(full()), Ok(2)], Ok(false), Err(full()), 1),
+            ([Err(full()), Err(full())], Ok(true), Err(full()), 2),
+            (
+                [Err(full()), Ok(2)],
+                Err(GpuError::execution("work", "it failed")),
+                Err(GpuError::execution("work", "it failed")),
+                1,
+            ),
+            (
+                [Err(GpuError::execution("a call", "it failed")), Ok(2)],
+                Ok(true),
+                Err(GpuError::execution("a call", "it failed")),
+                1,
+            ),
+        ] {
+            let asked = std::cell::Cell::new(0);
+            let ask = || {
+                asked.set(asked.get() + 1);
+                answers[asked.get() - 1].clone()
+            };
+            assert_eq!((asked_twice(ask, || room.clone()), asked.get()), (expected, times));
+        }
     }
 
     #[test]

@@ -324,6 +324,13 @@ impl Launch {
         if found > most {
             return Err(GpuError::Launch { kernel, what: "bytes of threadgroup memory", found, most });
         }
+        let axes = ["threadgroups along x", "threadgroups along y", "threadgroups along z"];
+        for ((what, found), most) in axes.into_iter().zip(self.groups).zip(limits.max_groups) {
+            if found > most {
+                let (found, most) = (u64::from(found), u64::from(most));
+                return Err(GpuError::Launch { kernel, what, found, most });
+            }
+        }
         let groups = self.groups.iter().try_fold(1u32, |n, g| n.checked_mul(*g));
         match groups {
             Some(n) if n > 0 => Ok(()),

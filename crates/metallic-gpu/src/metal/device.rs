@@ -111,6 +111,8 @@ pub(super) fn limits(device: &RawDevice) -> Limits {
     let narrow = |n: usize| u32::try_from(n).unwrap_or(u32::MAX);
     Limits {
         max_threads: narrow(device.maxThreadsPerThreadgroup().width),
+        // Metal names no limit of its own.
+        max_groups: [u32::MAX; 3],
         simd_width: 32,
         busy_simdgroups: choose::busy_simdgroups(&device.name().to_string()),
         threadgroup_memory: narrow(device.maxThreadgroupMemoryLength()),

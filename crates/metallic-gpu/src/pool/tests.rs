@@ -44,7 +44,12 @@ fn the_budget_is_hard_and_its_error_names_what_and_how_much() {
     let error = pool.allocate("the arena of a program", 4001, Storage::Private).unwrap_err();
     assert_eq!(
         error,
-        GpuError::OutOfMemory { what: "the arena of a program", needed: 4001, budget: Some(10_000) }
+        GpuError::OutOfMemory {
+            what: "the arena of a program",
+            needed: 4001,
+            budget: Some(10_000),
+            free: None
+        }
     );
     assert!(error.to_string().contains("10000 bytes are allowed"), "{error}");
     assert_eq!(gpu.calls(Fault::Allocate), 1, "the device is not asked");
@@ -79,7 +84,7 @@ fn a_device_that_has_no_more_is_asked_again_once_idle_buffers_are_gone() {
     assert_eq!(gpu.counts().bytes, 100);
     gpu.fail(Fault::Allocate, 1);
     let error = pool.allocate("KV cache", 100, Storage::Shared).unwrap_err();
-    assert_eq!(error, GpuError::OutOfMemory { what: "KV cache", needed: 100, budget: None });
+    assert_eq!(error, GpuError::OutOfMemory { what: "KV cache", needed: 100, budget: None, free: None });
     assert_eq!(pool.stats().live_bytes, 100, "what failed is not counted");
 }
 
@@ -114,7 +119,7 @@ fn a_device_without_room_for_an_import_is_asked_again_once_idle_buffers_are_gone
     assert_eq!((gpu.calls(Fault::Import), gpu.counts().bytes), (2, 80));
     gpu.fail(Fault::Import, 1);
     let error = pool.import("weights", &bytes).unwrap_err();
-    assert_eq!(error, GpuError::OutOfMemory { what: "weights", needed: 80, budget: None });
+    assert_eq!(error, GpuError::OutOfMemory { what: "weights", needed: 80, budget: None, free: None });
     assert_eq!(
         (pool.stats().live_bytes, gpu.calls(Fault::Import)),
         (80, 3),

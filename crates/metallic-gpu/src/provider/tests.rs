@@ -74,7 +74,7 @@ fn a_provider_that_does_not_know_a_case_is_passed_over_for_that_case_only() {
 #[test]
 fn a_device_that_fails_is_no_fault_of_a_provider() {
     let providers = Providers::new();
-    let memory = GpuError::OutOfMemory { what: "test", needed: 1, budget: None };
+    let memory = GpuError::no_room("test", 1, None);
     let mut tried = 0;
     let result: Result<(), _> = providers.choose(OpKind::Sdpa, |_| {
         tried += 1;

@@ -90,6 +90,7 @@ impl Soft {
             limits: Limits {
                 // Threadgroups of matrix units share a core's memory, which is more than one of them can have here.
                 max_threads: options.matrix_units.map_or(softmetal::device::MAX_THREADS, |_| SHARING_THREADS),
+                max_groups: [u32::MAX; 3],
                 simd_width: 32,
                 // A thread on a processor costs as much as a hundred multiplications, so a few for each worker.
                 busy_simdgroups: 16 * threads as u32,

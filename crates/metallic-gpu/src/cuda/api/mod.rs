@@ -170,10 +170,10 @@ impl Driver {
         Ok(driver)
     }
 
-    fn check(&self, status: Status, what: &str) -> Result<(), GpuError> {
+    fn check(&self, status: Status, what: &'static str) -> Result<(), GpuError> {
         Err(match meaning(status) {
             Meaning::Done => return Ok(()),
-            Meaning::NoMemory => GpuError::no_room("the GPU's memory", 0, None),
+            Meaning::NoMemory => GpuError::no_room(what, 0, None),
             Meaning::Lost => GpuError::Lost { reason: format!("{what} failed: {}", self.text(status)) },
             Meaning::Failed => GpuError::execution(what, self.text(status)),
         })
@@ -258,12 +258,26 @@ impl Context {
     }
 
     /// What a call has said. Of a GPU that is lost every call says the same, and what it was lost by is said first.
-    fn check(&self, status: Status, what: &str) -> Result<(), GpuError> {
-        let checked = self.driver.check(status, what);
-        if let Err(error @ GpuError::Lost { .. }) = &checked {
-            return Err(self.lost.get_or_init(|| error.clone()).clone());
-        }
-        checked
+    fn check(&self, status: Status, what: &'static str) -> Result<(), GpuError> {
+        self.driver.check(status, what).map_err(|error| match error {
+            lost @ GpuError::Lost { .. } => self.lost.get_or_init(|| lost).clone(),
+            GpuError::OutOfMemory { .. } => self.full(what, 0),
+            other => other,
+        })
+    }
+
+    /// There is no room for so many bytes; for 0 where the driver needs some for itself.
+    fn full(&self, what: &'static str, needed: usize) -> GpuError {
+        let (status, free) = self.ask_for_free();
+        GpuError::OutOfMemory { what, needed, budget: None, free: (status == 0).then_some(free) }
+    }
+
+    /// Bytes that nobody has, and whether the driver has said so.
+    fn ask_for_free(&self) -> (Status, u64) {
+        let (mut free, mut all) = (0, 0);
+        // SAFETY: both receive numbers.
+        let status = unsafe { (self.functions().memory_info)(&raw mut free, &raw mut all) };
+        (status, free as u64)
     }
 
     /// An error where the GPU was lost: the driver need not be asked again.
@@ -299,11 +313,8 @@ impl Context {
 
     /// Bytes of its memory that nobody has.
     pub(super) fn free_memory(&self) -> Result<u64, GpuError> {
-        let (mut free, mut all) = (0, 0);
-        // SAFETY: both receive numbers.
-        let status = unsafe { (self.functions().memory_info)(&raw mut free, &raw mut all) };
-        self.check(status, "a question to the GPU")?;
-        Ok(free as u64)
+        let (status, free) = self.ask_for_free();
+        self.check(status, "a question to the GPU").map(|()| free)
     }
 }
 
@@ -329,7 +340,7 @@ impl Memory {
         // SAFETY: `address` receives where they lie.
         let status = unsafe { (context.functions().allocate)(&raw mut address, len.max(1)) };
         match meaning(status) {
-            Meaning::NoMemory => Err(GpuError::no_room("buffers", len, context.free_memory().ok())),
+            Meaning::NoMemory => Err(context.full("buffers", len)),
             _ => context.check(status, "memory").map(|()| Memory { context: context.clone(), address, len }),
         }
     }
