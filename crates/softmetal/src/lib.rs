@@ -34,7 +34,7 @@
 //! The way of a source: clang's preprocessor, a rewriter that works on tokens ([`rewrite`]), clang again with a stand-in for
 //! `<metal_stdlib>`, a shared object in the [`cache`], a fiber for each GPU thread ([`runtime`]). The checked flavour watches every
 //! access to memory ([`check`]); [`lint`] checks address spaces, which execution drops; [`ptx`] makes code for NVIDIA GPUs of the
-//! same source; [`test`] puts it all into `cargo test`. What all this proves, and what it cannot: `docs/softmetal.md`.
+//! same source; [`mod@test`] puts it all into `cargo test`. What all this proves, and what it cannot: `docs/softmetal.md`.
 #![deny(unsafe_code)]
 
 pub mod cache;
