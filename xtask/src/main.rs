@@ -63,6 +63,7 @@ cargo xtask NAME [OPTIONS]
   replay       every check of the NVIDIA device as a folder: programs, PTX and a script, for a machine with such a GPU
                  FOLDER         where it goes (default target/replay); carry it there: sh FOLDER/replay.sh
                  --capability N compute capability of that GPU times ten (default 90)
+                 --units N,…    its multiprocessors, or those of GPUs that plan alike (default 132,46: many and few)
   soundness    the unsafe code under valgrind, AddressSanitizer and Miri, as far as they are here and can follow it;
                what was not run is named
                  --quick        valgrind alone, on what takes seconds

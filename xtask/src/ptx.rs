@@ -11,7 +11,7 @@ use crate::programs::{METALLIC, build};
 use crate::test::shared;
 
 /// Multiprocessors of GPUs that are planned for, many and few: plans of others take the same kernels.
-const UNITS: &str = "132,46";
+pub(crate) const UNITS: &str = "132,46";
 /// Compute capabilities, times ten: what runs everywhere with matrix units, and what begins early.
 const CAPABILITIES: &str = "80,90";
 

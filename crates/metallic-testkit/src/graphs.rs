@@ -9,7 +9,7 @@ use metallic_core::{
 use crate::cases::{self, Case, Exactness, RunsAs, VOCAB};
 use crate::compare;
 use crate::random::Random;
-use crate::{Failure, Plan, Report, Tolerance};
+use crate::{Failure, Plan, Report, Results, Tolerance};
 
 /// The steps of the first of two sequences; the second takes two tokens in each. One token and many, ragged tiles, a past
 /// that crosses the border of a block in large steps and in small ones.
@@ -165,6 +165,22 @@ pub fn check_long(backend: &dyn Backend, case: &Case, exactness: Exactness) -> R
     Ok(compare(&expected, &found, case.tolerance(exactness), Asked::All)?)
 }
 
+/// Walks a program of each graph on a backend that computes nothing, over all steps: each is planned and submitted.
+fn plan_only(
+    backend: &dyn Backend,
+    graphs: &[Graph],
+    options: CompileOptions,
+    walks: &[&[usize]],
+) -> Result<(), Failure> {
+    for graph in graphs {
+        let mut walker = Walker::new(backend, graph, options)?;
+        for steps in walks {
+            walker.walk(steps, Asked::All)?;
+        }
+    }
+    Ok(())
+}
+
 fn compare(expected: &[Output], found: &[Output], tolerance: Tolerance, asked: Asked) -> Result<(), String> {
     let mut peak = None;
     for (step, pair) in expected.iter().zip(found).enumerate() {
@@ -184,6 +200,21 @@ fn compare(expected: &[Output], found: &[Output], tolerance: Tolerance, asked: A
     peak.map_or(Ok(()), |peak| compare::proves(peak, tolerance))
 }
 
+/// The programs that [`check`] and [`check_rounded`] run, without results.
+fn plan_case(
+    backend: &dyn Backend,
+    case: &Case,
+    (plan, activations): (&Plan<'_>, DType),
+) -> Result<(), Failure> {
+    let options = CompileOptions { activations, ..CompileOptions::kv(case.kv) };
+    if activations == DType::F32 {
+        let walks: Vec<&[usize]> = plan.walks.iter().map(|index| WALKS[*index]).collect();
+        return plan_only(backend, &case.forms()?, options, &walks);
+    }
+    let fused = rewrite::fuse(&case.widened).map_err(|e| e.to_string())?;
+    plan_only(backend, &[case.widened.clone(), fused], options, &[WALKS[1]])
+}
+
 /// Every case that has a place in a program.
 pub fn run(backend: &dyn Backend, plan: &Plan<'_>) -> Report {
     let mut report = Report::default();
@@ -196,11 +227,14 @@ pub fn run(backend: &dyn Backend, plan: &Plan<'_>) -> Report {
             if !name.contains(plan.only) {
                 continue;
             }
-            let result = match dtype {
-                DType::F32 => check(backend, case, plan),
-                // They go the second walk.
-                _ if !plan.walks.contains(&1) => continue,
-                dtype => check_rounded(backend, case, (plan.exactness, *dtype)),
+            // Rounded ones go the second walk.
+            if *dtype != DType::F32 && !plan.walks.contains(&1) {
+                continue;
+            }
+            let result = match (plan.results, *dtype) {
+                (Results::Compared, DType::F32) => check(backend, case, plan),
+                (Results::Compared, dtype) => check_rounded(backend, case, (plan.exactness, dtype)),
+                (Results::Unread, dtype) => plan_case(backend, case, (plan, dtype)),
             };
             report.add(plan, &name, result);
         }
@@ -212,7 +246,14 @@ pub fn run(backend: &dyn Backend, plan: &Plan<'_>) -> Report {
 pub fn run_long(backend: &dyn Backend, plan: &Plan<'_>) -> Report {
     let mut report = Report::default();
     for case in cases::long().iter().filter(|case| case.name.contains(plan.only)) {
-        report.add(plan, &case.name, check_long(backend, case, plan.exactness));
+        let result = match plan.results {
+            Results::Compared => check_long(backend, case, plan.exactness),
+            Results::Unread => {
+                let options = CompileOptions::kv(case.kv);
+                plan_only(backend, std::slice::from_ref(&case.graph), options, &[LONG])
+            }
+        };
+        report.add(plan, &case.name, result);
     }
     report
 }

@@ -20,4 +20,4 @@ mod tests;
 
 pub use compare::Tolerance;
 pub use needs::{missing, needed};
-pub use report::{Failure, Plan, Report, run_all};
+pub use report::{Failure, Plan, Report, Results, run_all};

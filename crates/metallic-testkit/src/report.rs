@@ -40,6 +40,15 @@ impl From<String> for Failure {
     }
 }
 
+/// What is asked of the results of cases.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Results {
+    /// They are those of the reference.
+    Compared,
+    /// Nothing: the backend computes none. A case passes where all of it could be planned and submitted.
+    Unread,
+}
+
 /// Which cases are run, and what is asked of the backend.
 #[derive(Clone, Copy)]
 pub struct Plan<'a> {
@@ -49,20 +58,20 @@ pub struct Plan<'a> {
     pub only: &'a str,
     /// Which of the walks programs go, see [`crate::graphs::WALKS`].
     pub walks: &'a [usize],
-    /// Cases, by name, that the backend may refuse by [`BackendError::Unsupported`].
-    pub may_refuse: &'a dyn Fn(&str) -> bool,
+    /// What is asked of its results.
+    pub results: Results,
     /// Is told what came of each case as soon as it is known.
     pub each: &'a dyn Fn(&str, &Result<(), Failure>),
 }
 
 impl Default for Plan<'_> {
-    /// Every case, exactly, on all walks, none refused.
+    /// Every case, exactly, on all walks.
     fn default() -> Self {
         Plan {
             exactness: Exactness::Exact,
             only: "",
             walks: &[0, 1, 2, 3],
-            may_refuse: &|_| false,
+            results: Results::Compared,
             each: &|_, _| {},
         }
     }
@@ -74,8 +83,6 @@ impl Default for Plan<'_> {
 pub struct Report {
     /// Cases that passed.
     pub passed: usize,
-    /// Cases that the backend refused, as the plan lets it, and why.
-    pub refused: Vec<String>,
     /// All others, and what is wrong.
     pub failed: Vec<String>,
 }
@@ -85,31 +92,23 @@ impl Report {
         (plan.each)(name, &result);
         match result {
             Ok(()) => self.passed += 1,
-            Err(Failure::Refused(error)) if (plan.may_refuse)(name) => {
-                self.refused.push(format!("{name}: {error}"));
-            }
-            Err(Failure::Refused(error)) => self.failed.push(format!("{name}: {error}")),
-            Err(Failure::Wrong(what)) => self.failed.push(format!("{name}: {what}")),
+            Err(failure) => self.failed.push(format!("{name}: {failure}")),
         }
     }
 
     /// Both together.
     pub fn and(mut self, other: Report) -> Report {
         self.passed += other.passed;
-        self.refused.extend(other.refused);
         self.failed.extend(other.failed);
         self
     }
 
-    /// Fails the test where a case failed, or where there was none; says which were refused.
+    /// Fails the test where a case failed, or where there was none.
     #[track_caller]
     pub fn expect(self) {
-        let Report { passed, refused, failed } = &self;
-        for case in refused {
-            eprintln!("REFUSED: {case}");
-        }
+        let Report { passed, failed } = &self;
         assert!(failed.is_empty(), "{} cases failed, {passed} passed:\n{}", failed.len(), failed.join("\n"));
-        assert!(passed + refused.len() > 0, "no case has such a name");
+        assert!(*passed > 0, "no case has such a name");
     }
 }
 

@@ -12,7 +12,7 @@ use metallic_core::{
 };
 
 use crate::cases::{self, Case, Exactness, Outcome, RunsAs};
-use crate::{Failure, Plan, copies, eager, graphs, run_all};
+use crate::{Failure, Plan, Results, copies, eager, graphs, run_all};
 
 /// How a device goes wrong after the reference has computed for it.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -249,24 +249,34 @@ fn every_copy_finds_every_mistake() {
 }
 
 #[test]
-fn a_refusal_is_counted_where_it_is_allowed_and_fails_where_it_is_not() {
+fn what_is_unread_passes_however_wrong_and_fails_where_it_is_refused() {
+    let plan = Plan { only: "softcap", results: Results::Unread, ..Plan::default() };
+    let wrong = Wrong::new(Mistake::LastElement);
+    for results in [Results::Unread, Results::Compared] {
+        let report = run_all(&wrong, &Plan { results, ..plan });
+        assert_eq!(report.failed.is_empty(), results == Results::Unread, "{report:?}");
+    }
+    let report = graphs::run(&Wrong::new(Mistake::Unable), &plan);
+    assert_eq!((report.passed, report.failed.len()), (0, 3), "{report:?}");
+    assert!(report.failed.iter().all(|case| case.contains("it cannot")), "{report:?}");
+}
+
+#[test]
+fn a_refusal_fails_and_says_why() {
     let unable = Wrong::new(Mistake::Unable);
     let plan = Plan { only: "softcap", ..Plan::default() };
-    let report = graphs::run(&unable, &plan);
-    assert_eq!((report.passed, report.refused.len(), report.failed.len()), (0, 0, 3), "{report:?}");
     let told = std::cell::RefCell::new(Vec::new());
     let each = |name: &str, result: &Result<(), Failure>| {
         told.borrow_mut().push((name.to_owned(), result.as_ref().unwrap_err().to_string()));
     };
-    let plan = Plan { may_refuse: &|name| name.ends_with(" F16"), each: &each, ..plan };
-    let report = graphs::run(&unable, &plan);
+    let report = graphs::run(&unable, &Plan { each: &each, ..plan });
     let told = told.into_inner();
     assert!(
         told.len() == 3
             && told.iter().all(|(name, why)| name.contains("softcap") && why.contains("it cannot"))
     );
-    assert_eq!((report.passed, report.refused.len(), report.failed.len()), (0, 1, 2), "{report:?}");
-    assert!(report.refused[0].contains("it cannot"), "{report:?}");
+    assert_eq!((report.passed, report.failed.len()), (0, 3), "{report:?}");
+    assert!(report.failed[0].contains("it cannot"), "{report:?}");
 }
 
 #[test]

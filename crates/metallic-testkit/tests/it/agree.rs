@@ -14,13 +14,20 @@ const TOKENS: usize = 70;
 const F32: CompileOptions = CompileOptions { kv: DType::F32, activations: DType::F32 };
 const HALF: CompileOptions = CompileOptions { activations: DType::F16, ..F32 };
 
+fn variable(name: &str) -> Option<String> {
+    std::env::var(name).ok().filter(|value| !value.is_empty())
+}
+
 /// Every device that runs here; or the one that `METALLIC_TEST_DEVICE` names, alone, on a machine that may have no compiler.
 pub(crate) fn devices() -> impl Iterator<Item = (&'static str, Box<dyn Backend>)> {
+    devices_by(variable("METALLIC_TEST_DEVICE"))
+}
+
+fn devices_by(named: Option<String>) -> impl Iterator<Item = (&'static str, Box<dyn Backend>)> {
     let options = OpenOptions::default().threads(2);
-    let named = std::env::var("METALLIC_TEST_DEVICE").ok().filter(|name| !name.is_empty());
-    let devices = match named {
+    let devices = match &named {
         Some(name) => {
-            let device = name.parse().unwrap_or_else(|error| panic!("METALLIC_TEST_DEVICE: {error}"));
+            let device = name.parse().unwrap_or_else(|error| panic!("METALLIC_TEST_DEVICE={name}: {error}"));
             vec![("the device asked for", device, options)]
         }
         None => vec![
@@ -30,9 +37,21 @@ pub(crate) fn devices() -> impl Iterator<Item = (&'static str, Box<dyn Backend>)
             ("soft", Device::Soft, options),
         ],
     };
-    devices
-        .into_iter()
-        .filter_map(|(name, device, options)| Some((name, needed(device.open_with(&options))?)))
+    devices.into_iter().filter_map(move |(what, device, options)| {
+        let opened = device.open_with(&options);
+        let backend = match &named {
+            // Who names a device wants it tested: without it nothing would be proved.
+            Some(name) => opened.unwrap_or_else(|error| panic!("METALLIC_TEST_DEVICE={name}: {error}")),
+            None => needed(opened)?,
+        };
+        Some((what, backend))
+    })
+}
+
+#[test]
+#[should_panic(expected = "METALLIC_TEST_DEVICE=cuda:no such GPU: ")]
+fn a_device_that_is_asked_for_and_cannot_be_had_fails_the_test() {
+    let _ = devices_by(Some("cuda:no such GPU".to_owned())).count();
 }
 
 /// Ids that every one of these models has.
@@ -131,16 +150,19 @@ fn what_is_too_much_and_what_is_missing_is_refused_by_name() {
 }
 
 /// `METALLIC_TEST_PTX=FOLDER` puts the kernels there that these families need on an NVIDIA GPU of the compute capability (times ten)
-/// that `METALLIC_TEST_CAPABILITY` says, else of 9.0.
+/// that `METALLIC_TEST_CAPABILITY` says, else of 9.0, with as many multiprocessors as `METALLIC_TEST_UNITS` says (`132,46`), else 132.
 #[test]
 fn plans_of_nvidia_gpus_have_kernels_for_every_family() {
-    let variable = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());
     let capability = variable("METALLIC_TEST_CAPABILITY").map_or(90, |text| text.parse().expect("a number"));
+    let units = variable("METALLIC_TEST_UNITS").unwrap_or_else(|| "132".to_owned());
+    let units: Vec<u32> = units.split(',').map(|text| text.parse().expect("numbers")).collect();
     for tiny in Tiny::all() {
         let asked = Asked::new();
-        for backend in rehearsals(&asked, capability, 132).expect("a rehearsal") {
-            for options in [F32, HALF] {
-                drop(compile(&tiny, backend.as_ref(), options));
+        for units in &units {
+            for backend in rehearsals(&asked, capability, *units).expect("a rehearsal") {
+                for options in [F32, HALF] {
+                    drop(compile(&tiny, backend.as_ref(), options));
+                }
             }
         }
         assert!(asked.len() > 20, "{}: {} kernels", tiny.name, asked.len());

@@ -5,7 +5,7 @@ use std::sync::mpsc::channel;
 
 use metallic::core::{DType, Program};
 use metallic::generate::{Engine, EngineConfig, Generation, greedy};
-use metallic::{Model, Request, Sampling};
+use metallic::{Device, Model, Request, Sampling};
 use metallic_gpu::fault::{Fault, Faulty};
 use metallic_gpu::{GpuBackend, GpuOptions, Soft, SoftOptions};
 use metallic_testkit::{golden, needed};
@@ -76,7 +76,7 @@ fn every_family_gives_a_crowd_the_answers_each_gets_alone() {
     let mut preempted = 0;
     for folder in golden::folders() {
         let model = Model::open(&folder).unwrap_or_else(|e| panic!("{e}"));
-        let (_, cpu) = devices().find(|(name, _)| *name == "cpu").expect("a processor");
+        let cpu = Device::Cpu.open(2).expect("it is always there");
         let mut program = model.compile(cpu.as_ref(), DType::F32).expect("a program");
         let alone: Vec<Vec<u32>> =
             prompts.iter().map(|p| greedy(program.as_mut(), p, ANSWER).expect("an answer")).collect();

@@ -19,7 +19,7 @@ use metallic::{
     },
     quantize::Mixture,
 };
-use metallic_testkit::{Plan, graphs, run_all};
+use metallic_testkit::{Plan, Report, Results, graphs, run_all};
 
 use self::shapes::SHAPES;
 use crate::{
@@ -152,14 +152,18 @@ fn ask(args: &PtxArgs, backend: &dyn Backend, ui: Ui) -> anyhow::Result<()> {
     args.ops.as_ref().map_or(Ok(()), |only| ask_for_ops(backend, only, ui))
 }
 
-/// Runs the cases on a device that computes nothing: what comes out is wrong, and every kernel was asked for.
+/// Runs the cases on a device that computes nothing: every step of them is planned, and what comes out is not looked at.
 fn ask_for_ops(backend: &dyn Backend, only: &str, ui: Ui) -> anyhow::Result<()> {
     let _spinner = ui.spinner("planning the cases of every operation");
-    let plan = Plan { only, ..Plan::default() };
-    let report = run_all(backend, &plan).and(graphs::run_long(backend, &plan));
-    if report.failed.is_empty() && report.passed == 0 {
+    let plan = Plan { only, results: Results::Unread, ..Plan::default() };
+    let Report { passed, failed } = run_all(backend, &plan).and(graphs::run_long(backend, &plan));
+    let all = passed + failed.len();
+    if all == 0 {
         let reason = format!("no case has `{only}` in its name");
         return Err(Failure::new(reason, "`--ops` alone takes all of them").into());
+    }
+    if let Some(first) = failed.first() {
+        anyhow::bail!("{} of {all} cases cannot be planned, the first of them {first}", failed.len());
     }
     Ok(())
 }
