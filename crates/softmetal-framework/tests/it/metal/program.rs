@@ -256,3 +256,33 @@ fn a_message_of_a_newer_system_is_not_answered() {
         assert!(options.respondsToSelector(sel!(setMathMode:)));
     });
 }
+
+#[test]
+fn a_pipeline_tells_what_its_kernel_is_bound_to() {
+    clean(|bench| {
+        let made = bench.device.newLibraryWithSource_options_error(&NSString::from_str(SOURCE), None);
+        let function = made.expect("it compiles").newFunctionWithName(&NSString::from_str("scale"));
+        let function = function.expect("it is there");
+        let mut told = None;
+        // SAFETY: the function is one of the device.
+        let made = unsafe {
+            bench.device.newComputePipelineStateWithFunction_options_reflection_error(
+                &function,
+                MTLPipelineOption::BindingInfo,
+                Some(&mut told),
+            )
+        };
+        made.expect("a pipeline");
+        let bindings = told.expect("it was asked for").bindings().to_vec();
+        let facts: Vec<_> =
+            bindings.iter().map(|b| (b.name().to_string(), b.r#type(), b.index(), b.access())).collect();
+        let read = MTLBindingAccess::ReadOnly;
+        let expected = [
+            ("p", MTLBindingType::Buffer, 0, read),
+            ("x", MTLBindingType::Buffer, 1, read),
+            ("y", MTLBindingType::Buffer, 2, MTLBindingAccess::ReadWrite),
+            ("t", MTLBindingType::ThreadgroupMemory, 0, MTLBindingAccess::ReadWrite),
+        ];
+        assert_eq!(facts, expected.map(|(name, kind, index, access)| (name.to_owned(), kind, index, access)));
+    });
+}
