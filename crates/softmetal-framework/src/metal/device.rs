@@ -204,6 +204,11 @@ fn compilers() -> Vec<Method> {
         c"newComputePipelineStateWithFunction:error:"(this, function: Id, error: OutObject) -> Id {
             give(pipeline::of_function(&this, function, error))
         }
+        c"newComputePipelineStateWithFunction:options:reflection:error:"(
+            this, function: Id, options: usize, reflection: OutObject, error: OutObject
+        ) -> Id {
+            give(pipeline::reflected(&this, function, options, reflection, error))
+        }
         c"newComputePipelineStateWithDescriptor:options:reflection:error:"(
             this, descriptor: Id, options: usize, reflection: OutObject, error: OutObject
         ) -> Id {

@@ -268,6 +268,17 @@ fn size_of_type(kind: usize) -> Option<usize> {
     Some(lane * [1, 2, 4, 4][kind - first])
 }
 
+/// The `MTLDataType` of a number or vector of which a source spells a pointer, reference or value.
+pub(crate) fn data_type(text: &str) -> Option<usize> {
+    let words = text.split(|c: char| !c.is_ascii_alphanumeric() && c != '_').filter(|word| !word.is_empty());
+    words.into_iter().find_map(|word| {
+        let name = word.trim_end_matches(|c: char| c.is_ascii_digit());
+        let lanes = word[name.len()..].parse().unwrap_or(1);
+        let (first, ..) = TYPES.into_iter().find(|(.., known)| *known == name)?;
+        (1..=4).contains(&lanes).then_some(first + lanes - 1)
+    })
+}
+
 fn sort_of(kind: usize) -> Option<Sort> {
     sort_of_text(type_of(kind)?.2)
 }
@@ -320,5 +331,7 @@ mod tests {
         assert_eq!((size_of_type(5), sort_of(5)), (Some(16), Some(Sort::Float)));
         assert_eq!((size_of_type(53), sort_of(53)), (Some(1), Some(Sort::Bool)));
         assert_eq!(size_of_type(1), None);
+        assert_eq!((data_type("device const half4*"), data_type("constant uint&")), (Some(19), Some(33)));
+        assert_eq!(data_type("constant P&"), None);
     }
 }

@@ -18,6 +18,7 @@ mod memory;
 mod pipeline;
 pub(crate) mod profile;
 mod queue;
+mod reflection;
 mod residency;
 mod sampler;
 mod since;

@@ -7,6 +7,7 @@ use super::descriptor::{Properties, descriptor};
 use super::device::Device;
 use super::labels;
 use super::library::Function;
+use super::reflection;
 use crate::faults::{self, Fault};
 use crate::foundation::{Domain, NS_OBJECT, error, objects};
 use crate::objc::{Id, Method, MtlSize, OutObject, Strong, This, class, lend, methods, none};
@@ -25,6 +26,8 @@ descriptor!(pub(crate) static DESCRIPTOR = c"MTLComputePipelineDescriptor", [],
     c"shaderValidation" c"setShaderValidation:" isize;
 );
 
+/// `MTLPipelineOptionBindingInfo`.
+const BINDING_INFO: usize = 1;
 /// `MTLPipelineOptionFailOnBinaryArchiveMiss`.
 const FAIL_ON_MISS: usize = 4;
 /// `MTLLibraryErrorInternal`, as pipelines that cannot be made report.
@@ -68,7 +71,7 @@ pub(crate) fn described(
     device: &This<Device>,
     descriptor: Id,
     options: usize,
-    _reflection: OutObject,
+    reflection: OutObject,
     out: OutObject,
 ) -> Option<Strong> {
     let properties = descriptor.this::<Properties>();
@@ -87,7 +90,26 @@ pub(crate) fn described(
             return None;
         }
     }
-    make(device, function.id(), Some(&properties), out)
+    let made = make(device, function.id(), Some(&properties), out)?;
+    if options & BINDING_INFO != 0 {
+        reflection.put(reflection::new(made.id().this::<State>().pipeline.kernel()));
+    }
+    Some(made)
+}
+
+/// `newComputePipelineStateWithFunction:options:reflection:error:`.
+pub(crate) fn reflected(
+    device: &This<Device>,
+    function: Id,
+    options: usize,
+    reflection: OutObject,
+    out: OutObject,
+) -> Option<Strong> {
+    let made = of_function(device, function, out)?;
+    if options & BINDING_INFO != 0 {
+        reflection.put(reflection::new(made.id().this::<State>().pipeline.kernel()));
+    }
+    Some(made)
 }
 
 fn make(

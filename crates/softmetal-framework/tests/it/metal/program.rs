@@ -7,10 +7,11 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use block2::RcBlock;
 use objc2::rc::autoreleasepool;
-use objc2::runtime::ProtocolObject;
+use objc2::runtime::{NSObjectProtocol as _, ProtocolObject};
+use objc2::sel;
 use objc2_foundation::{NSRange, NSString};
 use objc2_metal::*;
-use softmetal_framework::{blocks, leaks, problems};
+use softmetal_framework::{blocks, leaks, problems, set_macos};
 
 use super::{
     BYTES, Bench, N, SOURCE, THREADS, alone, buffer, dispatch, encoder_of, fill, scaled, size, words,
@@ -212,5 +213,76 @@ fn what_does_not_compile_says_where() {
         let text = error.localizedDescription().to_string();
         assert!(text.contains("program_source:7") && text.contains("nothing"), "{text}");
         assert_eq!((error.domain().to_string().as_str(), error.code()), ("MTLLibraryErrorDomain", 3));
+    });
+}
+
+#[test]
+fn a_lane_that_asks_for_one_that_is_not_there_is_told_of_and_the_others_go_on() {
+    const SHUFFLE: &str = "#include <metal_stdlib>
+using namespace metal;
+kernel void shuffle(device const uint* x [[buffer(1)]], device uint* y [[buffer(2)]],
+                    uint i [[thread_position_in_grid]]) {
+    y[i] = simd_shuffle_down(x[i], 2);
+}
+";
+    clean(|bench| {
+        let made = bench.device.newLibraryWithSource_options_error(&NSString::from_str(SHUFFLE), None);
+        let function = made.expect("it compiles").newFunctionWithName(&NSString::from_str("shuffle"));
+        let function = function.expect("it is there");
+        let pipeline = bench.device.newComputePipelineStateWithFunction_error(&function).expect("a pipeline");
+        let command_buffer = bench.command_buffer();
+        let encoder = encoder_of(&command_buffer);
+        encoder.setComputePipelineState(&pipeline);
+        buffer(&encoder, &bench.x, 0, 1);
+        buffer(&encoder, &bench.y, 0, 2);
+        encoder.dispatchThreadgroups_threadsPerThreadgroup(size(1), size(4));
+        encoder.endEncoding();
+        command_buffer.commit();
+        command_buffer.waitUntilCompleted();
+        assert_eq!(command_buffer.status(), MTLCommandBufferStatus::Completed);
+        assert_eq!(words(&bench.y)[..2], [2, 3]);
+        let told = problems();
+        assert!(told.len() == 1 && told[0].text.contains("lane"), "{told:?}");
+    });
+}
+
+#[test]
+fn a_message_of_a_newer_system_is_not_answered() {
+    clean(|_| {
+        let options = MTLCompileOptions::new();
+        set_macos((14, 5, 0));
+        assert!(!options.respondsToSelector(sel!(setMathMode:)));
+        set_macos((26, 2, 0));
+        assert!(options.respondsToSelector(sel!(setMathMode:)));
+    });
+}
+
+#[test]
+fn a_pipeline_tells_what_its_kernel_is_bound_to() {
+    clean(|bench| {
+        let made = bench.device.newLibraryWithSource_options_error(&NSString::from_str(SOURCE), None);
+        let function = made.expect("it compiles").newFunctionWithName(&NSString::from_str("scale"));
+        let function = function.expect("it is there");
+        let mut told = None;
+        // SAFETY: the function is one of the device.
+        let made = unsafe {
+            bench.device.newComputePipelineStateWithFunction_options_reflection_error(
+                &function,
+                MTLPipelineOption::BindingInfo,
+                Some(&mut told),
+            )
+        };
+        made.expect("a pipeline");
+        let bindings = told.expect("it was asked for").bindings().to_vec();
+        let facts: Vec<_> =
+            bindings.iter().map(|b| (b.name().to_string(), b.r#type(), b.index(), b.access())).collect();
+        let read = MTLBindingAccess::ReadOnly;
+        let expected = [
+            ("p", MTLBindingType::Buffer, 0, read),
+            ("x", MTLBindingType::Buffer, 1, read),
+            ("y", MTLBindingType::Buffer, 2, MTLBindingAccess::ReadWrite),
+            ("t", MTLBindingType::ThreadgroupMemory, 0, MTLBindingAccess::ReadWrite),
+        ];
+        assert_eq!(facts, expected.map(|(name, kind, index, access)| (name.to_owned(), kind, index, access)));
     });
 }
