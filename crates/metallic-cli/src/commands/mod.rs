@@ -76,7 +76,7 @@ Environment
   HF_ENDPOINT, HF_TOKEN      another hub; the token for gated or private models
   HF_HUB_DOWNLOAD_TIMEOUT    seconds that the hub may say next to nothing (30)
   METALLIC_FORCE_SDPA_BACKEND, METALLIC_FORCE_MATMUL_BACKEND
-                             kernels of a GPU, as `--provider`, which goes before them: flash or plain; tiles or rows
+                             kernels of a GPU, as `--provider`, which goes before them
   METALLIC_KERNEL_CACHE      the folder of kernels compiled for Metal; `off`: none
   METALLIC_TUNING            numbers that plans of a GPU go by: `off` for those built in, or a file of `metallic tune`
   METALLIC_CPU_ISA           portable, avx2 or avx512: less than the processor has

@@ -1,7 +1,7 @@
 //! Apple's own kernels against ours, each on the same memory: shapes, strides, offsets, caches and failures, on Linux, where
 //! Apple's frameworks are `softmetal-framework`.
 
-use metallic_core::{Attention, DType};
+use metallic_core::{Attention, DType, StateId};
 use softmetal_framework::faults::{self, Fault};
 use softmetal_framework::{Profile, set_devices, set_graph_commits, set_macos};
 
@@ -10,9 +10,21 @@ use super::*;
 use crate::command::{Command, Dispatch, Region};
 use crate::gpu::AppleKernels;
 use crate::kernels::attention::AttentionSpec;
-use crate::kernels::attention::scene::GROUPED;
 use crate::kernels::{Call, Gemm, Launch, Slot, Stage, attention_staged};
 use crate::step::StepShape;
+
+/// Three query heads to each of two key/value heads.
+const GROUPED: Attention = Attention {
+    state: StateId(0),
+    heads: 6,
+    kv_heads: 2,
+    head_dim: 16,
+    value_dim: 16,
+    scale: 0.125,
+    window: None,
+    softcap: None,
+    sinks: false,
+};
 
 /// Bytes before each argument, which its region begins after.
 const BEFORE: usize = 64;
@@ -153,7 +165,7 @@ fn attention_by_a_graph_is_that_of_our_kernel() {
     let _alone = alone();
     with_devices(&["m4"]);
     let gpu = gpu();
-    let small = Attention { head_dim: 16, value_dim: 16, scale: 0.25, ..GROUPED };
+    let small = Attention { scale: 0.25, ..GROUPED };
     let cases = [
         (small, DType::F16),
         (small, DType::F32),
@@ -222,7 +234,7 @@ fn what_a_library_cannot_make_is_an_error_before_anything_runs() {
     let error = bench.run(true, &there).expect_err("no matrix").to_string();
     assert!(error.contains("no matrix"), "{error}");
     bench.agrees(&there, 1e-5, "the next one runs");
-    let small = Attention { head_dim: 16, value_dim: 16, ..GROUPED };
+    let small = GROUPED;
     let (graph, there) = attention(&gpu, &spec(small, DType::F16));
     faults::plan(Fault::Library, 1);
     assert!(matches!(gpu.prepare(&graph.call), Err(GpuError::Compile { .. })), "no executable");

@@ -255,9 +255,13 @@ impl Encoder {
     }
 
     fn barrier(&self, scope: usize) {
-        if scope & (BUFFERS | TEXTURES) != 0 {
-            self.step("memoryBarrierWithScope:", Step::Barrier);
-        }
+        self.with("memoryBarrierWithScope:", |open| {
+            // One of textures orders nothing that is written to buffers.
+            let textures = scope & TEXTURES != 0 && open.steps.iter().any(Step::has_textures);
+            if scope & BUFFERS != 0 || textures {
+                open.steps.push(Step::Barrier);
+            }
+        });
     }
 
     fn sample(&self, samples: Id, index: usize) {

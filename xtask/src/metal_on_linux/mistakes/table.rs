@@ -31,12 +31,12 @@ const fn wrong(name: &'static str, wrong: &'static str, test: &'static str, seen
 pub(super) const PLACES: &[Place] = &[
     at(
         "submit.rs",
-        "encoder.memoryBarrierWithScope(MTLBarrierScope::Buffers);",
+        "encoder.0.memoryBarrierWithScope(MTLBarrierScope::Buffers);",
         &[
             wrong("no barrier", "", COPIES, "Hazard"),
             wrong(
                 "a barrier of textures",
-                "encoder.memoryBarrierWithScope(MTLBarrierScope::Textures);",
+                "encoder.0.memoryBarrierWithScope(MTLBarrierScope::Textures);",
                 COPIES,
                 "Hazard",
             ),
@@ -57,12 +57,12 @@ pub(super) const PLACES: &[Place] = &[
     ),
     at(
         "submit.rs",
-        "encoder.endEncoding();\n        Ok(command_buffer)",
+        "self.0.endEncoding();",
         &[
-            wrong("an encoder left open", "Ok(command_buffer)", COPIES, "EncoderState"),
+            wrong("an encoder left open", "", COPIES, "EncoderState"),
             wrong(
                 "an encoder ended twice",
-                "encoder.endEncoding();\n        encoder.endEncoding();\n        Ok(command_buffer)",
+                "self.0.endEncoding();\n        self.0.endEncoding();",
                 COPIES,
                 "endEncoding twice",
             ),
@@ -70,17 +70,17 @@ pub(super) const PLACES: &[Place] = &[
     ),
     at(
         "submit.rs",
-        "dispatch(&encoder, &step.dispatch, pipeline, buffers);\n                encoder.endEncoding();",
+        "left.dispatch(&encoder, &step.dispatch);\n                encoder.endEncoding();",
         &[
             wrong(
                 "a timed encoder left open",
-                "dispatch(&encoder, &step.dispatch, pipeline, buffers);",
+                "left.dispatch(&encoder, &step.dispatch);",
                 TIMES,
                 "EncoderState",
             ),
             wrong(
                 "a dispatch after the end",
-                "encoder.endEncoding();\n                dispatch(&encoder, &step.dispatch, pipeline, buffers);",
+                "encoder.endEncoding();\n                left.dispatch(&encoder, &step.dispatch);",
                 TIMES,
                 "after endEncoding",
             ),
@@ -119,17 +119,17 @@ pub(super) const PLACES: &[Place] = &[
     ),
     at(
         "submit.rs",
-        "handler(progress.clone(), work.clone(), samples, index)",
+        "handler(progress.clone(), work.clone(), samples, Earlier(earlier), index)",
         &[
             wrong(
                 "nothing keeps the buffers",
-                "let kept = Kept::default();\n                let work = Work { kept, about: work.about.clone(), begun: work.begun };\n                handler(progress.clone(), Arc::new(work), samples, index)",
+                "let kept = Kept::default();\n                let work = Work { kept, about: work.about.clone(), begun: work.begun };\n                handler(progress.clone(), Arc::new(work), samples, Earlier(earlier), index)",
                 GIVEN,
                 "ReleasedInFlight",
             ),
             wrong(
                 "a block that is never released",
-                "let block = handler(progress.clone(), work.clone(), samples, index);\n                std::mem::forget(block.clone());\n                block",
+                "let block = handler(progress.clone(), work.clone(), samples, Earlier(earlier), index);\n                std::mem::forget(block.clone());\n                block",
                 NAMED,
                 "blocks",
             ),
@@ -168,12 +168,12 @@ pub(super) const PLACES: &[Place] = &[
     ),
     at(
         "submit.rs",
-        "encoder.popDebugGroup();",
+        "encoder.0.popDebugGroup();",
         &[
             wrong("a debug group left open", "", NAMED, "EncoderState"),
             wrong(
                 "a debug group closed twice",
-                "encoder.popDebugGroup();\n                encoder.popDebugGroup();",
+                "encoder.0.popDebugGroup();\n                encoder.0.popDebugGroup();",
                 NAMED,
                 "EncoderState",
             ),
