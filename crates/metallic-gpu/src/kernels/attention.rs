@@ -188,7 +188,7 @@ fn memory(simdgroups: u32, room: u32, head_dim: u32, limits: &Limits) -> Option<
 }
 
 /// Threads that bring splits together at most, and splits that one of them reads at a time: `MOST_MERGING` and `TOGETHER` in the MSL.
-const MOST_MERGING: u32 = 512;
+pub(crate) const MOST_MERGING: u32 = 512;
 const MERGED_AT_ONCE: u32 = 8;
 
 /// What the splits of a row leave: their sums, and the softmax of each.

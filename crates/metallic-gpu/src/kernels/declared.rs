@@ -1,6 +1,6 @@
 //! Threadgroup memory that kernels declare themselves, for counting what fits on a core.
 
-use super::{attention_tiles, attention_units, matmul};
+use super::{attention, attention_tiles, attention_units, matmul};
 
 /// Bytes that a kernel declares in its own body; 0: its launches name all it has.
 pub(crate) fn bytes(function: &str) -> u32 {
@@ -9,6 +9,7 @@ pub(crate) fn bytes(function: &str) -> u32 {
         "matmul_project" => matmul::TILE_BYTES,
         "attention_tiles_8" | "attention_tiles_16" | "attention_tiles_32" => attention_tiles::MEMORY,
         "attention_units" => attention_units::MEMORY,
+        "attention_merge" => attention::MOST_MERGING * 4,
         "cell_matmul_32" => tiles_of_cells(4),
         "cell_matmul_64" => tiles_of_cells(8),
         "cell_matmul_128" => tiles_of_cells(16),
