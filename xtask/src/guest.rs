@@ -15,7 +15,7 @@ use anyhow::{Context, Result, bail, ensure};
 use serde_json::Value;
 
 use self::known::{GUESTS, Guest};
-use crate::metal_on_linux::{bindings, write_if_new};
+use crate::metal_on_linux::{Changes, bindings, write_if_new};
 use crate::process::{cargo, in_parallel, limited, output, root, run as run_command};
 
 /// What is asked for.
@@ -149,25 +149,14 @@ fn adapt(
     patches: &[&str],
     known: Option<&Guest>,
 ) -> Result<()> {
-    let mut left: Vec<_> = known.map_or(Vec::new(), |guest| guest.changes.iter().collect());
-    copy(source, folder, Path::new(""), &mut |path, mut text| {
-        left.retain(|(file, old, new)| {
-            let here = Path::new(file) == path && text.contains(old);
-            if here {
-                text = text.replacen(old, new, 1);
-            }
-            !here
-        });
+    let mut changes = Changes::new(known.map_or(&[], |guest| guest.changes));
+    copy(source, folder, Path::new(""), &mut |path, text| {
+        let text = changes.apply(path, text);
         let kept = known.is_some_and(|guest| guest.kept.iter().any(|file| Path::new(file) == path));
         let text = if kept { text } else { for_linux(path, &text) };
         if path == Path::new("Cargo.toml") { with_bindings(&text, bindings, patches) } else { text }
     })?;
-    if let Some((file, text, _)) = left.first() {
-        bail!(
-            "{}/{file} has no `{text}` to replace: another version than this chore knows",
-            source.display()
-        );
-    }
+    changes.all_made(source)?;
     fs::create_dir_all(folder.join(".cargo"))?;
     let config = format!(
         "[target.x86_64-unknown-linux-gnu]\nrustflags = [\"-L\", \"native={}\"]\n",

@@ -19,7 +19,7 @@ use serde_json::Value;
 use crate::process::{cargo, output, root, run as run_command, works};
 
 /// What a copy of a crate has in the place of what the registry's has: file, text, its replacement.
-type Change = (&'static str, &'static str, &'static str);
+pub(crate) type Change = (&'static str, &'static str, &'static str);
 
 /// The crates of bindings, and what is changed in each.
 const COPIES: &[(&str, &[Change])] = &[
@@ -285,23 +285,43 @@ fn with_members(manifest: &str, more: &[&str]) -> Result<String> {
     Ok(members.replace("[profile.dev.package.xtask]\nopt-level = 0\n", ""))
 }
 
-/// Copies a crate and changes it; nothing is written that is there already, so that nothing is built again.
-fn copy(from: &Path, to: &Path, changes: &[Change]) -> Result<()> {
-    let mut left: Vec<&Change> = changes.iter().collect();
-    copy_folder(from, to, Path::new(""), &mut |path, mut text| {
-        left.retain(|(file, old, new)| {
+/// Changes to the files of a crate, each to be made once.
+pub(crate) struct Changes(Vec<Change>);
+
+impl Changes {
+    pub(crate) fn new(changes: &[Change]) -> Changes {
+        Changes(changes.to_vec())
+    }
+
+    /// The text of a file with its changes.
+    pub(crate) fn apply(&mut self, path: &Path, mut text: String) -> String {
+        self.0.retain(|(file, old, new)| {
             let here = Path::new(file) == path && text.contains(old);
             if here {
                 text = text.replacen(old, new, 1);
             }
             !here
         });
-        Ok(text)
-    })?;
-    if let Some((file, text, _)) = left.first() {
-        bail!("{}/{file} has no `{text}` to replace: another version than this chore knows", from.display());
+        text
     }
-    Ok(())
+
+    /// Refuses a crate in which one of them found no place.
+    pub(crate) fn all_made(&self, from: &Path) -> Result<()> {
+        if let Some((file, text, _)) = self.0.first() {
+            bail!(
+                "{}/{file} has no `{text}` to replace: another version than this chore knows",
+                from.display()
+            );
+        }
+        Ok(())
+    }
+}
+
+/// Copies a crate and changes it; nothing is written that is there already, so that nothing is built again.
+fn copy(from: &Path, to: &Path, changes: &[Change]) -> Result<()> {
+    let mut changes = Changes::new(changes);
+    copy_folder(from, to, Path::new(""), &mut |path, text| Ok(changes.apply(path, text)))?;
+    changes.all_made(from)
 }
 
 /// Copies the text files of a folder, each as `change` makes it.

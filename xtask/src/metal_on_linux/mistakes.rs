@@ -3,6 +3,7 @@
 //! A copy of the driver has all mistakes of a table in it, of which an environment variable chooses one when a test runs: one
 //! build serves all. Each must make its test fail, and by what the table says: a rule of Metal, a leak, a wrong number.
 
+mod submit;
 mod table;
 
 use std::fs;
@@ -12,7 +13,6 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 
-use self::table::PLACES;
 use super::{Shadow, copy_folder, write_if_new};
 use crate::process::{in_parallel, limited, output, root};
 use crate::soundness::executable;
@@ -75,8 +75,13 @@ const POOL_MISTAKES: &[Mistake] = &[Mistake {
     seen: "NoPool",
 }];
 
+/// Every place in the driver where a mistake can be made.
+fn places() -> impl Iterator<Item = &'static Place> {
+    submit::PLACES.iter().chain(table::PLACES)
+}
+
 pub(super) fn run(only: &[String]) -> Result<()> {
-    let all = || PLACES.iter().flat_map(|place| place.mistakes).chain(POOL_MISTAKES);
+    let all = || places().flat_map(|place| place.mistakes).chain(POOL_MISTAKES);
     let chosen: Vec<&Mistake> = all()
         .filter(|mistake| only.is_empty() || only.iter().any(|word| mistake.name.contains(word.as_str())))
         .collect();
@@ -131,7 +136,7 @@ fn plant(folder: &Path) -> Result<()> {
 
 /// A file of the driver with its mistakes; a piece that is not there once is an error.
 fn with_mistakes(file: &Path, text: &str) -> Result<String> {
-    let choices = PLACES.iter().map(|place| (place.file, place.after, place.right, place.choice()));
+    let choices = places().map(|place| (place.file, place.after, place.right, place.choice()));
     let pools = POOLS.iter().map(|(name, old, new)| (*name, "", *old, (*new).to_owned()));
     let mut pieces = Vec::new();
     for (name, after, right, new) in choices.chain(pools).filter(|(name, ..)| Path::new(name) == file) {
@@ -247,7 +252,7 @@ mod tests {
         let read = |file: &str| fs::read_to_string(folder.join(file)).expect("a file of the driver");
         let (tests, on_linux) = (read("tests.rs"), read("on_linux.rs"));
         let mut names = Vec::new();
-        for place in PLACES {
+        for place in places() {
             with_mistakes(Path::new(place.file), &read(place.file)).expect("it can be planted");
             names.extend(place.mistakes.iter().map(|mistake| mistake.name));
             for mistake in place.mistakes {

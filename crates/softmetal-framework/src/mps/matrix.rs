@@ -5,7 +5,6 @@ use std::sync::Mutex;
 use super::data_type::DataType;
 use super::place::Place;
 use super::refuse_init;
-use crate::faults::{self, Fault};
 use crate::foundation::NS_OBJECT;
 use crate::lock;
 use crate::objc::{Id, Method, Strong, class, lend, methods, none, raw_methods};
@@ -110,36 +109,10 @@ fn initialise(this: Id, buffer: Id, offset: usize, descriptor: Id) -> Id {
     if let Some(wrong) = form.wrong() {
         refuse_init(this, Rule::Descriptor, wrong);
     }
-    let Some(place) = Place::new(buffer, offset) else {
-        refuse_init(
-            this,
-            Rule::MissingBinding,
-            "a matrix without a buffer: MPS asserts that there is one".to_owned(),
-        );
+    let sizes = (form.data_type.size(), form.bytes());
+    let Some(place) = Place::of_init(this, ("a matrix", &form), (buffer, offset), sizes) else {
         return Id::NULL;
     };
-    if !offset.is_multiple_of(form.data_type.size()) {
-        refuse_init(
-            this,
-            Rule::Alignment,
-            format!("a matrix from byte {offset} on: its elements have {} bytes", form.data_type.size()),
-        );
-    }
-    let (needed, found) = (form.bytes(), place.buffer.len().saturating_sub(offset));
-    if needed > found {
-        refuse_init(
-            this,
-            Rule::Range,
-            format!(
-                "a matrix {form:?} of {needed} bytes in {} with {found} behind its offset: MPS asserts that it is inside",
-                buffer.describe()
-            ),
-        );
-    }
-    if faults::strikes(Fault::Library) {
-        this.release();
-        return Id::NULL;
-    }
     this.initialise(Matrix { form, place })
 }
 

@@ -5,7 +5,6 @@ use std::sync::Mutex;
 use super::data_type::DataType;
 use super::place::{Place, Span};
 use super::refuse_init;
-use crate::faults::{self, Fault};
 use crate::foundation::{NS_OBJECT, array, number_of, numbers};
 use crate::lock;
 use crate::metal::labels;
@@ -128,36 +127,10 @@ fn initialise(this: Id, buffer: Id, offset: usize, descriptor: Id) -> Id {
             "an array over a buffer before macOS 15: the message is not there".to_owned(),
         );
     }
-    let Some(place) = Place::new(buffer, offset) else {
-        refuse_init(
-            this,
-            Rule::MissingBinding,
-            "an array without a buffer: MPS asserts that there is one".to_owned(),
-        );
+    let sizes = (form.data_type.size(), form.bytes());
+    let Some(place) = Place::of_init(this, ("an array", &form), (buffer, offset), sizes) else {
         return Id::NULL;
     };
-    if !offset.is_multiple_of(form.data_type.size()) {
-        refuse_init(
-            this,
-            Rule::Alignment,
-            format!("an array from byte {offset} on: its elements have {} bytes", form.data_type.size()),
-        );
-    }
-    let (needed, found) = (form.bytes(), place.buffer.len().saturating_sub(offset));
-    if needed > found {
-        refuse_init(
-            this,
-            Rule::Range,
-            format!(
-                "an array {form:?} of {needed} bytes in {} with {found} behind its offset: MPS asserts that it is inside",
-                buffer.describe()
-            ),
-        );
-    }
-    if faults::strikes(Fault::Library) {
-        this.release();
-        return Id::NULL;
-    }
     this.initialise(NdArray { form, place })
 }
 

@@ -1,10 +1,14 @@
 //! A part of an `MTLBuffer` that MPS reads or writes.
 
+use std::fmt::Debug;
 use std::ops::Deref;
 use std::sync::Arc;
 
+use super::refuse_init;
+use crate::faults::{self, Fault};
 use crate::metal::{Buffer, Held};
 use crate::objc::{Id, Strong};
+use crate::problem::Rule;
 
 /// Bytes of a buffer from an offset on. They do not hold the buffer's object: a command that outlives it is found out.
 #[derive(Clone)]
@@ -46,6 +50,46 @@ impl Place {
     pub(crate) fn new(buffer: Id, offset: usize) -> Option<Place> {
         let object = Strong::retained(buffer)?;
         Some(Place { span: Span { buffer: buffer.this::<Buffer>().share(), offset }, object })
+    }
+
+    /// Where `this`, a matrix or an array of so many bytes, is initialised; nothing where that is refused, or fails on request.
+    pub(super) fn of_init(
+        this: Id,
+        (what, form): (&str, &dyn Debug),
+        (buffer, offset): (Id, usize),
+        (element, needed): (usize, usize),
+    ) -> Option<Place> {
+        let Some(place) = Place::new(buffer, offset) else {
+            refuse_init(
+                this,
+                Rule::MissingBinding,
+                format!("{what} without a buffer: MPS asserts that there is one"),
+            );
+            return None;
+        };
+        if !offset.is_multiple_of(element) {
+            refuse_init(
+                this,
+                Rule::Alignment,
+                format!("{what} from byte {offset} on: its elements have {element} bytes"),
+            );
+        }
+        let found = place.buffer.len().saturating_sub(offset);
+        if needed > found {
+            refuse_init(
+                this,
+                Rule::Range,
+                format!(
+                    "{what} {form:?} of {needed} bytes in {} with {found} behind its offset: MPS asserts that it is inside",
+                    buffer.describe()
+                ),
+            );
+        }
+        if faults::strikes(Fault::Library) {
+            this.release();
+            return None;
+        }
+        Some(place)
     }
 
     /// As a command uses it: held the way its command buffer does.

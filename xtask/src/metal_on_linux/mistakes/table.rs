@@ -1,242 +1,40 @@
-//! Mistakes that one could make in the driver, and what of its tests sees each.
+//! Mistakes that one could make in the rest of the driver, and the tests that see them.
 
 use super::{Mistake, Place};
 
-const COPIES: &str = "tests::copies_and_fills_take_any_place_and_length_and_run_in_order";
-const SCALE: &str = "tests::dependent_dispatches_with_constants_run_in_order";
-const NEW: &str = "tests::new_buffers_are_zero_and_keep_what_the_host_writes";
-const MAPPED: &str = "tests::mapped_pages_are_read_in_place_and_shared";
-const GIVEN: &str = "tests::buffers_that_are_given_back_live_until_the_work_is_done";
-const CODE: &str = "tests::machine_code_is_found_again_by_the_next_run";
-const CHECKED: &str = "on_linux::no_kernel_leaves_the_memory_that_it_is_given";
-const GONE: &str = "on_linux::memory_that_is_given_back_is_gone_while_the_driver_lives";
-const ORDER: &str = "tests::submissions_that_share_a_buffer_run_in_order";
-const TIMES: &str = "tests::the_time_of_each_command_is_a_part_of_the_whole";
-const LIE: &str = "tests::buffers_lie_where_they_were_asked_for";
-const MATH: &str = "tests::mathematics_are_safe_and_precise";
-const NAMED: &str = "on_linux::dispatches_are_named_where_captures_are_wanted";
-const FAILS: &str = "on_linux::what_fails_is_an_error_of_its_own_kind_and_the_next_submission_runs";
-const OLD: &str = "on_linux::a_system_without_residency_sets_and_safe_mathematics_serves_too";
-const ONLY: &str = "on_linux::only_gpus_of_apple_silicon_are_used_and_they_say_what_they_are";
+pub(super) const COPIES: &str = "tests::copies_and_fills_take_any_place_and_length_and_run_in_order";
+pub(super) const SCALE: &str = "tests::dependent_dispatches_with_constants_run_in_order";
+pub(super) const NEW: &str = "tests::new_buffers_are_zero_and_keep_what_the_host_writes";
+pub(super) const MAPPED: &str = "tests::mapped_pages_are_read_in_place_and_shared";
+pub(super) const GIVEN: &str = "tests::buffers_that_are_given_back_live_until_the_work_is_done";
+pub(super) const CODE: &str = "tests::machine_code_is_found_again_by_the_next_run";
+pub(super) const CHECKED: &str = "on_linux::no_kernel_leaves_the_memory_that_it_is_given";
+pub(super) const GONE: &str = "on_linux::memory_that_is_given_back_is_gone_while_the_driver_lives";
+pub(super) const ORDER: &str = "tests::submissions_that_share_a_buffer_run_in_order";
+pub(super) const TIMES: &str = "tests::the_time_of_each_command_is_a_part_of_the_whole";
+pub(super) const LIE: &str = "tests::buffers_lie_where_they_were_asked_for";
+pub(super) const MATH: &str = "tests::mathematics_are_safe_and_precise";
+pub(super) const NAMED: &str = "on_linux::dispatches_are_named_where_captures_are_wanted";
+pub(super) const FAILS: &str =
+    "on_linux::what_fails_is_an_error_of_its_own_kind_and_the_next_submission_runs";
+pub(super) const OLD: &str = "on_linux::a_system_without_residency_sets_and_safe_mathematics_serves_too";
+pub(super) const ONLY: &str = "on_linux::only_gpus_of_apple_silicon_are_used_and_they_say_what_they_are";
 
 /// A piece that stands once in its file.
-const fn at(file: &'static str, right: &'static str, mistakes: &'static [Mistake]) -> Place {
+pub(super) const fn at(file: &'static str, right: &'static str, mistakes: &'static [Mistake]) -> Place {
     Place { file, after: "", right, mistakes }
 }
 
-const fn wrong(name: &'static str, wrong: &'static str, test: &'static str, seen: &'static str) -> Mistake {
+pub(super) const fn wrong(
+    name: &'static str,
+    wrong: &'static str,
+    test: &'static str,
+    seen: &'static str,
+) -> Mistake {
     Mistake { name, wrong, test, seen }
 }
 
 pub(super) const PLACES: &[Place] = &[
-    at(
-        "submit.rs",
-        "encoder.0.memoryBarrierWithScope(MTLBarrierScope::Buffers);",
-        &[
-            wrong("no barrier", "", COPIES, "Hazard"),
-            wrong(
-                "a barrier of textures",
-                "encoder.0.memoryBarrierWithScope(MTLBarrierScope::Textures);",
-                COPIES,
-                "Hazard",
-            ),
-        ],
-    ),
-    at(
-        "submit.rs",
-        "binding.region.offset()",
-        &[
-            wrong("an offset two bytes too far", "binding.region.offset() + 2", SCALE, "Alignment"),
-            wrong("an offset left out", "0", COPIES, "round 0"),
-        ],
-    ),
-    at(
-        "submit.rs",
-        "index as usize",
-        &[wrong("an index too high", "index as usize + 1", SCALE, "MissingBinding")],
-    ),
-    at(
-        "submit.rs",
-        "self.0.endEncoding();",
-        &[
-            wrong("an encoder left open", "", COPIES, "EncoderState"),
-            wrong(
-                "an encoder ended twice",
-                "self.0.endEncoding();\n        self.0.endEncoding();",
-                COPIES,
-                "endEncoding twice",
-            ),
-        ],
-    ),
-    at(
-        "submit.rs",
-        "left.dispatch(&encoder, &step.dispatch);\n                encoder.endEncoding();",
-        &[
-            wrong(
-                "a timed encoder left open",
-                "left.dispatch(&encoder, &step.dispatch);",
-                TIMES,
-                "EncoderState",
-            ),
-            wrong(
-                "a dispatch after the end",
-                "encoder.endEncoding();\n                left.dispatch(&encoder, &step.dispatch);",
-                TIMES,
-                "after endEncoding",
-            ),
-        ],
-    ),
-    at(
-        "submit.rs",
-        "unsafe { command_buffer.addCompletedHandler(RcBlock::as_ptr(&block)) };\n            command_buffer.commit();",
-        &[
-            wrong(
-                "a commit twice",
-                "unsafe { command_buffer.addCompletedHandler(RcBlock::as_ptr(&block)) };\n            command_buffer.commit();\n            command_buffer.commit();",
-                COPIES,
-                "committed twice",
-            ),
-            wrong(
-                "no commit",
-                "unsafe { command_buffer.addCompletedHandler(RcBlock::as_ptr(&block)) };",
-                COPIES,
-                "Timeout",
-            ),
-            wrong("no handler", "command_buffer.commit();", GIVEN, "ReleasedInFlight"),
-            wrong(
-                "a handler after the commit",
-                "command_buffer.commit();\n            unsafe { command_buffer.addCompletedHandler(RcBlock::as_ptr(&block)) };",
-                COPIES,
-                "CommandBufferState",
-            ),
-            wrong(
-                "a wait before the commit",
-                "command_buffer.waitUntilCompleted();",
-                COPIES,
-                "CommandBufferState",
-            ),
-        ],
-    ),
-    at(
-        "submit.rs",
-        "handler(progress.clone(), work.clone(), samples, Earlier(earlier), index)",
-        &[
-            wrong(
-                "nothing keeps the buffers",
-                "let kept = Kept::default();\n                let work = Work { kept, about: work.about.clone(), begun: work.begun };\n                handler(progress.clone(), Arc::new(work), samples, Earlier(earlier), index)",
-                GIVEN,
-                "ReleasedInFlight",
-            ),
-            wrong(
-                "a block that is never released",
-                "let block = handler(progress.clone(), work.clone(), samples, Earlier(earlier), index);\n                std::mem::forget(block.clone());\n                block",
-                NAMED,
-                "blocks",
-            ),
-        ],
-    ),
-    Place {
-        after: "let command_buffer = ",
-        ..at(
-            "submit.rs",
-            "made.ok_or_else(|| none(\"command buffer\"))?",
-            &[
-                wrong(
-                    "a release of a command buffer too many",
-                    "let made = made.ok_or_else(|| none(\"command buffer\"))?;\n                drop(unsafe { Retained::from_raw(Retained::as_ptr(&made).cast_mut()) });\n                made",
-                    COPIES,
-                    "Release",
-                ),
-                wrong(
-                    "a command buffer that is never released",
-                    "let made = made.ok_or_else(|| none(\"command buffer\"))?;\n                std::mem::forget(made.clone());\n                made",
-                    NAMED,
-                    "MTLSoftCommandBuffer",
-                ),
-            ],
-        )
-    },
-    at(
-        "submit.rs",
-        "command_buffer.computeCommandEncoderWithDispatchType(MTLDispatchType::Concurrent)",
-        &[wrong(
-            "two encoders at once",
-            "std::mem::forget(command_buffer.computeCommandEncoder());\n                command_buffer.computeCommandEncoderWithDispatchType(MTLDispatchType::Concurrent)",
-            COPIES,
-            "EncoderState",
-        )],
-    ),
-    at(
-        "submit.rs",
-        "encoder.0.popDebugGroup();",
-        &[
-            wrong("a debug group left open", "", NAMED, "EncoderState"),
-            wrong(
-                "a debug group closed twice",
-                "encoder.0.popDebugGroup();\n                encoder.0.popDebugGroup();",
-                NAMED,
-                "EncoderState",
-            ),
-        ],
-    ),
-    at(
-        "submit.rs",
-        "encoder.setComputePipelineState(&pipeline.raw);",
-        &[wrong("no pipeline", "", COPIES, "MissingBinding")],
-    ),
-    at("submit.rs", "params.len()", &[wrong("params a word too short", "params.len() - 4", COPIES, "Range")]),
-    at(
-        "submit.rs",
-        "launch.threadgroup_bytes > 0",
-        &[wrong("no threadgroup memory", "false", SCALE, "MissingBinding")],
-    ),
-    at(
-        "submit.rs",
-        "encoder.setThreadgroupMemoryLength_atIndex(bytes, 0)",
-        &[
-            wrong(
-                "threadgroup memory of an odd length",
-                "encoder.setThreadgroupMemoryLength_atIndex(bytes + 4, 0)",
-                SCALE,
-                "Alignment",
-            ),
-            wrong(
-                "half the threadgroup memory",
-                "encoder.setThreadgroupMemoryLength_atIndex(bytes / 2, 0)",
-                CHECKED,
-                "Kernel",
-            ),
-        ],
-    ),
-    at(
-        "submit.rs",
-        "encoder.dispatchThreadgroups_threadsPerThreadgroup(size(launch.groups), size(launch.threads));",
-        &[
-            wrong(
-                "threads and threadgroups exchanged",
-                "encoder.dispatchThreadgroups_threadsPerThreadgroup(size(launch.threads), size(launch.groups));",
-                SCALE,
-                "== expected",
-            ),
-            wrong(
-                "threads in the place of threadgroups",
-                "encoder.dispatchThreads_threadsPerThreadgroup(size(launch.groups), size(launch.threads));",
-                SCALE,
-                "== expected",
-            ),
-            wrong(
-                "threadgroups that are too large",
-                "encoder.dispatchThreadgroups_threadsPerThreadgroup(size(launch.groups), size(launch.threads.map(|n| n * 32)));",
-                SCALE,
-                "Threadgroup",
-            ),
-        ],
-    ),
-    at(
-        "submit.rs",
-        "error.is_none() && command_buffer.status() == MTLCommandBufferStatus::Completed",
-        &[wrong("the status is not looked at", "true", FAILS, "a failure on request")],
-    ),
     at("mod.rs", "residency.settle();", &[wrong("residency not settled", "", COPIES, "Residency")]),
     Place {
         after: "newCommandQueueWithMaxCommandBufferCount(",
