@@ -1,7 +1,7 @@
 //! Steps to command buffers, and what becomes of them.
 
 use std::ptr::NonNull;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
 use block2::RcBlock;
@@ -23,6 +23,7 @@ use crate::driver::fault::{self, About};
 use crate::driver::progress::{Progress, Running};
 use crate::driver::steps::Step;
 use crate::error::GpuError;
+use crate::lock;
 
 /// Everything a submission uses, in the order of its steps and their bindings. Alive until the GPU is done.
 #[derive(Default)]
@@ -68,7 +69,8 @@ impl Encoder<'_> {
             let samples = self.clock.as_ref().map(|clock| noted(clock, run, &label)).transpose()?;
             let Encoded { command_buffer, earlier } =
                 self.encode(run, &label, samples.as_ref(), &mut left)?;
-            let block = handler(progress.clone(), work.clone(), samples, Earlier(earlier), index);
+            let until = Until { work: work.clone(), samples, earlier: Earlier(earlier) };
+            let block = handler(progress.clone(), until, index);
             // SAFETY: the pointer is to a living block, which Metal copies; its closure may run on any thread, see
             // `handler`.
             unsafe { command_buffer.addCompletedHandler(RcBlock::as_ptr(&block)) };
@@ -243,28 +245,36 @@ fn size([width, height, depth]: [u32; 3]) -> MTLSize {
 
 type Handler = RcBlock<dyn Fn(NonNull<ProtocolObject<dyn MTLCommandBuffer>>)>;
 
-/// Called by Metal on a thread of its own when a command buffer is done.
-fn handler(
-    progress: Arc<Progress>,
+/// What lives until a command buffer is done.
+struct Until {
     work: Arc<Work>,
     samples: Option<Samples>,
     earlier: Earlier,
-    index: usize,
-) -> Handler {
+}
+
+impl Until {
+    /// How it went: begin and end in seconds.
+    fn outcome(&self, last: &ProtocolObject<dyn MTLCommandBuffer>) -> Result<(f64, f64), GpuError> {
+        let (begin, end) = whole_outcome(&self.earlier, last, &self.work)?;
+        if self.samples.as_ref().is_some_and(|samples| !samples.tell(end - begin)) {
+            let label = self.work.about.label.clone();
+            return Err(GpuError::execution(label, "the GPU told no times of it"));
+        }
+        Ok((begin, end))
+    }
+}
+
+/// Called by Metal on a thread of its own when a command buffer is done.
+fn handler(progress: Arc<Progress>, until: Until, index: usize) -> Handler {
+    let until = Mutex::new(Some(until));
     let done = move |command_buffer: NonNull<ProtocolObject<dyn MTLCommandBuffer>>| {
         // SAFETY: Metal hands over a command buffer that lives for the call.
         let command_buffer = unsafe { command_buffer.as_ref() };
-        autoreleasepool(|_| {
-            let told =
-                |span: &(f64, f64)| samples.as_ref().is_none_or(|samples| samples.tell(span.1 - span.0));
-            let outcome = match whole_outcome(&earlier, command_buffer, &work) {
-                Ok(span) if !told(&span) => {
-                    Err(GpuError::execution(work.about.label.clone(), "the GPU told no times of it"))
-                }
-                other => other,
-            };
+        // Memory goes before the end is told: who waits for it may count on the room.
+        let outcome = autoreleasepool(|_| lock(&until).take().map(|until| until.outcome(command_buffer)));
+        if let Some(outcome) = outcome {
             progress.finish(index, outcome);
-        });
+        }
     };
     RcBlock::new(sendable(done))
 }

@@ -1,7 +1,7 @@
 //! Mistakes that one could make where steps become command buffers.
 
 use super::Place;
-use super::table::{CHECKED, COPIES, FAILS, GIVEN, NAMED, SCALE, TIMES, at, wrong};
+use super::table::{CHECKED, COPIES, FAILS, GIVEN, GONE, NAMED, SCALE, TIMES, at, wrong};
 
 pub(super) const PLACES: &[Place] = &[
     at(
@@ -94,21 +94,31 @@ pub(super) const PLACES: &[Place] = &[
     ),
     at(
         "submit.rs",
-        "handler(progress.clone(), work.clone(), samples, Earlier(earlier), index)",
+        "handler(progress.clone(), until, index)",
         &[
             wrong(
                 "nothing keeps the buffers",
-                "let kept = Kept::default();\n                let work = Work { kept, about: work.about.clone(), begun: work.begun };\n                handler(progress.clone(), Arc::new(work), samples, Earlier(earlier), index)",
+                "let kept = Kept::default();\n                let work = Work { kept, about: work.about.clone(), begun: work.begun };\n                handler(progress.clone(), Until { work: Arc::new(work), ..until }, index)",
                 GIVEN,
                 "ReleasedInFlight",
             ),
             wrong(
                 "a block that is never released",
-                "let block = handler(progress.clone(), work.clone(), samples, Earlier(earlier), index);\n                std::mem::forget(block.clone());\n                block",
+                "let block = handler(progress.clone(), until, index);\n                std::mem::forget(block.clone());\n                block",
                 NAMED,
                 "blocks",
             ),
         ],
+    ),
+    at(
+        "submit.rs",
+        "lock(&until).take().map(|until| until.outcome(command_buffer))",
+        &[wrong(
+            "memory that goes after the end is told",
+            "let kept = lock(&until).take();\n                let told = kept.as_ref().map(|until| until.outcome(command_buffer));\n                std::thread::spawn(move || {\n                    std::thread::sleep(std::time::Duration::from_millis(300));\n                    drop(kept);\n                });\n                told",
+            GONE,
+            "MTLSoftBuffer",
+        )],
     ),
     Place {
         after: "let command_buffer = ",
