@@ -1,12 +1,14 @@
 //! A computation as data: nodes of operations, built through `Var` handles.
 
+mod names;
+
 use std::cell::RefCell;
 use std::panic::Location;
 
 use crate::typing::infer;
 use crate::{
     Attention, Binary, Bytes, DType, Needed, Op, Recurrence, Rope, Sdpa, Shape, Sizes, StateId, TensorType,
-    TypeError, Unary, WeightId, WeightUse,
+    TypeError, Unary, WeightId,
 };
 
 /// Index of a node in its graph; inputs of a node have smaller indices than it.
@@ -54,19 +56,6 @@ pub struct Graph {
 }
 
 impl Graph {
-    /// The weights a node takes, by the name of the first matrix or table without the number of its layer: `ffn_down` for
-    /// `blk.3.ffn_down.weight`; empty where it takes none.
-    pub fn part(&self, id: NodeId) -> String {
-        let node = self.node(id);
-        let matrices = node
-            .inputs
-            .iter()
-            .enumerate()
-            .filter(|(index, _)| node.op.weight_use(*index) != WeightUse::Vector);
-        let weight = matrices.into_iter().find_map(|(_, input)| self.weight(*input));
-        weight.map(|weight| without_layer(&weight.name)).unwrap_or_default()
-    }
-
     /// All nodes; every node comes after its inputs.
     pub fn nodes(&self) -> &[Node] {
         &self.nodes
@@ -169,15 +158,6 @@ struct Building {
 #[derive(Default)]
 pub struct GraphBuilder {
     building: RefCell<Building>,
-}
-
-/// A weight's name without its layer, and without what all names end with.
-fn without_layer(name: &str) -> String {
-    let parts: Vec<&str> = name.split('.').collect();
-    let is_number = |part: &&str| !part.is_empty() && part.bytes().all(|byte| byte.is_ascii_digit());
-    let first = parts.iter().position(is_number).map_or(0, |number| number + 1);
-    let kept = parts[first..].iter().filter(|part| !is_number(part) && **part != "weight");
-    kept.copied().collect::<Vec<_>>().join(".")
 }
 
 impl GraphBuilder {
@@ -440,32 +420,6 @@ mod tests {
         assert_eq!(part.weight(part.node(x.id()).inputs[1]).unwrap().name, "y");
         assert!(graph.up_to(&[NodeId(99)]).is_err());
         assert!(graph.up_to(&vec![x.id(); 40]).unwrap_err().to_string().contains("at most 31"));
-    }
-
-    #[test]
-    fn a_part_is_named_by_its_weights_and_not_by_its_layer() {
-        for (name, part) in [
-            ("blk.17.ffn_down.weight", "ffn_down"),
-            ("model.layers.3.mlp.down_proj.weight", "mlp.down_proj"),
-            ("model.layers.3.mlp.experts.5.w1.weight", "mlp.experts.w1"),
-            ("token_embd.weight", "token_embd"),
-            ("lm_head.weight", "lm_head"),
-            ("", ""),
-        ] {
-            assert_eq!(without_layer(name), part);
-        }
-        let g = GraphBuilder::new();
-        let ty = TensorType::f32(Shape::matrix(2, 2));
-        let data: Bytes = vec![0; 16].into();
-        let table = g.weight(Weight { name: "blk.0.table.weight".to_owned(), ty, data });
-        let normed = table.embed(g.tokens()).rms_norm(g.constant("blk.0.norm.weight", &[1.0, 1.0]), 1e-5);
-        let graph = g.finish(&[normed]).unwrap();
-        let embedded = graph.node(normed.id()).inputs[0];
-        assert_eq!(
-            (&*graph.part(embedded), &*graph.part(normed.id())),
-            ("table", ""),
-            "vectors do not count"
-        );
     }
 
     #[test]

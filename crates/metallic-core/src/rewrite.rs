@@ -7,8 +7,34 @@ use crate::{Attention, Binary, DType, Graph, NodeId, Op, Project, Qkv, TypeError
 
 /// The same computation in fewer, larger operations; what nobody reads is dropped.
 pub fn fuse(graph: &Graph) -> Result<Graph, TypeError> {
+    Ok(trace(graph)?.graph)
+}
+
+/// A fused graph, and where each of its nodes comes from.
+#[derive(Clone, Debug)]
+pub struct Fused {
+    /// The fused graph.
+    pub graph: Graph,
+    /// One for each of its nodes.
+    pub origins: Vec<Origin>,
+}
+
+/// Where a node of a fused graph comes from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Origin {
+    /// The node of the graph before that has the same value.
+    pub node: NodeId,
+    /// The rule that made it; `None` where the node was taken over as it is.
+    pub rule: Option<&'static str>,
+    /// The nodes of the graph before that went into it, in their order, that one among them.
+    pub parts: Vec<NodeId>,
+}
+
+/// [`fuse`], with where each node comes from.
+pub fn trace(graph: &Graph) -> Result<Fused, TypeError> {
     let found = Finder::new(graph).run();
     let mut out = Graph { weights: graph.weights.clone(), ..Graph::default() };
+    let mut origins = Vec::new();
     let mut map: Vec<Option<NodeId>> = vec![None; graph.nodes.len()];
     let live = reachable(graph, &found);
     for (index, node) in graph.nodes.iter().enumerate() {
@@ -16,20 +42,31 @@ pub fn fuse(graph: &Graph) -> Result<Graph, TypeError> {
             continue;
         }
         let new = |id: &NodeId| map[id.0].unwrap_or(*id);
-        let id = match &found[index] {
-            None => out.push(node.op, node.inputs.iter().map(new).collect())?,
-            Some(Fusion::One { op, inputs }) => out.push(*op, inputs.iter().map(new).collect())?,
-            Some(Fusion::SelfAttention { qkv, inputs }) => {
+        let id = NodeId(index);
+        let Some(Found { fusion, rule, parts }) = &found[index] else {
+            origins.push(Origin { node: id, rule: None, parts: vec![id] });
+            map[index] = Some(out.push(node.op, node.inputs.iter().map(new).collect())?);
+            continue;
+        };
+        let parts = parts.clone();
+        map[index] = Some(match fusion {
+            Fusion::One { op, inputs } => {
+                origins.push(Origin { node: id, rule: Some(rule), parts });
+                out.push(*op, inputs.iter().map(new).collect())?
+            }
+            Fusion::SelfAttention { qkv, inputs } => {
+                let parts = parts.into_iter().filter(|part| *part != id).collect();
+                origins.push(Origin { node: node.inputs[0], rule: Some(rule), parts });
                 let q = out.push(Op::Qkv(*qkv), inputs.iter().map(new).collect())?;
                 // The rotated queries exist only after the write, so they are its receipt too.
                 let sinks = node.inputs.get(2).map(new);
+                origins.push(Origin { node: id, rule: None, parts: vec![id] });
                 out.push(node.op, [q, q].into_iter().chain(sinks).collect())?
             }
-        };
-        map[index] = Some(id);
+        });
     }
     out.outputs = graph.outputs.iter().map(|id| map[id.0].unwrap_or(*id)).collect();
-    Ok(out)
+    Ok(Fused { graph: out, origins })
 }
 
 /// The same computation with the activations of tokens in another float type. Rows whose result was asked for are few and
@@ -66,8 +103,16 @@ enum Fusion {
     SelfAttention { qkv: Qkv, inputs: Vec<NodeId> },
 }
 
+/// A fusion that was found.
+struct Found {
+    fusion: Fusion,
+    rule: &'static str,
+    /// The nodes it is made of, in their order.
+    parts: Vec<NodeId>,
+}
+
 /// Nodes the outputs and effects need once the fusions stand in for their patterns.
-fn reachable(graph: &Graph, found: &[Option<Fusion>]) -> Vec<bool> {
+fn reachable(graph: &Graph, found: &[Option<Found>]) -> Vec<bool> {
     let mut live = vec![false; graph.nodes.len()];
     let unread_effect =
         |id: &NodeId| graph.node(*id).op.has_effect() && !graph.nodes.iter().any(|n| n.inputs.contains(id));
@@ -75,7 +120,7 @@ fn reachable(graph: &Graph, found: &[Option<Fusion>]) -> Vec<bool> {
     let mut stack: Vec<NodeId> = graph.outputs.iter().copied().chain(effects).collect();
     while let Some(id) = stack.pop() {
         if !std::mem::replace(&mut live[id.0], true) {
-            match &found[id.0] {
+            match found[id.0].as_ref().map(|found| &found.fusion) {
                 Some(Fusion::One { inputs, .. }) => stack.extend(inputs),
                 // Its sinks stay an input of the attention itself.
                 Some(Fusion::SelfAttention { inputs, .. }) => {
@@ -98,7 +143,7 @@ struct Linear {
 struct Finder<'a> {
     graph: &'a Graph,
     uses: Vec<usize>,
-    found: Vec<Option<Fusion>>,
+    found: Vec<Option<Found>>,
     /// Nodes that are part of a fusion already.
     taken: Vec<bool>,
 }
@@ -117,28 +162,34 @@ impl<'a> Finder<'a> {
     }
 
     /// Large patterns first: they take their parts away from the small ones.
-    fn run(mut self) -> Vec<Option<Fusion>> {
+    fn run(mut self) -> Vec<Option<Found>> {
         let ids = || (0..self.graph.nodes.len()).map(NodeId);
         let (forwards, backwards) = (ids(), ids().rev());
-        let patterns: [Pattern<'a>; 3] = [Finder::self_attention, Finder::gated, Finder::residual];
-        for pattern in patterns {
-            forwards.clone().for_each(|id| self.take(pattern, id));
+        let patterns: [(&str, Pattern<'a>); 3] = [
+            ("self_attention", Finder::self_attention),
+            ("gated", Finder::gated),
+            ("residual", Finder::residual),
+        ];
+        for (rule, pattern) in patterns {
+            forwards.clone().for_each(|id| self.take(rule, pattern, id));
         }
-        backwards.for_each(|id| self.take(Finder::projection, id));
+        backwards.for_each(|id| self.take("projection", Finder::projection, id));
         self.found
     }
 
     /// Fuses the pattern that ends at `id`, where all of it is there and free.
-    fn take(&mut self, pattern: Pattern<'a>, id: NodeId) {
+    fn take(&mut self, rule: &'static str, pattern: Pattern<'a>, id: NodeId) {
         let Some((fusion, mut parts)) = pattern(self, id) else { return };
         parts.push(id);
         if parts.iter().any(|part| self.taken[part.0]) {
             return;
         }
-        for part in parts {
+        for part in &parts {
             self.taken[part.0] = true;
         }
-        self.found[id.0] = Some(fusion);
+        parts.sort_unstable();
+        parts.dedup();
+        self.found[id.0] = Some(Found { fusion, rule, parts });
     }
 
     fn op(&self, id: NodeId) -> &Op {

@@ -1,10 +1,10 @@
 //! A fused graph means what the graph it came from means.
 
 use metallic_core::reference::Reference;
-use metallic_core::rewrite::{fuse, with_activations};
+use metallic_core::rewrite::{self, fuse, with_activations};
 use metallic_core::{
-    Attention, Backend, CompileOptions, DType, Graph, GraphBuilder, Op, Rope, RopePairs, SequenceSpan, Shape,
-    StateId, Step, TensorType, Unary, Var, Weight,
+    Attention, Backend, CompileOptions, DType, Graph, GraphBuilder, NodeId, Op, Rope, RopePairs,
+    SequenceSpan, Shape, StateId, Step, TensorType, Unary, Var, Weight,
 };
 
 const HIDDEN: usize = 12;
@@ -22,6 +22,7 @@ fn numbers(seed: usize, len: usize) -> Vec<f32> {
 struct Weights<'g> {
     g: &'g GraphBuilder,
     next: std::cell::Cell<usize>,
+    layer: std::cell::Cell<Option<usize>>,
 }
 
 impl<'g> Weights<'g> {
@@ -30,7 +31,8 @@ impl<'g> Weights<'g> {
         let len = shape.elements(metallic_core::Sizes::default());
         let data: Vec<u8> = numbers(seed, len).iter().flat_map(|x| x.to_le_bytes()).collect();
         let ty = TensorType::new(DType::F32, shape);
-        self.g.weight(Weight { name: format!("w{seed}"), ty, data: data.into() })
+        let name = self.layer.get().map_or(format!("w{seed}"), |layer| format!("blk.{layer}.w{seed}"));
+        self.g.weight(Weight { name, ty, data: data.into() })
     }
 
     fn matrix(&self, rows: usize, cols: usize) -> Var<'g> {
@@ -53,7 +55,7 @@ struct Kind {
 fn decoder(kind: Kind, layers: usize) -> Graph {
     let bias = kind.bias;
     let g = GraphBuilder::new();
-    let w = Weights { g: &g, next: 0.into() };
+    let w = Weights { g: &g, next: 0.into(), layer: None.into() };
     let mut x = w.matrix(VOCAB, HIDDEN).embed(g.tokens());
     let freqs = g.constant("freqs", &[1.0, 0.3, 0.1]);
     let rope = Rope { head_dim: HEAD_DIM, pairs: RopePairs::Halves, magnitude: 1.0 };
@@ -62,6 +64,7 @@ fn decoder(kind: Kind, layers: usize) -> Graph {
         if bias { y + w.vector(rows) } else { y }
     };
     for layer in 0..layers {
+        w.layer.set(Some(layer));
         let n = x.rms_norm(w.vector(HIDDEN), 1e-5);
         let head_norm = |x, heads| {
             if kind.head_norm { Var::rms_norm_groups(x, w.vector(HEAD_DIM), 1e-5, heads) } else { x }
@@ -87,6 +90,7 @@ fn decoder(kind: Kind, layers: usize) -> Graph {
         let inner = apply(n, FFN, HIDDEN).unary(Unary::Silu) * apply(n, FFN, HIDDEN);
         x = h + apply(inner, HIDDEN, FFN);
     }
+    w.layer.set(None);
     let last = x.select_rows(g.output_rows()).rms_norm(w.vector(HIDDEN), 1e-5);
     g.finish(&[last.linear(w.matrix(VOCAB, HIDDEN))]).unwrap()
 }
@@ -165,7 +169,7 @@ fn a_decoder_layer_becomes_five_operations_and_three_stand_outside() {
 #[test]
 fn a_value_with_another_reader_is_not_swallowed() {
     let g = GraphBuilder::new();
-    let w = Weights { g: &g, next: 0.into() };
+    let w = Weights { g: &g, next: 0.into(), layer: None.into() };
     let x = w.matrix(VOCAB, HIDDEN).embed(g.tokens());
     let n = x.rms_norm(w.vector(HIDDEN), 1e-5);
     let y = n.linear(w.matrix(HIDDEN, HIDDEN));
@@ -173,4 +177,29 @@ fn a_value_with_another_reader_is_not_swallowed() {
     let fused = fuse(&graph).unwrap();
     assert!(fused.nodes().iter().any(|n| matches!(n.op, Op::RmsNorm { .. })));
     assert_eq!(fused.outputs().len(), 2);
+}
+
+#[test]
+fn every_node_of_a_fused_graph_says_where_it_comes_from() {
+    let graph = decoder(Kind::default(), 2);
+    let fused = rewrite::trace(&graph).unwrap();
+    assert_eq!(fused.origins.len(), fused.graph.nodes().len());
+    for (node, origin) in fused.graph.nodes().iter().zip(&fused.origins) {
+        assert_eq!(node.ty, graph.node(origin.node).ty, "{} has the value of a node before", node.op.name());
+        assert!(origin.parts.contains(&origin.node) && origin.parts.is_sorted());
+        assert_eq!(origin.rule.is_some(), origin.parts.len() > 1);
+    }
+    let mut parts: Vec<NodeId> = fused.origins.iter().flat_map(|origin| origin.parts.clone()).collect();
+    parts.sort_unstable();
+    let all: Vec<NodeId> = (0..graph.nodes().len()).map(NodeId).collect();
+    assert_eq!(parts, all, "every node went into one");
+    let layers = fused.graph.layers();
+    let of = |rule| {
+        let from = fused.origins.iter().zip(&layers).filter(move |(origin, _)| origin.rule == Some(rule));
+        from.map(|(_, layer)| *layer).collect::<Vec<_>>()
+    };
+    assert_eq!(of("self_attention"), [Some(0), Some(1)]);
+    assert_eq!(of("gated"), [Some(0), Some(1)]);
+    assert_eq!(of("residual"), [Some(0), Some(0), Some(1), Some(1)]);
+    assert_eq!(of("projection"), [None], "the head");
 }
