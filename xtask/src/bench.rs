@@ -1,5 +1,9 @@
 //! `cargo xtask bench`: tokens per second, and beside those of a peer measured in turns in the same run.
 
+mod compare;
+mod history;
+mod page;
+
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -22,6 +26,21 @@ struct Options {
     models: Vec<PathBuf>,
     threads: usize,
     rounds: usize,
+    history: Option<PathBuf>,
+    /// The figures are kept.
+    save: bool,
+    /// The page is made of what is kept, and nothing is measured; or only compared.
+    page: Option<Page>,
+    /// Two commits that are built and measured in turns.
+    compare: Option<(String, String)>,
+    /// Two commits whose kept figures are compared.
+    kept: Option<(String, String)>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Page {
+    Write,
+    Check,
 }
 
 /// Tokens per second by test (`pp128`, `tg64`).
@@ -29,14 +48,20 @@ type Speeds = Vec<(String, f64)>;
 
 pub(crate) fn run(args: &[String]) -> Result<()> {
     let options = Options::parse(args)?;
-    let metallic = build()?;
-    let peer = if options.peers { Some(llamacpp()?) } else { None };
-    let models = if options.models.is_empty() { smollm2_files(&metallic)? } else { options.models.clone() };
-
-    let load = fs::read_to_string("/proc/loadavg").ok().and_then(|text| busy(&text));
-    if let Some(load) = load {
-        eprintln!("THE MACHINE IS BUSY (load {load}): these figures, and the ratios, will mean nothing");
+    let path = options.history.clone().unwrap_or_else(history::file);
+    if let Some(page) = options.page {
+        return page::write(&root().join("docs"), &history::read(&path)?, page == Page::Check);
     }
+    if let Some((a, b)) = &options.kept {
+        return compare::kept(a, b, &history::read(&path)?);
+    }
+    let metallic = build()?;
+    let models = if options.models.is_empty() { smollm2_files(&metallic)? } else { options.models.clone() };
+    let busy = warn_if_busy();
+    if let Some((a, b)) = &options.compare {
+        return compare::commits(a, b, &models, &options);
+    }
+    let peer = if options.peers { Some(llamacpp()?) } else { None };
     let mut rows = Vec::new();
     for model in &models {
         rows.extend(measure(model, &metallic, peer.as_deref(), &options)?);
@@ -48,18 +73,49 @@ pub(crate) fn run(args: &[String]) -> Result<()> {
         println!("{}", table(&rows));
         println!("tokens per second: median of {} rounds; {} threads", options.rounds, options.threads);
     }
+    if options.save {
+        history::append(&path, &history::Entry::of(&rows, &options, busy)?)?;
+        eprintln!("kept in {}; `cargo xtask bench --page` makes the page of it", path.display());
+    }
     Ok(())
+}
+
+/// Says where others compute beside what is measured, and how much.
+fn warn_if_busy() -> Option<f64> {
+    let load = fs::read_to_string("/proc/loadavg").ok().and_then(|text| busy(&text))?;
+    eprintln!("THE MACHINE IS BUSY (load {load}): these figures, and the ratios, will mean nothing");
+    Some(load)
 }
 
 impl Options {
     fn parse(args: &[String]) -> Result<Options> {
         let threads = std::thread::available_parallelism().map_or(1, usize::from);
-        let mut options = Options { peers: false, json: false, models: Vec::new(), threads, rounds: 3 };
+        let mut options = Options {
+            peers: false,
+            json: false,
+            models: Vec::new(),
+            threads,
+            rounds: 3,
+            history: None,
+            save: false,
+            page: None,
+            compare: None,
+            kept: None,
+        };
         let mut args = args.iter().peekable();
         while let Some(arg) = args.next() {
             match arg.as_str() {
                 "--peers" => options.peers = true,
                 "--json" => options.json = true,
+                "--save" => options.save = true,
+                "--page" => options.page = Some(Page::Write),
+                "--check-page" => options.page = Some(Page::Check),
+                "--compare" => options.compare = Some(two("--compare", &mut args)?),
+                "--compare-kept" => options.kept = Some(two("--compare-kept", &mut args)?),
+                "--history" => {
+                    let file = args.next().context("--history needs a file")?;
+                    options.history = Some(std::path::absolute(file)?);
+                }
                 "--models" => {
                     while let Some(file) = args.next_if(|next| !next.starts_with("--")) {
                         // The peer and our program run at the root of the workspace.
@@ -73,6 +129,14 @@ impl Options {
             }
         }
         Ok(options)
+    }
+}
+
+/// Two commits.
+fn two<'a>(name: &str, args: &mut impl Iterator<Item = &'a String>) -> Result<(String, String)> {
+    match (args.next(), args.next()) {
+        (Some(a), Some(b)) if !a.starts_with("--") && !b.starts_with("--") => Ok((a.clone(), b.clone())),
+        _ => bail!("{name} needs two commits"),
     }
 }
 
@@ -158,6 +222,8 @@ struct Row {
     model: String,
     test: String,
     metallic: f64,
+    /// Ours, one for each round.
+    samples: Vec<f64>,
     llamacpp: Option<f64>,
 }
 
@@ -177,15 +243,17 @@ impl Row {
     }
 }
 
+/// What one of our programs makes of a model.
+fn ours(metallic: &Path, model: &Path, options: &Options) -> Result<Speeds> {
+    let threads = options.threads.to_string();
+    let bench = ["-t", &threads, "-p", PROMPTS, "-n", GENERATIONS, "-r", REPS_PER_ROUND, "--json"];
+    let mut command = command(metallic);
+    parse_speeds(&output(command.args(["bench", "-m"]).arg(model).args(["--device", "cpu"]).args(bench))?)
+}
+
 /// Runs both in turns, the other first in every second round: a busy spell of the machine hits both.
 fn measure(model: &Path, metallic: &Path, peer: Option<&Path>, options: &Options) -> Result<Vec<Row>> {
     let threads = options.threads.to_string();
-    let ours = || {
-        let bench = ["-t", &threads, "-p", PROMPTS, "-n", GENERATIONS, "-r", REPS_PER_ROUND, "--json"];
-        parse_speeds(&output(
-            command(metallic).args(["bench", "-m"]).arg(model).args(["--device", "cpu"]).args(bench),
-        )?)
-    };
     let theirs = |python: &Path| {
         let script = root().join("xtask").join("peers").join("llamacpp.py");
         let bench = ["-t", &threads, "-p", PROMPTS, "-n", GENERATIONS, "-r", REPS_PER_ROUND];
@@ -195,13 +263,13 @@ fn measure(model: &Path, metallic: &Path, peer: Option<&Path>, options: &Options
     for round in 0..options.rounds {
         eprintln!("{}: round {} of {}", model.display(), round + 1, options.rounds);
         if round % 2 == 0 {
-            a.push(ours()?);
+            a.push(ours(metallic, model, options)?);
         }
         if let Some(python) = peer {
             b.push(theirs(python)?);
         }
         if round % 2 == 1 {
-            a.push(ours()?);
+            a.push(ours(metallic, model, options)?);
         }
     }
     let (a, b) = (by_test(&a), by_test(&b));
@@ -210,6 +278,7 @@ fn measure(model: &Path, metallic: &Path, peer: Option<&Path>, options: &Options
         model: name.clone(),
         test: test.clone(),
         metallic: median(speeds),
+        samples: speeds.clone(),
         llamacpp: b.get(test).map(|speeds| median(speeds)),
     };
     Ok(a.iter().map(row).collect())
@@ -291,12 +360,20 @@ mod tests {
             models: vec!["/a.gguf".into(), "/b.gguf".into()],
             threads: 2,
             rounds: 5,
+            history: None,
+            save: false,
+            page: None,
+            compare: None,
+            kept: None,
         };
         assert_eq!(options, expected);
         for (line, part) in [
             ("--rounds 0", "`0`"),
             ("--threads", "--threads"),
             ("--models --json", "--models"),
+            ("--compare a", "two commits"),
+            ("--compare-kept a --json", "two commits"),
+            ("--history", "a file"),
             ("-x", "`-x`"),
         ] {
             let error = Options::parse(&words(line)).unwrap_err().to_string();
@@ -331,7 +408,13 @@ mod tests {
 
     #[test]
     fn the_table_shows_a_ratio_where_there_is_a_peer() {
-        let row = |llamacpp| Row { model: "m".into(), test: "tg64".into(), metallic: 150.0, llamacpp };
+        let row = |llamacpp| Row {
+            model: "m".into(),
+            test: "tg64".into(),
+            metallic: 150.0,
+            samples: vec![150.0],
+            llamacpp,
+        };
         let text = table(&[row(Some(100.0)), row(None)]);
         let lines: Vec<Vec<&str>> = text.lines().map(|line| line.split_whitespace().collect()).collect();
         assert_eq!(lines[1], ["m", "tg64", "150.0", "100.0", "1.50"]);

@@ -52,6 +52,11 @@ cargo xtask NAME [OPTIONS]
                  --peers        against llama.cpp, built here, in turns
                  --models F...  these files (default: SmolLM2 in Q4_0, Q4_1 and Q8_0)
                  --threads N, --rounds R, --json
+                 --save         keep the figures, with machine and commit, in docs/benchmarks/history.jsonl (--history FILE: elsewhere)
+                 --page         make docs/benchmarks.md and its pictures of what is kept (--check-page: only compare)
+                 --compare A B  build two commits and measure them in turns; fails where B is slower by more than the noise
+                 --compare-kept A B
+                                the same of kept figures
   apple-speed  write docs/apple-speed.md: what the plans of Apple's GPUs come to
                  --check        only compare; fails where it is not what the plans give
   ptx          make the kernels that NVIDIA GPUs need, for machines without a compiler: what models of known shapes ask for in
