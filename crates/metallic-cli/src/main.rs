@@ -6,6 +6,7 @@
 mod answer;
 mod chat;
 mod commands;
+mod doctor;
 mod escape;
 mod fail;
 mod hints;
@@ -35,6 +36,7 @@ fn main() -> ExitCode {
         Command::Bench(args) => commands::bench::run(&args, ui),
         Command::Tune(args) => commands::tune::run(&args, ui),
         Command::Devices(args) => commands::devices::run(&args),
+        Command::Doctor(args) => commands::doctor::run(&args, ui),
         Command::Inspect(args) => commands::inspect::run(&args),
         Command::Quantize(args) => commands::quantize::run(&args, ui),
         Command::Imatrix(args) => commands::imatrix::run(&args, ui),

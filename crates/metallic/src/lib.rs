@@ -16,6 +16,7 @@ pub mod model;
 pub mod nn;
 pub mod quantize;
 pub mod roof;
+pub mod selftest;
 pub mod tensor;
 pub mod text;
 pub mod tune;

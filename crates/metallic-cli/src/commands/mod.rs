@@ -4,6 +4,7 @@ pub(crate) mod bench;
 pub(crate) mod chat;
 pub(crate) mod completions;
 pub(crate) mod devices;
+pub(crate) mod doctor;
 pub(crate) mod imatrix;
 pub(crate) mod inspect;
 pub(crate) mod list;
@@ -42,6 +43,8 @@ pub(crate) enum Command {
     Tune(tune::TuneArgs),
     /// List what can compute on this machine
     Devices(devices::DevicesArgs),
+    /// Find out what is wrong with this machine, and what to do about it
+    Doctor(doctor::DoctorArgs),
     /// Show what is in a model file
     Inspect(inspect::InspectArgs),
     /// Make a model smaller: a GGUF file with its weights in another type

@@ -64,6 +64,14 @@ pub(crate) fn obtain(name: &ModelName, cache: &Cache, ui: Ui) -> Result<PathBuf,
     }
 }
 
+/// What is wrong with the files of a model that is here, by sizes and checksums; `None` where nothing is, or nothing is known to hold them to.
+pub(crate) fn problem(name: &ModelName, cache: &Cache, ui: Ui) -> Result<Option<String>, HubError> {
+    match locate(name, cache)? {
+        Some(path) => verify::problem(name, &path, cache, ui),
+        None => Ok(None),
+    }
+}
+
 /// Fetches the model if it is not here, else makes sure that it is what it was when it came, and repairs it.
 pub(crate) fn pull(name: &ModelName, cache: &Cache, wishes: Wishes, ui: Ui) -> Result<Obtained, HubError> {
     let _listener = Listener::new();

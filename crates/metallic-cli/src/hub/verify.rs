@@ -85,6 +85,19 @@ pub(super) fn verify(
     repair(name, path, &damages, cache, ui).map(|path| (path, Checked::Repaired))
 }
 
+/// The first thing that is wrong with a model's files, by sizes and checksums. Needs no network.
+pub(super) fn problem(
+    name: &ModelName,
+    path: &Path,
+    cache: &Cache,
+    ui: Ui,
+) -> Result<Option<String>, HubError> {
+    let held = held(name, path, cache)?;
+    let wrong = damages(&held, ui)?.into_iter().next();
+    let wrong = wrong.map(|damage| format!("{}: {}", damage.name, damage.problem));
+    Ok(wrong.or_else(|| is_mixed(&held).then(|| MIXED.to_owned())))
+}
+
 /// The files of a model with what is known of them.
 fn held(name: &ModelName, path: &Path, cache: &Cache) -> Result<Vec<Held>, HubError> {
     if let Some(wheel) = wheel_of(name).filter(|wheel| path.starts_with(cache.wheel_folder(wheel))) {

@@ -31,7 +31,7 @@ pub struct SoftOptions {
     /// Zero runs everything in order; any other seed gives one random schedule, always the same: of the threads of a
     /// kernel, and of the commands between two barriers of a submission.
     pub seed: u64,
-    /// A kernel that runs longer is stopped; `None`: softmetal's own limit.
+    /// A kernel that runs longer is stopped; `None`: ten minutes, as a busy machine may need for one that takes a GPU no time.
     pub time_limit: Option<Duration>,
     /// Plans as for a GPU with such matrix units: to run the kernels that are made for them.
     pub matrix_units: Option<MatrixUnits>,
@@ -42,6 +42,9 @@ pub struct SoftOptions {
     /// Plans as for a system with Apple's libraries of kernels, which kernels of ours stand for here.
     pub apple: AppleKernels,
 }
+
+/// How long a kernel may run where nobody says.
+const PATIENCE: Duration = Duration::from_secs(600);
 
 metallic_core::setters!(SoftOptions {
     threads: usize,
@@ -219,9 +222,7 @@ impl Runner {
                 let region = binding.region;
                 call = call.bind(index, buffer, region.offset()..region.offset() + region.len());
             }
-            if let Some(limit) = self.options.time_limit {
-                call = call.time_limit(limit);
-            }
+            call = call.time_limit(self.options.time_limit.unwrap_or(PATIENCE));
             if launch.threadgroup_bytes > 0 {
                 call = call.threadgroup_memory(0, launch.threadgroup_bytes);
             }
