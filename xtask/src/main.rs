@@ -13,6 +13,7 @@ mod programs;
 mod ptx;
 mod replay;
 mod soundness;
+mod telemetry_cost;
 mod test;
 mod tidy;
 
@@ -57,6 +58,10 @@ cargo xtask NAME [OPTIONS]
                  --compare A B  build two commits and measure them in turns; fails where B is slower by more than the noise
                  --compare-kept A B
                                 the same of kept figures
+  telemetry-cost
+               measure what telemetry costs, off and on, in turns
+                 --before PROGRAM  a `metallic` of another commit, to compare `off` with
+                 --model F, --device D, --rounds R, --tokens N, --threads N
   apple-speed  write docs/apple-speed.md: what the plans of Apple's GPUs come to
                  --check        only compare; fails where it is not what the plans give
   ptx          make the kernels that NVIDIA GPUs need, for machines without a compiler: what models of known shapes ask for in
@@ -99,6 +104,7 @@ fn main() -> ExitCode {
         "ptx" => ptx::run(&rest),
         "replay" => replay::run(&rest),
         "soundness" => soundness::soundness(&rest),
+        "telemetry-cost" => telemetry_cost::run(&rest),
         "" | "help" | "-h" | "--help" => {
             println!("{HELP}");
             return ExitCode::SUCCESS;

@@ -14,6 +14,7 @@ mod hub;
 mod interrupt;
 mod load;
 mod stdin;
+mod telemetry;
 mod term;
 
 use std::process::ExitCode;
