@@ -2,8 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use anyhow::Context;
-use clap::Args;
+use clap::{Args, builder::PossibleValuesParser};
 
 use crate::{
     doctor::{self, Finding, Summary, Sums},
@@ -22,6 +21,9 @@ pub(crate) struct DoctorArgs {
     /// Leave out what takes long: checksums, kernels that have to be compiled, speed
     #[arg(long)]
     quick: bool,
+    /// Look at these alone
+    #[arg(long, value_name = "AREA,…", value_delimiter = ',', value_parser = PossibleValuesParser::new(AREAS))]
+    only: Vec<String>,
     /// Print the findings as JSON
     #[arg(long)]
     json: bool,
@@ -39,7 +41,7 @@ The exit code is 1 where something does not work.
 Examples:
   metallic doctor
   metallic doctor --quick --json | jq '.findings[] | select(.status != \"ok\")'
-  metallic doctor -m ./model.gguf
+  metallic doctor -m ./model.gguf --only models
   metallic doctor --report doctor.txt";
 
 pub(crate) fn run(args: &DoctorArgs, ui: Ui) -> anyhow::Result<()> {
@@ -67,25 +69,42 @@ pub(crate) fn run(args: &DoctorArgs, ui: Ui) -> anyhow::Result<()> {
     }
 }
 
+/// What is looked at, in this order.
+const AREAS: [&str; 8] =
+    ["system", "environment", "devices", "storage", "models", "self-tests", "speed", "claims"];
+
+/// Areas that take long.
+const SLOW: [&str; 2] = ["speed", "claims"];
+
 fn findings(args: &DoctorArgs, ui: Ui) -> anyhow::Result<Vec<Finding>> {
     let cache = Cache::from_env()?;
     let devices = metallic::device::list();
     let named = args.model.as_deref().map(load::local_path).transpose()?;
     let named = named.as_deref().and_then(Path::to_str);
     let sums = if args.quick { Sums::LeftOut } else { Sums::Checked };
-    let mut findings = doctor::system();
-    findings.extend(doctor::environment());
-    findings.extend(doctor::devices(&devices));
-    findings.extend(doctor::storage(&cache));
-    findings.extend(doctor::models(&cache, named, sums, ui));
-    findings.extend(doctor::self_tests(&devices, args.quick, ui));
-    if !args.quick {
-        findings.push(doctor::speed(ui));
-        findings.extend(doctor::claims(&devices, ui));
+    let is_wanted = |area: &&&str| {
+        let asked = args.only.iter().any(|only| only == **area);
+        asked || args.only.is_empty() && !(args.quick && SLOW.contains(*area))
+    };
+    let mut findings = Vec::new();
+    for area in AREAS.iter().filter(is_wanted) {
+        match *area {
+            "system" => findings.extend(doctor::system()),
+            "environment" => findings.extend(doctor::environment()),
+            "devices" => findings.extend(doctor::devices(&devices)),
+            "storage" => findings.extend(doctor::storage(&cache)),
+            "models" => findings.extend(doctor::models(&cache, named, sums, ui)),
+            "self-tests" => findings.extend(doctor::self_tests(&devices, args.quick, ui)),
+            "speed" => findings.push(doctor::speed(ui)),
+            _ => findings.extend(doctor::claims(&devices, ui)),
+        }
     }
     Ok(findings)
 }
 
 fn write(path: &Path, text: &str) -> anyhow::Result<()> {
-    std::fs::write(path, text).with_context(|| format!("cannot write {}", path.display()))
+    std::fs::write(path, text).map_err(|error| {
+        let reason = format!("cannot write {}: {error}", path.display());
+        Failure::new(reason, "name a file in a folder that is there").into()
+    })
 }

@@ -6,6 +6,7 @@ mod answer;
 mod bad;
 mod devices;
 mod disk;
+mod doctor;
 mod hostile;
 mod hub;
 mod nvidia;
