@@ -74,12 +74,12 @@ impl Outcome {
     }
 }
 
-/// Runs a small model of each of [`TYPES`] on a device and compares what it says with the reference.
-pub fn run(backend: &dyn Backend, exactness: Exactness) -> Result<Vec<Outcome>, BackendError> {
+/// Runs a small model of each of [`TYPES`] on a device, with keys and values stored as `kv`, and compares what it says with the reference.
+pub fn run(backend: &dyn Backend, exactness: Exactness, kv: DType) -> Result<Vec<Outcome>, BackendError> {
     let mut outcomes = Vec::new();
     for weights in TYPES {
         let graph = Dims::SMALL.decoder(weights)?;
-        let kv = CompileOptions::kv(DType::F32);
+        let kv = CompileOptions::kv(kv);
         let expected = answers(Reference::new().compile(&graph, kv)?.as_mut())?;
         let found = answers(backend.compile(&graph, kv)?.as_mut())?;
         for ((what, expected), (_, found)) in expected.iter().zip(&found) {
@@ -145,8 +145,9 @@ impl Speed {
     }
 }
 
-/// Seconds that a step of the model should take at best: long enough that starting it does not count.
-const STEP: f64 = 4e-3;
+/// Seconds that a step of the model should take at best: so long that starting it does not count, and that it is larger than what
+/// processors keep beside their cores.
+const STEP: f64 = 25e-3;
 /// Bytes of weights at least and at most.
 const BYTES: (f64, f64) = (64e6, 1.5e9);
 
@@ -299,7 +300,7 @@ mod tests {
     fn the_processor_passes_and_says_how_near_it_comes() {
         for exact in [false, true] {
             let cpu = Cpu::new(CpuOptions::default().threads(1).exact(exact)).unwrap();
-            let outcomes = run(&cpu, Exactness::of("cpu", exact)).unwrap();
+            let outcomes = run(&cpu, Exactness::of("cpu", exact), DType::F32).unwrap();
             assert_eq!(outcomes.len(), 2 * TYPES.len());
             for outcome in &outcomes {
                 assert!(outcome.passed(), "{outcome:?}");
@@ -312,7 +313,7 @@ mod tests {
     #[test]
     fn a_device_that_computes_nothing_fails() {
         let null = crate::Device::Null.open(1).unwrap();
-        let outcomes = run(null.as_ref(), Exactness::Bytes).unwrap();
+        let outcomes = run(null.as_ref(), Exactness::Bytes, DType::F32).unwrap();
         assert!(outcomes.iter().all(|outcome| !outcome.passed()), "{outcomes:?}");
     }
 
@@ -327,7 +328,7 @@ mod tests {
     fn speed_is_a_share_of_what_memory_allows() {
         let cpu = crate::Device::Cpu.open(1).unwrap();
         let speed = speed(cpu.as_ref(), Duration::from_millis(200)).unwrap().unwrap();
-        assert!(speed.weight_bytes as f64 >= 0.7 * BYTES.0 && speed.tokens_per_second > 0.0, "{speed:?}");
+        assert!(speed.weight_bytes as f64 >= 0.8 * BYTES.0 && speed.tokens_per_second > 0.0, "{speed:?}");
         // Every weight but the table of the embedding is read for each token, and little else.
         let read = speed.bytes_per_second / speed.tokens_per_second / speed.weight_bytes as f64;
         assert!((0.7..1.1).contains(&read), "{speed:?}");

@@ -3,7 +3,7 @@
 use std::cell::Cell;
 
 use metallic::{
-    core::Backend,
+    core::{Backend, DType},
     device::{Listed, OpenOptions},
     selftest::{self, Exactness},
 };
@@ -26,7 +26,8 @@ const CLAIMS: &[Claim] = &[
         what: "compiler",
         words: "Apple's compiler accepts the kernels",
         holds: |backend, _| {
-            let outcomes = selftest::run(backend, Exactness::Full).map_err(|error| error.to_string())?;
+            let outcomes =
+                selftest::run(backend, Exactness::Full, DType::F32).map_err(|error| error.to_string())?;
             Ok(format!("kernels of {} models were compiled", outcomes.len() / 2))
         },
     },

@@ -2,7 +2,7 @@
 
 use metallic::{
     Device,
-    core::{Backend, BackendError},
+    core::{Backend, BackendError, DType},
     device::{self, Listed, OpKind, OpenOptions, Provider, Providers, Quarantined, Why},
     selftest::{self, Exactness, Outcome},
 };
@@ -96,7 +96,7 @@ fn tried(listed: &Listed, provider: Option<Provider>, ui: Ui) -> Finding {
     let providers = options.providers.clone();
     let outcome = ask(&providers, asked.as_deref())
         .and_then(|()| listed.device.open_with(&options))
-        .and_then(|backend| outcomes(backend.as_ref()));
+        .and_then(|backend| outcomes(backend.as_ref(), provider));
     judged(&what, outcome, &providers, provider)
 }
 
@@ -105,8 +105,13 @@ fn ask(providers: &Providers, flag: Option<&str>) -> Result<(), BackendError> {
     providers.set_by_flag(flag).map_err(|error| error.on("doctor"))
 }
 
-fn outcomes(backend: &dyn Backend) -> Result<Vec<Outcome>, BackendError> {
-    selftest::run(backend, Exactness::of(backend.info().kind, false))
+/// Products by halfs take a cache of halfs, which allows them.
+fn outcomes(backend: &dyn Backend, asked: Option<Provider>) -> Result<Vec<Outcome>, BackendError> {
+    let halfs = [Provider::MatmulLibrary, Provider::MatmulTensor, Provider::MatmulMps];
+    if asked.is_some_and(|asked| halfs.contains(&asked)) {
+        return selftest::run(backend, Exactness::Halfs, DType::F16);
+    }
+    selftest::run(backend, Exactness::of(backend.info().kind, false), DType::F32)
 }
 
 /// What came of it. Who was asked for and cannot serve here is no fault; who serves wrongly is.
@@ -164,7 +169,6 @@ pub(super) fn auto() -> Device {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use metallic::core::DType;
 
     fn outcome(error: f32) -> Outcome {
         Outcome { weights: DType::Q4_0, what: "a prompt", error, tolerance: 1e-3 }

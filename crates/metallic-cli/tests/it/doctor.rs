@@ -75,12 +75,14 @@ fn a_file_that_is_no_model_is_a_failure_with_its_reason() {
 }
 
 #[test]
-fn what_slows_the_processor_down_shows_in_the_environment() {
+fn what_slows_the_processor_down_shows_in_the_environment_and_in_its_speed() {
     let machine = Machine::without_hub();
-    let mut command = machine.command(&["doctor", "--json", "--only", "environment,devices"]);
+    let mut command = machine.command(&["doctor", "--json", "--only", "environment,devices,speed"]);
     let ran = Ran::from(command.env("METALLIC_CPU_ISA", "portable").output().unwrap()).ok();
     let report = ran.json();
-    assert_eq!(of_status(&report, "warning"), ["METALLIC_CPU_ISA: portable"]);
+    let warnings = of_status(&report, "warning");
+    assert_eq!((warnings.len(), warnings[0].as_str()), (2, "METALLIC_CPU_ISA: portable"), "{report}");
+    assert!(warnings[1].starts_with("cpu: ") && warnings[1].contains("45 % are expected"), "{warnings:?}");
     assert!(
         of_status(&report, "ok").iter().any(|line| line.starts_with("cpu: ") && line.contains("portable"))
     );
