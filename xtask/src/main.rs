@@ -74,10 +74,11 @@ cargo xtask NAME [OPTIONS]
                  FOLDER         where it goes (default target/replay); carry it there: sh FOLDER/replay.sh
                  --capability N compute capability of that GPU times ten (default 90)
                  --units N,…    its multiprocessors, or those of GPUs that plan alike (default 132,46: many and few)
-  soundness    the unsafe code under valgrind, AddressSanitizer and Miri, as far as they are here and can follow it;
-               what was not run is named
-                 --quick        valgrind alone, on what takes seconds
-                 --all          fail where a tool is missing
+  soundness    the unsafe code under Miri, AddressSanitizer and valgrind, as far as they can follow it; what is missing is
+               installed (by rustup and apt), and what was not run is named
+                 --quick        what takes seconds: by Miri, or by valgrind where there is no Miri; installs nothing
+                 --all          fail where a tool cannot be had
+                 WORD...        only checks whose names have one of them, such as Miri or metallic-cpu
   setup        fetch the test models and stop
 
 Environment: METALLIC_TEST_MODELS (folder of the test models, default target/test-models),

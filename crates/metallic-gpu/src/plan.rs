@@ -3,6 +3,8 @@
 
 mod products;
 
+pub(crate) use products::projects;
+
 use metallic_core::{DType, Dim, Op, Project, Sizes, StateLayout, TensorType, WeightUse};
 
 use crate::error::GpuError;
@@ -28,6 +30,8 @@ pub(crate) struct Site<'a> {
     pub(crate) states: Option<&'a StateLayout>,
     /// Its matrices are laid out for matrix units.
     pub(crate) cells: bool,
+    /// The operation that comes next and alone takes its value, as its first input: a plan may do both.
+    pub(crate) next: Option<&'a Site<'a>>,
 }
 
 /// What kernels an operation has.
@@ -227,6 +231,7 @@ fn planned(site: &Site<'_>, provider: Option<Provider>, limits: &Limits) -> Resu
             match provider {
                 Some(Provider::SdpaPlain) => attention_plain::plan(&spec, limits),
                 Some(Provider::SdpaMpsGraph) => attention_staged::plan(&spec, limits),
+                Some(Provider::SdpaMpsGraphProject) => site.attention_projected(&spec, limits),
                 _ => attention::plan(&spec, limits),
             }
         }

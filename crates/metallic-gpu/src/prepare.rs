@@ -16,7 +16,7 @@ use crate::error::GpuError;
 use crate::gpu::Limits;
 use crate::kernels::{MAX_ARGS, Moved, Slot, Stage, Stages, StepTable};
 use crate::pipelines::{HeldKernels, ReadyPipeline};
-use crate::plan::{Site, choice, plan};
+use crate::plan::{Site, choice, plan, projects};
 use crate::provider::{Choice, Provider};
 use crate::states::States;
 use crate::step::StepShape;
@@ -74,6 +74,11 @@ impl Ready {
         let threads = self.stages.stages.iter().map(|stage| stage.launch.threads.iter().product::<u32>());
         let allowed = self.kernels.iter().map(|kernel| kernel.pipeline.max_threads);
         threads.zip(allowed).filter(|(threads, allowed)| threads > allowed).map(|(_, allowed)| allowed).min()
+    }
+
+    /// Whether the operation that comes next is done with it.
+    fn does_next(&self) -> bool {
+        self.stages.stages.iter().flat_map(Stage::slots).any(|used| used.slot == Slot::NextOutput)
     }
 
     /// Everything that says how its kernels are launched.
@@ -240,26 +245,52 @@ impl Lowered {
     pub(crate) fn plan_within(&self, shape: &StepShape, limits: &Limits) -> Result<Planned, GpuError> {
         let mut kernels = HeldKernels::default();
         let (mut nodes, mut scratch) = (Vec::new(), 0);
+        let mut done = None;
         for id in (0..self.graph.nodes().len()).map(NodeId) {
             let node = self.graph.node(id);
             let unchosen = node.op == Op::Sample && shape.choices == 0;
             let unneeded = node.op.is_source() || !self.needed[id.0].for_step(shape.wanted) || unchosen;
             // A receipt has no rows, what it stands for has happened all the same.
             let empty = node.ty.shape.elements(shape.sizes()) == 0 && !node.op.has_effect();
-            if unneeded || empty || self.is_alias(id, shape) {
+            if unneeded || empty || self.is_alias(id, shape) || done == Some(id) {
                 continue;
             }
-            let inputs: Vec<TensorType> =
-                (0..node.inputs.len()).map(|index| self.stored(node, index)).collect();
-            let states = Some(&self.states.layout);
-            let cells = self.weights.in_cells(id);
-            let site = Site { op: &node.op, inputs: &inputs, out: node.ty, shape, states, cells };
+            let next = self.next(id, shape);
+            let inputs = [Some(id), next].map(|id| id.map_or_else(Vec::new, |id| self.inputs(id)));
+            let after = next.map(|id| self.site(id, &inputs[1], shape));
+            let site = Site { next: after.as_ref(), ..self.site(id, &inputs[0], shape) };
             let plan = |provider, limits: &Limits| plan(&site, provider, limits);
             let ready = made(&self.shared, &mut kernels, choice(&site, limits).as_ref(), *limits, plan)?;
             scratch = scratch.max(ready.scratch_bytes());
+            done = next.filter(|_| ready.does_next());
             nodes.push((id, ready));
         }
         Ok(Planned { nodes, kernels, arena_bytes: self.value_bytes(shape) + scratch })
+    }
+
+    fn site<'a>(&'a self, id: NodeId, inputs: &'a [TensorType], shape: &'a StepShape) -> Site<'a> {
+        let node = self.graph.node(id);
+        let (states, cells) = (Some(&self.states.layout), self.weights.in_cells(id));
+        Site { op: &node.op, inputs, out: node.ty, shape, states, cells, next: None }
+    }
+
+    fn inputs(&self, id: NodeId) -> Vec<TensorType> {
+        let node = self.graph.node(id);
+        (0..node.inputs.len()).map(|index| self.stored(node, index)).collect()
+    }
+
+    /// The projection that comes right after attention and alone takes its value: a plan may do both at once, as nothing
+    /// else happens between them.
+    fn next(&self, id: NodeId, shape: &StepShape) -> Option<NodeId> {
+        let nodes = self.graph.nodes();
+        let attends = matches!(nodes[id.0].op, Op::Attention(_)) && !self.graph.outputs().contains(&id);
+        let after = nodes.iter().enumerate().skip(id.0 + 1).filter(|(_, node)| !node.op.is_source());
+        let (index, node) = after.clone().next().filter(|_| attends)?;
+        let alone = node.inputs.first() == Some(&id)
+            && nodes.iter().flat_map(|node| &node.inputs).filter(|input| **input == id).count() == 1;
+        let next = NodeId(index);
+        let runs = self.needed[index].for_step(shape.wanted) && !self.is_alias(next, shape);
+        (alone && runs && projects(&node.op).is_some()).then_some(next)
     }
 
     /// The type of a node's input as it lies in memory: vectors among the weights are numbers.
@@ -334,6 +365,11 @@ impl Lowered {
                 weight.map_or_else(|| self.value(input, shape, memory), Ok)
             }
             Slot::Output => self.value(id, shape, memory),
+            Slot::NextInput(_) | Slot::NextOutput => {
+                let next = self.next(id, shape).ok_or_else(|| missing("what comes next"))?;
+                let own = if let Slot::NextInput(index) = slot { Slot::Input(index) } else { Slot::Output };
+                self.region(next, own, shape, memory)
+            }
             Slot::Scratch(_) => Err(missing("scratch")),
             Slot::Step(StepTable::Blocks) if shape.near > 0 && self.is_near(node) => {
                 shape.region(StepTable::Near, memory.tables)

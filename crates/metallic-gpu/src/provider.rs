@@ -33,6 +33,8 @@ pub enum Provider {
     SdpaPlain,
     /// Attention by a graph of Apple's MPSGraph.
     SdpaMpsGraph,
+    /// Attention and the projection of its result by one graph of Apple's MPSGraph.
+    SdpaMpsGraphProject,
     /// Products by a library of the device's maker.
     MatmulLibrary,
     /// Products by Apple's MetalPerformanceShaders.
@@ -51,6 +53,7 @@ impl Provider {
         Provider::SdpaFlash,
         Provider::SdpaPlain,
         Provider::SdpaMpsGraph,
+        Provider::SdpaMpsGraphProject,
         Provider::MatmulLibrary,
         Provider::MatmulTensor,
         Provider::MatmulTiles,
@@ -61,7 +64,10 @@ impl Provider {
     /// What it serves.
     pub fn op(self) -> OpKind {
         match self {
-            Provider::SdpaFlash | Provider::SdpaPlain | Provider::SdpaMpsGraph => OpKind::Sdpa,
+            Provider::SdpaFlash
+            | Provider::SdpaPlain
+            | Provider::SdpaMpsGraph
+            | Provider::SdpaMpsGraphProject => OpKind::Sdpa,
             Provider::MatmulLibrary
             | Provider::MatmulMps
             | Provider::MatmulTensor
@@ -76,6 +82,7 @@ impl Provider {
             Provider::SdpaFlash => "flash",
             Provider::SdpaPlain => "plain",
             Provider::SdpaMpsGraph => "mpsgraph",
+            Provider::SdpaMpsGraphProject => "mpsgraph+project",
             Provider::MatmulLibrary => "library",
             Provider::MatmulMps => "mps",
             Provider::MatmulTiles => "tiles",
@@ -87,7 +94,12 @@ impl Provider {
     /// Whether it is one of Apple's own: it serves only where it is asked for, as no Mac has shown yet that it is faster, and where it
     /// cannot, the others do.
     pub fn is_apples(self) -> bool {
-        matches!(self, Provider::SdpaMpsGraph | Provider::MatmulMps)
+        matches!(self, Provider::SdpaMpsGraph | Provider::SdpaMpsGraphProject | Provider::MatmulMps)
+    }
+
+    /// The one of Apple's own that does a part of what this one does, and is tried next where it cannot serve.
+    fn lesser(self) -> Option<Provider> {
+        (self == Provider::SdpaMpsGraphProject).then_some(Provider::SdpaMpsGraph)
     }
 }
 
@@ -311,7 +323,9 @@ impl Providers {
             return Ok(made);
         }
         let ours = op.providers().filter(|provider| !provider.is_apples() && !without.contains(provider));
-        let tried = apples.into_iter().chain(ours.map(|provider| (provider, Why::Default)));
+        let lesser = apples.as_ref().and_then(|(provider, _)| provider.lesser());
+        let tried =
+            apples.into_iter().chain(lesser.into_iter().chain(ours).map(|provider| (provider, Why::Default)));
         let mut failed: Option<Why> = None;
         for (provider, why) in tried {
             let known = lock(&self.state).quarantined.iter().find(|q| q.provider == provider).cloned();

@@ -27,7 +27,7 @@ pub use leaks::{Leak, blocks, leaks};
 pub use metal::profile::{Profile, Times};
 pub use mps::set_graph_commits;
 pub use problem::{Problem, Rule, problems};
-pub use settings::{Settings, set_checked, set_devices, set_macos, set_pools_required};
+pub use settings::{Settings, set_captures, set_checked, set_devices, set_macos, set_pools_required};
 
 /// What is behind a lock, also where a thread has panicked with it: a refused message must not spoil the next test.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {

@@ -117,6 +117,17 @@ pub(crate) fn pools_are_required() -> bool {
     POOLS.load(Ordering::Relaxed)
 }
 
+static CAPTURES: AtomicBool = AtomicBool::new(false);
+
+/// Says whether captures are allowed from now on, whatever `MTL_CAPTURE_ENABLED` says.
+pub fn set_captures(allowed: bool) {
+    CAPTURES.store(allowed, Ordering::Relaxed);
+}
+
+pub(crate) fn captures() -> bool {
+    CAPTURES.load(Ordering::Relaxed) || std::env::var("MTL_CAPTURE_ENABLED").is_ok_and(|value| value == "1")
+}
+
 static DEVICES: Mutex<Option<Vec<Profile>>> = Mutex::new(None);
 
 /// Says which devices programs find from now on, the default first; those that were handed out stay.

@@ -48,7 +48,7 @@ pub(crate) struct DeviceOptions {
     /// What computes; `metal:1`, `cuda:1` and `metal:NAME` pick a GPU, `metallic devices` lists them
     #[arg(long, value_name = "DEVICE", value_parser = DeviceParser, default_value_t = Device::Auto)]
     pub(crate) device: Device,
-    /// Which kernels of a GPU serve an operation: `sdpa=flash|plain|mpsgraph`, `matmul=library|tensor|tiles|rows|mps`; may be given several times
+    /// Which kernels of a GPU serve an operation: `sdpa=flash|plain|mpsgraph|mpsgraph+project`, `matmul=library|tensor|tiles|rows|mps`; may be given several times
     #[arg(long, value_name = "OP=NAME", value_parser = parse_provider)]
     pub(crate) provider: Vec<String>,
     /// Threads of the CPU, up to 4 per core (16 on small machines) [default: one per core]

@@ -290,6 +290,11 @@ fn work(shared: &Shared, index: usize) {
 mod tests {
     use super::*;
 
+    /// Fewer of them under an interpreter, which watches every access.
+    const fn rounds(many: usize) -> usize {
+        if cfg!(miri) { many.div_ceil(50) } else { many }
+    }
+
     fn team(threads: usize) -> Team {
         Team::new(threads).expect("threads for a test")
     }
@@ -298,7 +303,7 @@ mod tests {
     fn every_task_runs_once_over_many_small_runs() {
         for threads in [1, 2, 3, 5] {
             let team = team(threads);
-            for tasks in (0..2000).map(|i| i % 37) {
+            for tasks in (0..rounds(2000)).map(|i| i % 37) {
                 let counts: Vec<AtomicUsize> = (0..tasks).map(|_| AtomicUsize::new(0)).collect();
                 team.run(tasks, &|i| {
                     counts[i].fetch_add(1, Ordering::Relaxed);
@@ -371,7 +376,7 @@ mod tests {
     #[test]
     fn a_panic_in_a_task_reaches_the_caller_and_the_team_lives_on() {
         let team = team(3);
-        for round in 0..50 {
+        for round in 0..rounds(50) {
             let result = catch_unwind(AssertUnwindSafe(|| {
                 team.run(20, &|i| assert!(i != round % 20, "task {i} fails"));
             }));
@@ -396,12 +401,12 @@ mod tests {
         thread::scope(|s| {
             for _ in 0..3 {
                 s.spawn(|| {
-                    for _ in 0..100 {
+                    for _ in 0..rounds(100) {
                         team.run(4, &|_| team.run(5, &add));
                     }
                 });
             }
         });
-        assert_eq!(sum.into_inner(), 3 * 100 * 4 * 10);
+        assert_eq!(sum.into_inner(), 3 * rounds(100) * 4 * 10);
     }
 }

@@ -259,6 +259,22 @@ fn attended<'g>(g: &'g GraphBuilder, number: usize, sizes: &Sizes) -> Var<'g> {
     rows(g, "q", sizes.heads * sizes.head_dim).attention(receipt, sizes.attention(number), None)
 }
 
+/// The same and the projection of its result, which some providers do at once.
+fn projected_attention(sizes: &Sizes, kv: DType, tokens: usize, past: usize) -> Line {
+    let sizes = *sizes;
+    let Sizes { heads, kv_heads, head_dim, hidden, .. } = sizes;
+    let name = format!("attention+linear/{kv}/{heads}:{kv_heads}x{head_dim}/{tokens}@{past}");
+    let shape = Shape::matrix(hidden, heads * head_dim);
+    let data = bytes(DType::Q4_0, hidden * heads * head_dim);
+    Line {
+        kv,
+        past,
+        ..line(name, &["attention", "linear"], tokens, move |g, number| {
+            attended(g, number, &sizes).linear(weight(g, &format!("{number}.out"), DType::Q4_0, shape, &data))
+        })
+    }
+}
+
 /// Keys and values of a prompt stored; each token then sees itself.
 fn kv_write(sizes: &Sizes, kv: DType) -> Line {
     let (sizes, tokens) = (*sizes, sizes.prompt);
@@ -272,7 +288,7 @@ pub(crate) fn of_prompt(sizes: &Sizes, op: OpKind) -> Option<Line> {
         OpKind::Matmul => {
             Some(product(sizes, "prompt", DType::Q4_0, [sizes.ffn, sizes.hidden], sizes.prompt))
         }
-        OpKind::Sdpa => Some(attention(sizes, DType::F16, sizes.prompt, sizes.depths[0])),
+        OpKind::Sdpa => Some(projected_attention(sizes, DType::F16, sizes.prompt, sizes.depths[0])),
         _ => None,
     }
 }

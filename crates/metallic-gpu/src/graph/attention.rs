@@ -6,7 +6,8 @@ use crate::error::GpuError;
 /// Attention of a step's tokens, all of one sequence: `softmax(cap(scale · q · kᵀ)) · v`, where token `i` sees the keys
 /// before the `visible` of its row, as far back as the window goes. Arguments, in this order: `q: F32 [tokens, heads,
 /// head_dim]`, `keys [kv_heads, keys, head_dim]`, `values [kv_heads, keys, value_dim]`, `rows: U32 [tokens, 2]` of which the
-/// second number is what a token sees, `sinks: F32 [heads]`, and the result, `F32 [tokens, heads, value_dim]`.
+/// second number is what a token sees, `sinks: F32 [heads]`, and the result, `F32 [tokens, heads, value_dim]`. With a projection the
+/// matrix comes before the result, which is `F32 [tokens, rows]` then.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct AttentionGraph {
     /// Query tokens.
@@ -31,11 +32,22 @@ pub struct AttentionGraph {
     pub softcap: Option<u32>,
     /// Whether each head has one more score that takes its share and gives no value.
     pub sinks: bool,
+    /// What is done with the result.
+    pub project: Option<ProjectGraph>,
+}
+
+/// A product with a matrix `[rows, heads * value_dim]`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct ProjectGraph {
+    /// Rows of the matrix: columns of the result.
+    pub rows: u32,
+    /// Whether its elements are halfs; else they are floats. Sums are of floats.
+    pub halfs: bool,
 }
 
 /// Arguments of the launch that the graph stands for.
 const ARGUMENTS: [(&str, usize); 5] = [("q", 0), ("keys", 1), ("values", 2), ("rows", 3), ("sinks", 4)];
-const OUTPUT: usize = 5;
+const WEIGHTS: (&str, usize) = ("weights", 5);
 /// Below every score, and still a number: what compares with infinities may be optimised away.
 const LOWEST: f64 = -3e38;
 
@@ -78,7 +90,13 @@ impl AttentionGraph {
         let out = g.product([weights, v])?;
         let out = g.reshape(out, &[kv_heads, group, tokens, value_dim])?;
         let out = g.transpose(out, &[2, 0, 1, 3])?;
-        graph.output = Some((out, OUTPUT));
+        let Some(project) = self.project else {
+            graph.output = Some((out, ARGUMENTS.len()));
+            return Ok(graph);
+        };
+        let out = g.reshape(out, &[tokens, heads * value_dim])?;
+        let out = project.applied(g, out, heads * value_dim)?;
+        graph.output = Some((out, ARGUMENTS.len() + 1));
         Ok(graph)
     }
 
@@ -107,5 +125,16 @@ impl AttentionGraph {
         let begin = g.pairwise(Pairwise::Subtract, [end, window])?;
         let after = g.pairwise(Pairwise::NotLess, [key, begin])?;
         g.pairwise(Pairwise::And, [before, after])
+    }
+}
+
+impl ProjectGraph {
+    /// `x [tokens, cols]` by the matrix: `[tokens, rows]`.
+    fn applied(self, g: &mut Graph, x: Tensor, cols: usize) -> Result<Tensor, GpuError> {
+        let stored = if self.halfs { Element::F16 } else { Element::F32 };
+        let weights = g.placeholder(WEIGHTS, &[self.rows as usize, cols], stored)?;
+        let weights = g.cast(weights, Element::F32)?;
+        let weights = g.transpose(weights, &[1, 0])?;
+        g.product([x, weights])
     }
 }

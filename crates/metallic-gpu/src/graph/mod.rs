@@ -3,7 +3,7 @@
 
 mod attention;
 
-pub use attention::AttentionGraph;
+pub use attention::{AttentionGraph, ProjectGraph};
 
 use crate::error::GpuError;
 

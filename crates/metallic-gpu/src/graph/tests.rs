@@ -12,6 +12,7 @@ const GRAPH: AttentionGraph = AttentionGraph {
     scale: 0,
     softcap: None,
     sinks: false,
+    project: None,
 };
 
 fn count(graph: &Graph, which: impl Fn(&Node) -> bool) -> usize {
@@ -37,6 +38,21 @@ fn attention_takes_its_arguments_as_they_lie_and_gives_rows_of_floats() {
         matches!(node, Node::Product(_) | Node::Softmax(_)) && typed.element != Element::F32
     };
     assert!(!graph.nodes().any(halfs), "sums are of floats");
+}
+
+#[test]
+fn a_projection_is_one_more_product_of_floats_in_the_same_graph() {
+    for halfs in [true, false] {
+        let graph = AttentionGraph { project: Some(ProjectGraph { rows: 7, halfs }), ..GRAPH };
+        let graph = graph.graph().unwrap();
+        let stored = if halfs { Element::F16 } else { Element::F32 };
+        let given: Vec<_> =
+            graph.placeholders().map(|(_, arg, t)| (arg, t.shape.clone(), t.element)).collect();
+        assert_eq!(given.last(), Some(&(5, vec![7, 48], stored)));
+        let (_, argument, typed) = graph.output().unwrap();
+        assert_eq!((argument, typed.shape.as_slice(), typed.element), (6, &[5, 7][..], Element::F32));
+        assert_eq!(count(&graph, |node| matches!(node, Node::Product(_))), 3);
+    }
 }
 
 #[test]

@@ -3,6 +3,11 @@
 
 // Whether keys and values are laid out as halfs; else as floats.
 constant uint HALFS [[function_constant(4)]];
+// The same of the matrix that the result is multiplied with.
+constant uint WEIGHT_HALFS [[function_constant(5)]];
+// What is added to its products.
+constant uint WITH_BIAS [[function_constant(6)]];
+constant uint WITH_RESIDUAL [[function_constant(7)]];
 
 // Keys, or values, in the order of their tokens: `[kv_heads, keys, dim]`. What no token of the step sees is 0. A thread for each
 // element.
@@ -29,13 +34,11 @@ inline float staged(device const uchar* from, ulong at) {
     return HALFS != 0 ? float(((device const half*)from)[at]) : ((device const float*)from)[at];
 }
 
-// One simdgroup per head and token, a running softmax over 32 keys at a time: a lane has one key for the scores and every 32nd
-// dimension for the values.
-[[kernel, max_total_threads_per_threadgroup(32)]] void attention_staged(
-    constant StagedParams& p [[buffer(0)]], device const float* q [[buffer(1)]], device const uchar* keys [[buffer(2)]],
-    device const uchar* values [[buffer(3)]], device const uint2* rows [[buffer(4)]], device const float* sinks [[buffer(5)]],
-    device float* out [[buffer(6)]], threadgroup float* sums [[threadgroup(0)]],
-    uint2 at [[threadgroup_position_in_grid]], uint lane [[thread_index_in_simdgroup]]
+// What a token's head sees, into `sums`, by a simdgroup: a running softmax over 32 keys at a time, of which a lane has one for the
+// scores and every 32nd dimension for the values. `sums` is followed by room for 32 weights.
+inline void attend_staged(
+    constant StagedParams& p, uint2 at, device const float* q, device const uchar* keys, device const uchar* values,
+    device const uint2* rows, device const float* sinks, threadgroup float* sums, uint lane
 ) {
     const uint head = at.x, token = at.y;
     const ulong first = ulong(head / (p.heads / p.kv_heads)) * p.keys;
@@ -71,5 +74,55 @@ inline float staged(device const uchar* from, ulong at) {
     const float high = SINKS ? max(top, sinks[head]) : top;
     const float fade = precise::exp(top - high);
     const float unit = inverse_or_zero(total * fade + (SINKS ? precise::exp(sinks[head] - high) : 0.0f)) * fade;
-    for (uint i = lane; i < p.value_dim; i += SIMD) out[(ulong(token) * p.heads + head) * p.value_dim + i] = sums[i] * unit;
+    for (uint i = lane; i < p.value_dim; i += SIMD) sums[i] *= unit;
+}
+
+// One simdgroup per head and token.
+[[kernel, max_total_threads_per_threadgroup(32)]] void attention_staged(
+    constant StagedParams& p [[buffer(0)]], device const float* q [[buffer(1)]], device const uchar* keys [[buffer(2)]],
+    device const uchar* values [[buffer(3)]], device const uint2* rows [[buffer(4)]], device const float* sinks [[buffer(5)]],
+    device float* out [[buffer(6)]], threadgroup float* sums [[threadgroup(0)]],
+    uint2 at [[threadgroup_position_in_grid]], uint lane [[thread_index_in_simdgroup]]
+) {
+    attend_staged(p, at, q, keys, values, rows, sinks, sums, lane);
+    const ulong to = (ulong(at.y) * p.heads + at.x) * p.value_dim;
+    for (uint i = lane; i < p.value_dim; i += SIMD) out[to + i] = sums[i];
+}
+
+// The same, and its result by a matrix `[rows, heads * value_dim]`: `out [tokens, rows]`. One simdgroup per token, which adds what
+// each head has to say to every row of the matrix, a head at a time.
+[[kernel, max_total_threads_per_threadgroup(32)]] void attention_projected(
+    constant StagedParams& p [[buffer(0)]], device const float* q [[buffer(1)]], device const uchar* keys [[buffer(2)]],
+    device const uchar* values [[buffer(3)]], device const uint2* rows [[buffer(4)]], device const float* sinks [[buffer(5)]],
+    device const uchar* weights [[buffer(6)]], device float* out [[buffer(7)]], threadgroup float* sums [[threadgroup(0)]],
+    uint token [[threadgroup_position_in_grid]], uint lane [[thread_index_in_simdgroup]]
+) {
+    for (uint head = 0; head < p.heads; head++) {
+        attend_staged(p, uint2(head, token), q, keys, values, rows, sinks, sums, lane);
+        simdgroup_barrier(mem_flags::mem_threadgroup);
+        for (uint row = lane; row < p.rows; row += SIMD) {
+            const ulong first = (ulong(row) * p.heads + head) * p.value_dim, to = ulong(token) * p.rows + row;
+            float sum = head == 0 ? 0.0f : out[to];
+            for (uint i = 0; i < p.value_dim; i++) {
+                const float weight = WEIGHT_HALFS != 0 ? float(((device const half*)weights)[first + i])
+                                                       : ((device const float*)weights)[first + i];
+                sum = fma(weight, sums[i], sum);
+            }
+            out[to] = sum;
+        }
+        simdgroup_barrier(mem_flags::mem_threadgroup);
+    }
+}
+
+// `products [tokens, rows]`, a vector that is added to each of them, and a tensor of their shape. A thread for each element.
+kernel void attention_finish(
+    constant FinishParams& p [[buffer(0)]], device const float* products [[buffer(1)]], device const float* bias [[buffer(2)]],
+    device const float* residual [[buffer(3)]], device float* out [[buffer(4)]], uint2 at [[thread_position_in_grid]]
+) {
+    if (at.x >= p.rows || at.y >= p.tokens) return;
+    const ulong to = ulong(at.y) * p.rows + at.x;
+    float v = products[to];
+    if (WITH_BIAS != 0) v += bias[at.x];
+    if (WITH_RESIDUAL != 0) v += residual[to];
+    out[to] = v;
 }

@@ -4,33 +4,128 @@
 use metallic_core::{BLOCK_TOKENS, DType};
 
 use super::attention::{ATTEND, AttentionSpec};
+use super::project::Projection;
 use super::rope::{KV, KV_ALIGN};
-use super::{COMMON, Call, Constants, Launch, Slot, Stage, Stages, count, family};
+use super::{COMMON, Call, Constants, Launch, Slot, Stage, Stages, count, family, library};
 use crate::error::GpuError;
 use crate::gpu::Limits;
-use crate::graph::{AttentionGraph, MOST_ELEMENTS};
+use crate::graph::{AttentionGraph, MOST_ELEMENTS, ProjectGraph};
 use crate::params::kernel_params;
 
 kernel_params! {
     /// A thread for each element of `[kv_heads, keys, dim]`. No window: `window` is the largest number.
     StageParams { kv_heads: u32, tokens: u32, keys: u32, dim: u32, window: u32 }
-    /// A simdgroup for each head and token.
+    /// A simdgroup for each head and token; with a matrix of so many `rows`, for each token.
     StagedParams {
-        heads: u32, kv_heads: u32, keys: u32, value_dim: u32, window: u32, scale: f32, softcap: f32,
+        heads: u32, kv_heads: u32, keys: u32, value_dim: u32, window: u32, scale: f32, softcap: f32, rows: u32,
     }
+    /// A thread for each element of `[tokens, rows]`.
+    FinishParams { tokens: u32, rows: u32 }
 }
 
 family! {
-    "attention_staged" (StageParams, StagedParams) uses COMMON, KV, ATTEND;
+    "attention_staged" (StageParams, StagedParams, FinishParams) uses COMMON, KV, ATTEND;
     "attention_stage" { reads cache: KV_ALIGN, rows: 8, blocks: 4; writes out: 4 }
     "attention_staged" { reads q: 4, keys: 4, values: 4, rows: 8, sinks: 4; writes out: 4 }
+    "attention_projected" { reads q: 4, keys: 4, values: 4, rows: 8, sinks: 4, weights: 4; writes out: 4 }
+    "attention_finish" { reads products: 4, bias: 4, residual: 4; writes out: 4 }
 }
 
 const KEYS: Slot = Slot::Scratch(0);
 const VALUES: Slot = Slot::Scratch(1);
+const WEIGHTS: Slot = Slot::Scratch(2);
+const PRODUCTS: Slot = Slot::Scratch(3);
 
 /// Plans attention: `(q [tokens, heads * head_dim], receipt) -> [tokens, heads * value_dim]`.
 pub(crate) fn plan(spec: &AttentionSpec, limits: &Limits) -> Result<Stages, GpuError> {
+    let Staged { mut stages, graph, constants, params } = staged(spec, limits)?;
+    let a = &spec.attention;
+    let kernel = FAMILY.kernel("attention_staged", constants);
+    let launch = Launch {
+        threadgroup_bytes: threadgroup_bytes(graph.value_dim),
+        work: spec.half_work(a.head_dim).saturating_add(spec.half_work(a.value_dim)),
+        ..kernel.launch(params.params(), [graph.heads, graph.tokens, 1], [32, 1, 1])
+    };
+    launch.check(limits)?;
+    let slots = [Slot::Input(0), KEYS, VALUES, Slot::ROWS, spec.sinks(), Slot::Output];
+    stages.stages.push(Stage::new(launch, slots).by_library(Call::Graph(graph)));
+    Ok(stages)
+}
+
+/// Plans attention and the projection of its result, whose slots are those of [the next operation](Slot::NextInput): the matrix is
+/// laid out as rows of numbers, one graph does both, and what comes after the product is added last. That is a launch of its own, as
+/// the next operation's value may lie where the queries do.
+pub(crate) fn plan_projected(
+    spec: &AttentionSpec,
+    projection: &Projection,
+    limits: &Limits,
+) -> Result<Stages, GpuError> {
+    projection.check()?;
+    let refuse = |reason: String| Err(GpuError::unsupported("attention", reason));
+    let [Some(part), None, None] = projection.parts else {
+        return refuse("several matrices after it in a graph of MPSGraph: one is needed".to_owned());
+    };
+    if projection.norm.is_some() || projection.gate.is_some() {
+        return refuse("a norm or a gate after it in a graph of MPSGraph".to_owned());
+    }
+    let Staged { mut stages, graph, constants, params } = staged(spec, limits)?;
+    let cols = graph.heads.saturating_mul(graph.value_dim);
+    if (projection.tokens, projection.cols) != (graph.tokens, cols) {
+        return refuse(format!(
+            "a projection of [{}, {}] after [{}, {cols}] in a graph of MPSGraph",
+            projection.tokens, projection.cols, graph.tokens
+        ));
+    }
+    let halfs = !projection.fine && !matches!(part.dtype, DType::F32 | DType::BF16);
+    let dtype = if halfs { DType::F16 } else { DType::F32 };
+    let (elements, results) =
+        (part.rows as usize * cols as usize, graph.tokens as usize * part.rows as usize);
+    stages.scratch.extend([elements.saturating_mul(dtype.block_bytes()), results.saturating_mul(4)]);
+    let mut rows = library::from_blocks(&part, (cols, dtype), limits)?.of_next();
+    rows.replace(Slot::NextOutput, WEIGHTS);
+    let kernel = FAMILY.kernel("attention_projected", with(constants, 5, u32::from(halfs)));
+    let a = &spec.attention;
+    let attended = spec.half_work(a.head_dim).saturating_add(spec.half_work(a.value_dim));
+    let params = StagedParams { rows: part.rows, ..params };
+    let launch = Launch {
+        threadgroup_bytes: threadgroup_bytes(graph.value_dim),
+        work: attended.saturating_add(elements as u64 * u64::from(graph.tokens)),
+        ..kernel.launch(params.params(), [graph.tokens, 1, 1], [32, 1, 1])
+    };
+    launch.check(limits)?;
+    let project = Some(ProjectGraph { rows: part.rows, halfs });
+    let slots = [Slot::Input(0), KEYS, VALUES, Slot::ROWS, spec.sinks(), WEIGHTS, PRODUCTS];
+    let both = Stage::new(launch, slots).by_library(Call::Graph(AttentionGraph { project, ..graph }));
+    stages.stages.extend([rows, both, finish(projection, part.rows, limits)?.of_next()]);
+    Ok(stages)
+}
+
+/// What comes after a product.
+fn finish(projection: &Projection, rows: u32, limits: &Limits) -> Result<Stage, GpuError> {
+    let [bias, ..] = projection.biases();
+    let residual = projection.residual_slot();
+    let [with_bias, with_residual] = [bias, residual].map(|slot| u32::from(slot != Slot::Unused));
+    let kernel =
+        FAMILY.kernel("attention_finish", Constants::of([0, 0, 0, 0, 0, 0, with_bias, with_residual]));
+    let tokens = projection.tokens;
+    let launch = kernel.plane(FinishParams { tokens, rows }.params(), (rows, tokens), limits);
+    launch.check(limits)?;
+    Ok(Stage::new(launch, [PRODUCTS, bias, residual, Slot::Output]))
+}
+
+fn threadgroup_bytes(value_dim: u32) -> u32 {
+    4 * (value_dim.next_multiple_of(4) + 32)
+}
+
+/// Keys and values side by side, and what is done with them.
+struct Staged {
+    stages: Stages,
+    graph: AttentionGraph,
+    constants: Constants,
+    params: StagedParams,
+}
+
+fn staged(spec: &AttentionSpec, limits: &Limits) -> Result<Staged, GpuError> {
     let refuse = |reason: String| Err(GpuError::unsupported("attention", reason));
     if !limits.apple.graph {
         return refuse(
@@ -57,8 +152,7 @@ pub(crate) fn plan(spec: &AttentionSpec, limits: &Limits) -> Result<Stages, GpuE
     }
     let halfs = spec.kv == DType::F16;
     let (window, scale, softcap) = spec.numbers();
-    let sinks = spec.sinks.is_some();
-    let constants = with_halfs(shared, halfs);
+    let constants = with(shared, 4, u32::from(halfs));
     let graph = AttentionGraph {
         tokens,
         keys,
@@ -70,7 +164,8 @@ pub(crate) fn plan(spec: &AttentionSpec, limits: &Limits) -> Result<Stages, GpuE
         window,
         scale: scale.to_bits(),
         softcap: a.softcap.map(f32::to_bits),
-        sinks,
+        sinks: spec.sinks.is_some(),
+        project: None,
     };
     let size = if halfs { 2 } else { 4 };
     let bytes =
@@ -83,32 +178,20 @@ pub(crate) fn plan(spec: &AttentionSpec, limits: &Limits) -> Result<Stages, GpuE
         Ok(Stage::new(launch, [from, Slot::ROWS, Slot::BLOCKS, to])
             .moving(0, spec.seen(dim as usize, 1, true)))
     };
-    let params = StagedParams { heads, kv_heads, keys, value_dim, window, scale, softcap };
-    let kernel = FAMILY.kernel("attention_staged", constants);
-    let launch = Launch {
-        threadgroup_bytes: 4 * (value_dim.next_multiple_of(4) + 32),
-        work: spec.half_work(a.head_dim).saturating_add(spec.half_work(a.value_dim)),
-        ..kernel.launch(params.params(), [heads, tokens, 1], [32, 1, 1])
-    };
-    launch.check(limits)?;
-    let attend = Stage::new(launch, [Slot::Input(0), KEYS, VALUES, Slot::ROWS, spec.sinks(), Slot::Output]);
-    Ok(Stages {
-        stages: vec![
-            stage((Slot::Keys, KEYS), head_dim)?,
-            stage((Slot::Values, VALUES), value_dim)?,
-            attend.by_library(Call::Graph(graph)),
-        ],
+    let stages = Stages {
+        stages: vec![stage((Slot::Keys, KEYS), head_dim)?, stage((Slot::Values, VALUES), value_dim)?],
         scratch: vec![bytes(head_dim), bytes(value_dim)],
-    })
+    };
+    let params = StagedParams { heads, kv_heads, keys, value_dim, window, scale, softcap, rows: 0 };
+    Ok(Staged { stages, graph, constants, params })
 }
 
-/// The constants that all forms of attention share, and whether keys and values are laid out as halfs.
-fn with_halfs(shared: Constants, halfs: bool) -> Constants {
-    let mut all = [0; 5];
-    for (index, value) in shared.values() {
+/// Constants and one more.
+fn with(constants: Constants, index: usize, value: u32) -> Constants {
+    let mut all = [0; 6];
+    for (index, value) in constants.values().chain([(index, value)]) {
         all[index] = value;
     }
-    all[4] = u32::from(halfs);
     Constants::of(all)
 }
 

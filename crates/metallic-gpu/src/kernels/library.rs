@@ -173,7 +173,11 @@ fn from_cells(part: &Part, cols: u32, limits: &Limits) -> Result<Stage, GpuError
 }
 
 /// A matrix as it lies in its file, row by row.
-fn from_blocks(part: &Part, (cols, out): (u32, DType), limits: &Limits) -> Result<Stage, GpuError> {
+pub(crate) fn from_blocks(
+    part: &Part,
+    (cols, out): (u32, DType),
+    limits: &Limits,
+) -> Result<Stage, GpuError> {
     let (table, rows) = (part.dtype, part.rows);
     let pitch = row_bytes("library", table, cols)?;
     let spec = Gathered { table, out, rows, cols, of: rows, fed: false };

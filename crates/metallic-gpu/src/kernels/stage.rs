@@ -33,6 +33,10 @@ pub(crate) enum Slot {
     Values,
     /// The operation's recurrent states: `F32 [slots, elements]`.
     Recurrent,
+    /// As [`Slot::Input`], of the operation that alone takes this one's value, and which is done with it.
+    NextInput(usize),
+    /// That operation's value.
+    NextOutput,
     /// The kernel's constants leave the argument unused.
     Unused,
 }
@@ -175,6 +179,19 @@ impl Stage {
 
     pub(crate) fn call(&self) -> Option<Call> {
         self.call
+    }
+
+    /// What was planned for the next operation, as a part of this one's plan.
+    #[must_use]
+    pub(crate) fn of_next(mut self) -> Stage {
+        for used in &mut self.slots {
+            used.slot = match used.slot {
+                Slot::Input(index) => Slot::NextInput(index),
+                Slot::Output => Slot::NextOutput,
+                other => other,
+            };
+        }
+        self
     }
 
     /// Another slot behind every argument that has this one.

@@ -10,6 +10,7 @@ use super::*;
 use crate::command::{Command, Dispatch, Region};
 use crate::gpu::AppleKernels;
 use crate::kernels::attention::AttentionSpec;
+use crate::kernels::project::{Part, Projection};
 use crate::kernels::{Call, Gemm, Launch, Slot, Stage, attention_staged};
 use crate::step::StepShape;
 
@@ -182,6 +183,65 @@ fn attention_by_a_graph_is_that_of_our_kernel() {
     set_graph_commits(false);
     let metrics = gpu.library_metrics().graphs;
     assert_eq!((metrics.entries, metrics.misses, metrics.hits), (4, 4, 4), "{metrics:?}");
+    drop(gpu);
+    assert_clean();
+}
+
+/// The same with a matrix of 24 rows after it, of which the launch that both are done by is the last but one.
+fn projected<'g>(gpu: &'g Metal, spec: &AttentionSpec, dtype: DType) -> (Bench<'g>, Vec<u8>) {
+    let a = &spec.attention;
+    let cols = a.heads * a.value_dim;
+    let part = Part { dtype, rows: 24, weight: Slot::Input(1), bias: None };
+    let projection = Projection {
+        op: "linear",
+        tokens: 3,
+        cols: cols as u32,
+        parts: [Some(part), None, None],
+        x: Slot::Input(0),
+        norm: None,
+        residual: None,
+        gate: None,
+        fine: spec.kv == DType::F32,
+    };
+    let stages = attention_staged::plan_projected(spec, &projection, gpu.limits()).expect("a plan");
+    let (staged, ours) =
+        (stages.stages[3], if dtype == DType::F32 || projection.fine { DType::F32 } else { DType::F16 });
+    let cache = |dim: usize, seed| {
+        let kept = if spec.kv == DType::F16 { DType::F16 } else { DType::F32 };
+        bytes(kept, &waves(a.kv_heads * 64 * dim, seed))
+    };
+    let rows: Vec<u8> = [0u32, 41, 0, 42, 0, 43].iter().flat_map(|n| n.to_ne_bytes()).collect();
+    let there = vec![0; 3 * 24 * 4];
+    let data = [
+        bytes(DType::F32, &waves(3 * a.heads * a.head_dim, 1)),
+        cache(a.head_dim, 2),
+        cache(a.value_dim, 3),
+        rows,
+        bytes(DType::F32, &waves(a.heads, 4)),
+        bytes(ours, &waves(24 * cols, 5)),
+        there.clone(),
+    ];
+    (Bench::new(gpu, &staged, &data), there)
+}
+
+#[test]
+fn attention_and_a_projection_by_one_graph_are_those_of_our_kernel() {
+    let _alone = alone();
+    with_devices(&["m4"]);
+    let gpu = gpu();
+    let other = Attention { softcap: Some(0.7), sinks: true, window: Some(5), value_dim: 9, ..GROUPED };
+    let cases =
+        [(GROUPED, DType::F16, DType::F16), (other, DType::F16, DType::F32), (other, DType::F32, DType::F32)];
+    for commits in [false, true] {
+        set_graph_commits(commits);
+        for (attention, kv, dtype) in cases {
+            let (bench, there) = projected(&gpu, &spec(attention, kv), dtype);
+            bench.agrees(&there, 1e-4, &format!("{attention:?} {kv} {dtype}"));
+        }
+    }
+    set_graph_commits(false);
+    let metrics = gpu.library_metrics().graphs;
+    assert_eq!((metrics.entries, metrics.misses, metrics.hits), (3, 3, 3), "{metrics:?}");
     drop(gpu);
     assert_clean();
 }

@@ -1,14 +1,16 @@
 //! Which kernels make products: of few tokens, of many, by tiles, by tensor operations or by a library.
 
-use metallic_core::{DType, Dim, Project, Qkv, WeightUse};
+use metallic_core::{DType, Dim, Op, Project, Qkv, WeightUse};
 
 use super::Site;
 use crate::error::GpuError;
 use crate::gpu::Limits;
+use crate::kernels::attention::AttentionSpec;
 use crate::kernels::project::{Part, Projection};
 use crate::kernels::rope::{HeadNorm, RopeKv};
 use crate::kernels::{
-    Slot, Stages, cell_matmul, cell_matvec, cell_qkv, cell_rows, cells, library, project, qkv, tensor_matmul,
+    Slot, Stages, attention_staged, cell_matmul, cell_matvec, cell_qkv, cell_rows, cells, library, project,
+    qkv, tensor_matmul,
 };
 use crate::provider::Provider;
 
@@ -17,6 +19,13 @@ pub(super) const LIBRARY_PART: u64 = 32;
 
 /// Tokens that are staged exactly with matrices of F16; more go as halfs where that may be.
 const EXACT_TOKENS: u32 = 4;
+
+/// What an operation projects by, where it is a product with one matrix, and nothing is done before it.
+pub(crate) fn projects(op: &Op) -> Option<Project> {
+    let plain = (*op == Op::Linear).then_some(Project::PLAIN);
+    let project = if let Op::Project(project) = op { Some(*project) } else { plain };
+    project.filter(|project| project.parts == 1 && project.norm.is_none())
+}
 
 impl Site<'_> {
     pub(super) fn products(
@@ -137,6 +146,34 @@ impl Site<'_> {
         each.fold(0, usize::saturating_add)
     }
 
+    /// Attention, and the projection that comes next, as one graph of MPSGraph.
+    pub(super) fn attention_projected(
+        &self,
+        spec: &AttentionSpec,
+        limits: &Limits,
+    ) -> Result<Stages, GpuError> {
+        let next = self.next.and_then(|next| Some((next, projects(next.op)?)));
+        let Some((next, project)) = next else {
+            return Err(self.unsupported(
+                "one graph with the projection after it: its value goes elsewhere, or not into a projection alone"
+                    .to_owned(),
+            ));
+        };
+        if next.is_half() || next.cells {
+            let form = if next.cells { "matrices for other matrix units" } else { "activations of 16 bits" };
+            return Err(self.unsupported(format!("one graph with a projection of {form}")));
+        }
+        let needed = next.library_bytes() as u64;
+        if let Some(most) = limits.budget.map(|budget| budget / LIBRARY_PART).filter(|most| needed > *most) {
+            let reason =
+                format!("{needed} bytes of weights and products by MPSGraph: at most {most} are taken");
+            return Err(self.unsupported(reason));
+        }
+        let bytewise = next.matrices().any(|dtype| dtype.block_bytes() % 2 == 1);
+        let stages = attention_staged::plan_projected(spec, &next.projection(&project)?, limits)?;
+        Ok(stages.bytewise(bytewise))
+    }
+
     /// A product for each of the outer axes, by MPS at once.
     pub(super) fn batched_by_mps(&self, batches: usize, limits: &Limits) -> Result<Stages, GpuError> {
         self.by_mps(&self.projection(&Project::PLAIN)?, self.count(batches)?, limits)
@@ -175,7 +212,8 @@ impl Site<'_> {
                 | Provider::MatmulMps
                 | Provider::SdpaFlash
                 | Provider::SdpaPlain
-                | Provider::SdpaMpsGraph,
+                | Provider::SdpaMpsGraph
+                | Provider::SdpaMpsGraphProject,
             )
             | None => {
                 // Tiles of cells round vectors to halfs, which the kernels of few tokens do not.

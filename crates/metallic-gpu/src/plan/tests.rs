@@ -11,7 +11,7 @@ fn fixed(dtype: DType, dims: &[usize]) -> TensorType {
 
 fn planned(op: &Op, inputs: &[TensorType], out: TensorType) -> Stages {
     let shape = StepShape::default();
-    let site = Site { op, inputs, out, shape: &shape, states: None, cells: false };
+    let site = Site { op, inputs, out, shape: &shape, states: None, cells: false, next: None };
     plan(&site, choice(&site, &LIMITS).map(|_| Provider::MatmulTiles), &LIMITS).unwrap()
 }
 
@@ -60,7 +60,8 @@ fn a_library_serves_where_there_are_tokens_and_memory_enough() {
     let without = |tokens: usize, weights: DType, limits: Limits| {
         let inputs = [fixed(DType::F32, &[tokens, 512]), fixed(weights, &[256, 512])];
         let (op, out) = (&Op::Linear, fixed(DType::F32, &[tokens, 256]));
-        let site = Site { op, inputs: &inputs, out, shape: &shape, states: Some(&states), cells: false };
+        let site =
+            Site { op, inputs: &inputs, out, shape: &shape, states: Some(&states), cells: false, next: None };
         choice(&site, &limits).unwrap().without.contains(&Provider::MatmulLibrary)
     };
     let limits = Limits { library: true, ..LIMITS };

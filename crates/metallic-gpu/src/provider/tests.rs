@@ -134,18 +134,21 @@ fn a_provider_that_would_not_do_well_serves_only_where_it_is_asked_for() {
 fn a_name_nobody_has_is_an_error_that_lists_what_there_is() {
     let providers = Providers::new();
     let cases = [
-        ("sdpa=fast", "no provider `sdpa=fast`; there are sdpa=flash, sdpa=plain, sdpa=mpsgraph"),
+        (
+            "sdpa=fast",
+            "no provider `sdpa=fast`; there are sdpa=flash, sdpa=plain, sdpa=mpsgraph, sdpa=mpsgraph+project",
+        ),
         (
             "spda=plain",
-            "no provider `spda=plain`; there are sdpa=flash, sdpa=plain, sdpa=mpsgraph, matmul=library, matmul=tensor, matmul=tiles, matmul=rows, matmul=mps",
+            "no provider `spda=plain`; there are sdpa=flash, sdpa=plain, sdpa=mpsgraph, sdpa=mpsgraph+project, matmul=library, matmul=tensor, matmul=tiles, matmul=rows, matmul=mps",
         ),
         (
             "sdpa",
-            "no provider `sdpa`; there are sdpa=flash, sdpa=plain, sdpa=mpsgraph, matmul=library, matmul=tensor, matmul=tiles, matmul=rows, matmul=mps",
+            "no provider `sdpa`; there are sdpa=flash, sdpa=plain, sdpa=mpsgraph, sdpa=mpsgraph+project, matmul=library, matmul=tensor, matmul=tiles, matmul=rows, matmul=mps",
         ),
         (
             "",
-            "no provider ``; there are sdpa=flash, sdpa=plain, sdpa=mpsgraph, matmul=library, matmul=tensor, matmul=tiles, matmul=rows, matmul=mps",
+            "no provider ``; there are sdpa=flash, sdpa=plain, sdpa=mpsgraph, sdpa=mpsgraph+project, matmul=library, matmul=tensor, matmul=tiles, matmul=rows, matmul=mps",
         ),
     ];
     for (flag, message) in cases {
@@ -157,7 +160,8 @@ fn a_name_nobody_has_is_an_error_that_lists_what_there_is() {
 fn a_variable_that_means_nothing_is_named_with_what_it_can_be() {
     let var = |name: &str, value: &str| [(format!("METALLIC_FORCE_{name}_BACKEND"), value.to_owned())];
     let error = from_variables(var("SDPA", "fast")).unwrap_err();
-    let choices = "METALLIC_FORCE_SDPA_BACKEND=flash, METALLIC_FORCE_SDPA_BACKEND=plain, METALLIC_FORCE_SDPA_BACKEND=mpsgraph";
+    let choices = "METALLIC_FORCE_SDPA_BACKEND=flash, METALLIC_FORCE_SDPA_BACKEND=plain, METALLIC_FORCE_SDPA_BACKEND=mpsgraph, \
+                   METALLIC_FORCE_SDPA_BACKEND=mpsgraph+project";
     let message = format!("`METALLIC_FORCE_SDPA_BACKEND=fast` names no provider; there are {choices}");
     assert_eq!(error.to_string(), message);
     let message = format!("soft cannot take `METALLIC_FORCE_SDPA_BACKEND=fast`: there are {choices}");

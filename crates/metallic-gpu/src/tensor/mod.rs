@@ -175,7 +175,8 @@ impl TensorDevice for GpuTensors {
         let memory = self.queue.allocate(bytes).map_err(|e| self.fails(e))?;
         let types: Vec<TensorType> = inputs.iter().map(|input| input.view.ty()).collect();
         let shape = StepShape { edits: true, ..StepShape::default() };
-        let site = Site { op, inputs: &types, out: ty, shape: &shape, states: None, cells: false };
+        let site =
+            Site { op, inputs: &types, out: ty, shape: &shape, states: None, cells: false, next: None };
         let output = memory.held.region().slice(0, bytes).map_err(|e| self.fails(e))?;
         let plan = |provider, limits: &Limits| plan(&site, provider, limits);
         let work = self

@@ -4,7 +4,9 @@
 use std::sync::Arc;
 
 use metallic_gpu::fault::Faulty;
-use metallic_gpu::{GpuBackend, GpuOptions, MatrixUnits, Provider, Providers, Soft, SoftOptions};
+use metallic_gpu::{
+    AppleKernels, GpuBackend, GpuOptions, MatrixUnits, Provider, Providers, Selection, Soft, SoftOptions,
+};
 use metallic_testkit::cases::Exactness;
 use metallic_testkit::{Plan, cases, graphs, needed, run_all};
 
@@ -89,6 +91,39 @@ fn attention_in_three_steps_matches_the_reference_too() {
         check_programs(SoftOptions::default().seed(seed), plain_attention(), &Plan { walks, ..plan });
     }
     check_programs(SoftOptions::default().checked(true), plain_attention(), &plan);
+}
+
+/// What MPSGraph does, by the kernel that says what it means.
+#[test]
+fn attention_by_a_graph_takes_the_projection_along_and_matches_the_reference() {
+    for (seed, checked, walks) in [(1, false, &[1, 2][..]), (0, true, &[1])] {
+        let soft = SoftOptions::default().apple(AppleKernels::ALL).seed(seed).checked(checked);
+        let providers = Providers::new();
+        providers.set("sdpa", "mpsgraph+project").unwrap();
+        let options = GpuOptions::default().providers(providers.clone());
+        let plan = Plan { exactness: Exactness::Units, only: "attention, linear", walks, ..Plan::default() };
+        check_programs(soft, options, &plan);
+        let chosen = providers.selections();
+        let fused = chosen.iter().any(|choice| choice.provider == Provider::SdpaMpsGraphProject);
+        assert!(chosen.is_empty() || fused, "{chosen:?}");
+    }
+}
+
+/// What has no projection after it goes by a graph of attention alone, and that is told.
+#[test]
+fn attention_without_a_projection_after_it_goes_by_the_smaller_graph_with_a_reason() {
+    let providers = Providers::new();
+    providers.set("sdpa", "mpsgraph+project").unwrap();
+    let soft = SoftOptions::default().apple(AppleKernels::ALL);
+    let options = GpuOptions::default().providers(providers.clone());
+    let plan = Plan { only: "attention grouped F16", walks: &[1], ..Plan::default() };
+    check_programs(soft, options, &plan);
+    let told = providers.stood_in();
+    let named = |choice: &Selection| {
+        choice.provider == Provider::SdpaMpsGraph
+            && choice.why.to_string().contains("not into a projection alone")
+    };
+    assert!(providers.selections().is_empty() || told.iter().any(named), "{told:?}");
 }
 
 /// Tensor operations take halfs, so only what writes to a cache of halfs goes by them; layouts change with the seed.

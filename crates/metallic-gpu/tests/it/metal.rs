@@ -61,3 +61,18 @@ fn every_operation_by_apples_own_kernels_matches_the_reference() {
     let metrics = backend.cache_metrics().library;
     assert!(metrics.products.misses > 0 && metrics.graphs.misses > 0, "{metrics:?}");
 }
+
+/// Attention and the projection after it as one graph of MPSGraph; each shape of step compiles one graph, once.
+#[test]
+fn attention_and_its_projection_as_one_graph_match_the_reference() {
+    let providers = Providers::new();
+    providers.set("sdpa", "mpsgraph+project").expect("the provider is known");
+    let backend = backend(GpuOptions::default().providers(providers.clone()));
+    let plan =
+        Plan { exactness: Exactness::Units, only: "attention, linear", walks: &[1, 2], ..Plan::default() };
+    graphs::run(&backend, &plan).expect();
+    let chosen = providers.selections();
+    assert!(chosen.iter().any(|choice| choice.provider == Provider::SdpaMpsGraphProject), "{chosen:?}");
+    let graphs = backend.cache_metrics().library.graphs;
+    assert!(graphs.misses > 0 && graphs.hits > 0 && graphs.failures == 0, "{graphs:?}");
+}

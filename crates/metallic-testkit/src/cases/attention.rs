@@ -81,6 +81,35 @@ pub(super) fn kept(t: &mut Table) {
     });
 }
 
+/// A layer's attention and the projection of its result, which a device may do at once.
+pub(super) fn projected(t: &mut Table) {
+    let windowed = Attention { window: Some(9), sinks: true, ..plain(4, 2, 32) };
+    for (kv, dtype, a) in [
+        (DType::F32, DType::F32, plain(6, 2, 16)),
+        (DType::F16, DType::Q4_0, Attention { value_dim: 64, ..plain(4, 2, 32) }),
+        (DType::Q8_0, DType::F16, windowed),
+    ] {
+        // A result is off by what all elements of attention's are.
+        let exact = match kv {
+            DType::F32 => 1e-4,
+            DType::F16 => 5e-3,
+            _ => 2e-2,
+        };
+        let rounded = if dtype.is_quantized() { 0.12 } else { exact };
+        let cols = a.heads * a.value_dim;
+        t.case(format!("attention, linear {dtype} {kv}"), rounded, move |m| {
+            attend(m, a).linear(m.matrix(dtype, 33, cols))
+        })
+        .kv(kv)
+        .exact(exact);
+        t.case(format!("attention, linear, bias, residual {dtype} {kv}"), rounded, move |m| {
+            m.rows(20) + (attend(m, a).linear(m.matrix(dtype, 20, cols)) + m.vector(20))
+        })
+        .kv(kv)
+        .exact(exact);
+    }
+}
+
 pub(super) fn long(t: &mut Table) {
     kept_as(t, "long, odd heads", DType::F32, plain(3, 1, 26));
     // Averages of a thousand values are small, and so is what they are off by.

@@ -190,6 +190,7 @@ pub fn all() -> Vec<Case> {
         products::linear,
         products::experts,
         attention::kept,
+        attention::projected,
         attention::qkv,
         attention::given,
         states::all,

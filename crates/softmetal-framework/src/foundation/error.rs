@@ -20,6 +20,7 @@ pub(crate) enum Domain {
     BinaryArchive,
     CounterSample,
     Residency,
+    Capture,
 }
 
 impl Domain {
@@ -30,6 +31,7 @@ impl Domain {
             Domain::BinaryArchive => "MTLBinaryArchiveDomain",
             Domain::CounterSample => "MTLCounterErrorDomain",
             Domain::Residency => "MTLResidencySetErrorDomain",
+            Domain::Capture => "MTLCaptureErrorDomain",
         }
     }
 }

@@ -73,6 +73,8 @@ pub(crate) struct Dispatch {
     pub(crate) threadgroup: BTreeMap<u32, u32>,
     pub(crate) grid: Grid,
     pub(crate) threads: MtlSize,
+    /// Buffers and heaps that the encoder was told of, for kernels that reach them by addresses.
+    pub(crate) resident: Vec<Id>,
 }
 
 impl Dispatch {
@@ -226,7 +228,7 @@ pub(crate) fn check(dispatch: &Dispatch, label: &str) {
     for argument in &kernel.arguments {
         match argument.kind {
             ArgumentKind::Buffer(index) => match dispatch.slots.get(&index) {
-                None if argument.optional => {}
+                None if dispatch.state.leaves_out(argument) => {}
                 None => refuse(
                     Rule::MissingBinding,
                     format!(
@@ -295,7 +297,7 @@ fn check_image(argument: &Argument, dispatch: &Dispatch, who: &str) {
     for index in indices {
         let slot = if what == "texture" { texture_slot(index) } else { sampler_slot(index) };
         match dispatch.slots.get(&slot) {
-            None if argument.optional => {}
+            None if dispatch.state.leaves_out(argument) => {}
             None => refuse(
                 Rule::MissingBinding,
                 format!(

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use super::device::Device;
-use super::{heap, labels, memory, texture};
+use super::{heap, labels, memory, reach, texture};
 use crate::faults::{self, Fault};
 use crate::foundation::NS_OBJECT;
 use crate::objc::{
@@ -76,6 +76,11 @@ impl Buffer {
         self.memory.len()
     }
 
+    /// The heap it is from.
+    pub(crate) fn heap(&self) -> Option<Id> {
+        self.heap.as_ref().map(|(heap, _)| heap.id())
+    }
+
     pub(crate) fn storage(&self) -> StorageMode {
         self.options.storage
     }
@@ -116,6 +121,7 @@ impl Buffer {
 impl Drop for Buffer {
     fn drop(&mut self) {
         self.device.allocated.fetch_sub(self.counted, Ordering::Relaxed);
+        reach::forget(self);
     }
 }
 
@@ -127,7 +133,7 @@ fn all() -> Vec<Method> {
         c"newTextureWithDescriptor:offset:bytesPerRow:"(this, descriptor: Id, offset: usize, row: usize) -> Id {
             give(texture::of_buffer(&this, descriptor, offset, row))
         }
-        c"gpuAddress"(this) -> u64 { this.memory.address() as u64 }
+        c"gpuAddress"(this) -> u64 { reach::address_of(&this) }
         c"device"(this) -> Id { lend(Strong::retained(this.device.id)) }
         c"storageMode"(this) -> usize { this.storage() as usize }
         c"cpuCacheMode"(this) -> usize { this.options.bits & 0xF }

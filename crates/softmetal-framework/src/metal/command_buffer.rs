@@ -7,7 +7,7 @@ use super::bind::{Held, Pass, PassKind, Step, Work};
 use super::descriptor::descriptor;
 use super::device::Device;
 use super::queue::{Queue, Unfinished};
-use super::{blit, compute, labels, residency, untracked};
+use super::{blit, capture, compute, labels, residency, untracked};
 use crate::foundation::NS_OBJECT;
 use crate::lock;
 use crate::objc::{Block, BlockArg, Id, InObjects, Method, Strong, This, class, lend, methods, none};
@@ -48,6 +48,8 @@ pub(crate) struct State {
     /// Handlers were called, and waiting ends.
     finished: bool,
     debug_groups: usize,
+    /// Residency sets of its own.
+    sets: Vec<Strong>,
 }
 
 /// What an `MTLCommandBuffer` holds.
@@ -79,6 +81,7 @@ pub(crate) fn new(device: &This<Device>, queue: Id, retained: bool, unfinished: 
         gpu: (0.0, 0.0),
         finished: false,
         debug_groups: 0,
+        sets: Vec::new(),
     };
     let buffer = CommandBuffer {
         device: device.again(),
@@ -172,6 +175,7 @@ impl CommandBuffer {
             let state = lock(&self.state);
             untracked::check(&state.passes, &self.done, &queue);
             residency::check(&lock(&queue.sets), &state.passes);
+            capture::committed(id, [self.queue.id(), self.device.id], &state.passes);
         }
         let scheduled = {
             let mut state = lock(&self.state);
@@ -256,6 +260,19 @@ impl CommandBuffer {
         }
         let handlers = if completed { &mut state.completed_handlers } else { &mut state.scheduled_handlers };
         handlers.extend(block.copy());
+    }
+
+    fn use_set(&self, set: Id) {
+        residency::used(set);
+        lock(&self.state).sets.extend(Strong::retained(set));
+    }
+
+    /// Residency sets that count for its commands: its queue's and its own.
+    pub(crate) fn residency_sets(&self) -> Vec<Strong> {
+        let queue = self.queue.id().this::<Queue>();
+        let mut sets = lock(&queue.sets).clone();
+        sets.extend(lock(&self.state).sets.iter().cloned());
+        sets
     }
 
     fn encode(&self, kind: PassKind, what: &str) {
@@ -369,9 +386,9 @@ fn encoders() -> Vec<Method> {
         c"encodeSignalEvent:value:"(this, event: Id, value: u64) {
             this.encode(PassKind::Signal(this.hold(event), value), "encodeSignalEvent:");
         }
-        c"useResidencySet:"(_, set: Id) { residency::used(set); }
-        c"useResidencySets:count:"(_, sets: InObjects, count: usize) {
-            sets.copy(count).into_iter().for_each(residency::used);
+        c"useResidencySet:"(this, set: Id) { this.use_set(set); }
+        c"useResidencySets:count:"(this, sets: InObjects, count: usize) {
+            sets.copy(count).into_iter().for_each(|set| this.use_set(set));
         }
     }
 }

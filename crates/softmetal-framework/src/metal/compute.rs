@@ -10,6 +10,7 @@ use super::bind::{
 use super::command_buffer::CommandBuffer;
 use super::counters;
 use super::descriptor::{Properties, descriptor};
+use super::heap;
 use super::labels;
 use super::pipeline::State;
 use super::profile::Times;
@@ -46,6 +47,8 @@ struct Open {
     threadgroup: BTreeMap<u32, u32>,
     steps: Vec<Step>,
     groups: Vec<String>,
+    /// What `useResource:` and `useHeap:` were sent with.
+    resident: Vec<Id>,
 }
 
 /// What an `MTLComputeCommandEncoder` holds.
@@ -72,6 +75,7 @@ pub(crate) fn new(buffer: &This<CommandBuffer>, concurrent: bool, sampling: Vec<
         threadgroup: BTreeMap::new(),
         steps: Vec::new(),
         groups: Vec::new(),
+        resident: Vec::new(),
     };
     let encoder = Encoder {
         buffer: buffer.again(),
@@ -222,7 +226,8 @@ impl Encoder {
             let (pipeline, state) = open.pipeline.clone()?;
             let (slots, threadgroup) = (open.slots.clone(), open.threadgroup.clone());
             let label = open.groups.last().map(|name| format!(" in \"{name}\"")).unwrap_or_default();
-            Some((Dispatch { pipeline, state, slots, threadgroup, grid, threads }, label))
+            let resident = open.resident.clone();
+            Some((Dispatch { pipeline, state, slots, threadgroup, grid, threads, resident }, label))
         });
         match made.flatten() {
             Some((dispatch, label)) => {
@@ -278,12 +283,15 @@ impl Encoder {
     }
 
     fn use_resource(&self, resource: Id) {
-        if texture::is_texture(resource) {
-            self.with("useResource:", |_| ());
-            return;
+        if !texture::is_texture(resource) {
+            bind::buffer(resource, self.buffer.device.id, "useResource:usage:");
         }
-        bind::buffer(resource, self.buffer.device.id, "useResource:usage:");
-        self.with("useResource:", |_| ());
+        self.with("useResource:", |open| open.resident.push(resource));
+    }
+
+    fn use_heap(&self, heap: Id) {
+        heap::check(heap, self.buffer.device.id);
+        self.with("useHeap:", |open| open.resident.push(heap));
     }
 
     fn pop_group(&self) {
@@ -389,7 +397,10 @@ fn settings() -> Vec<Method> {
         c"useResources:count:usage:"(this, resources: InObjects, count: usize, _usage: usize) {
             resources.copy(count).into_iter().for_each(|resource| this.use_resource(resource));
         }
-        c"useHeap:"(this, _heap: Id) { this.with("useHeap:", |_| ()); }
+        c"useHeap:"(this, heap: Id) { this.use_heap(heap); }
+        c"useHeaps:count:"(this, heaps: InObjects, count: usize) {
+            heaps.copy(count).into_iter().for_each(|heap| this.use_heap(heap));
+        }
         c"pushDebugGroup:"(this, name: Id) {
             let name = crate::foundation::text(name);
             this.with("pushDebugGroup:", |open| open.groups.push(name));

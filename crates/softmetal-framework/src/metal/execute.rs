@@ -9,7 +9,7 @@ use softmetal::{ArgumentKind, Kind, Outcome, Severity};
 use super::bind::{self, Dispatch, Grid, Pass, PassKind, Slot, Step};
 use super::command_buffer::{CommandBuffer, Status};
 use super::hazard::{self, Memories};
-use super::{counters, sync};
+use super::{counters, reach, sync};
 use crate::faults::{self, Fault};
 use crate::foundation::{Domain, error};
 use crate::lock;
@@ -149,19 +149,26 @@ fn narrow(axes: [usize; 3]) -> Result<[u32; 3], Failure> {
         .ok_or_else(|| Failure::internal(format!("{axes:?} is more than 2^32 - 1 on an axis")))
 }
 
-/// Textures and samplers that the kernel takes, by their index there.
-fn images(
-    dispatch: &Dispatch,
-) -> impl Iterator<Item = (u32, Option<&softmetal::Texture>, Option<softmetal::Sampler>)> {
+/// A texture or a sampler that a kernel takes.
+enum Image {
+    Texture(softmetal::Texture),
+    Sampler(softmetal::Sampler),
+}
+
+/// Textures and samplers that the kernel takes, by their index there; textures where `on` has their texels.
+fn images(dispatch: &Dispatch, on: &Memories) -> Result<Vec<(u32, Image)>, softmetal::Error> {
     let kernel = dispatch.state.pipeline.kernel();
-    dispatch.slots.iter().filter_map(move |(place, slot)| match slot {
-        Slot::Texture { texture, .. } => {
+    let image = |(place, slot): (&u32, &Slot)| match slot {
+        Slot::Texture { texture, buffer, .. } => {
             bind::texture_arguments(kernel, *place).next()?;
-            Some((*place - bind::texture_slot(0), Some(&texture.image), None))
+            let (memory, start) = on.shared(buffer);
+            let moved = texture.on(memory, start);
+            Some(moved.map(|moved| (*place - bind::texture_slot(0), Image::Texture(moved))))
         }
-        Slot::Sampler { sampler, .. } => Some((*place - bind::sampler_slot(0), None, Some(*sampler))),
+        Slot::Sampler { sampler, .. } => Some(Ok((*place - bind::sampler_slot(0), Image::Sampler(*sampler)))),
         Slot::Buffer { .. } | Slot::Bytes(_) => None,
-    })
+    };
+    dispatch.slots.iter().filter_map(image).collect()
 }
 
 fn run_dispatch(buffer: &CommandBuffer, dispatch: &Dispatch, on: &Memories) -> Result<(), Failure> {
@@ -170,6 +177,10 @@ fn run_dispatch(buffer: &CommandBuffer, dispatch: &Dispatch, on: &Memories) -> R
         note(Rule::Kernel, error.to_string());
         Failure::internal(error.to_string())
     };
+    if on.is_own() {
+        reach::check(dispatch, &buffer.residency_sets());
+    }
+    let images = images(dispatch, on).map_err(fail)?;
     let threads = narrow(dispatch.threads.axes())?;
     let call = buffer.device.runner().dispatch_of(pipeline).seed(Settings::get().seed);
     let mut call = match &dispatch.grid {
@@ -188,11 +199,10 @@ fn run_dispatch(buffer: &CommandBuffer, dispatch: &Dispatch, on: &Memories) -> R
             call.threadgroups(groups, threads)
         }
     };
-    for (slot, image, sampler) in images(dispatch) {
-        call = match (image, sampler) {
-            (Some(image), _) => call.texture(slot, image),
-            (None, Some(sampler)) => call.sampler(slot, sampler),
-            (None, None) => call,
+    for (slot, image) in &images {
+        call = match image {
+            Image::Texture(texture) => call.texture(*slot, texture),
+            Image::Sampler(sampler) => call.sampler(*slot, *sampler),
         };
     }
     for (index, slot) in &dispatch.slots {

@@ -24,9 +24,7 @@ pub(crate) fn run_together(
     let [forward, backward] = orders(steps.len(), settings.seed);
     let run_all = |order: &[usize], on: &Memories| order.iter().try_for_each(|index| run(&steps[*index], on));
     let own = Memories::default();
-    // Copies are of buffers: kernels would find the textures of the first run in the second.
-    let watched = settings.hazards && !steps.iter().any(Step::has_textures);
-    let extents = if watched && two_meet(steps) { extents(steps) } else { Vec::new() };
+    let extents = if settings.hazards && two_meet(steps) { extents(steps) } else { Vec::new() };
     let bytes: usize = extents.iter().map(|extent| extent.range.len()).sum();
     if bytes > MOST_BYTES {
         note(
@@ -123,7 +121,7 @@ fn extents(steps: &[Step]) -> Vec<Extent> {
 
 /// What commands run on: the memory of their buffers, or copies of all that they write.
 #[derive(Default)]
-pub(crate) struct Memories(Vec<(usize, softmetal::Buffer)>);
+pub(crate) struct Memories(Vec<(usize, Arc<softmetal::Buffer>)>);
 
 impl Memories {
     /// Copies of extents as they are in `from`.
@@ -134,7 +132,7 @@ impl Memories {
                 let (memory, start) = from.of(buffer);
                 memory.copy_to(start, &copy, addresses(buffer).start - extent.range.start, buffer.len())?;
             }
-            Ok((extent.range.start, copy))
+            Ok((extent.range.start, Arc::new(copy)))
         };
         let copies: Result<Vec<_>, softmetal::Error> = extents.iter().map(copy).collect();
         copies.map(Memories).map_err(|error| Failure::internal(error.to_string()))
@@ -142,9 +140,15 @@ impl Memories {
 
     /// A buffer's memory, and where in it the buffer begins.
     pub(crate) fn of<'m>(&'m self, buffer: &'m Buffer) -> (&'m softmetal::Buffer, usize) {
+        let (memory, start) = self.shared(buffer);
+        (memory, start)
+    }
+
+    /// The same, to be held.
+    pub(crate) fn shared<'m>(&'m self, buffer: &'m Buffer) -> (&'m Arc<softmetal::Buffer>, usize) {
         let wanted = addresses(buffer);
-        let holds = |(start, copy): &&(usize, _)| {
-            *start <= wanted.start && wanted.end <= start + softmetal::Buffer::len(copy)
+        let holds = |(start, copy): &&(usize, Arc<softmetal::Buffer>)| {
+            *start <= wanted.start && wanted.end <= start + copy.len()
         };
         match self.0.iter().find(holds) {
             Some((start, copy)) => (copy, wanted.start - start),

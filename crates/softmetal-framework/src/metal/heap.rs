@@ -81,6 +81,13 @@ pub(crate) fn new(device: &This<Device>, descriptor: Id) -> Option<Strong> {
     Some(Strong::new(&HEAP, Heap { device: device.again(), memory, options, taken: Arc::default() }))
 }
 
+/// Refuses what is no heap of a device.
+pub(crate) fn check(heap: Id, device: Id) {
+    if heap.this::<Heap>().device.id != device {
+        refuse(Rule::Device, format!("useHeap: {} is of another device than the encoder", heap.describe()));
+    }
+}
+
 /// Whether Metal keeps commands in order that use a heap's buffers: only where it is told to.
 pub(crate) fn tracks(heap: Id) -> bool {
     heap.this::<Heap>().options.tracking == TRACKED
@@ -107,6 +114,26 @@ impl Heap {
         start.checked_add(length).filter(|end| *end <= self.memory.len())?;
         taken.push((start, length));
         Some(start)
+    }
+
+    /// The bytes of the largest piece that is free and begins at a multiple of `alignment`.
+    fn largest(&self, alignment: usize) -> usize {
+        if !alignment.is_power_of_two() {
+            refuse(
+                Rule::Alignment,
+                format!("maxAvailableSizeWithAlignment: {alignment}: Metal asserts a power of two"),
+            );
+        }
+        let mut taken = lock(&self.taken).clone();
+        taken.push((self.memory.len(), 0));
+        taken.sort_unstable();
+        let (mut free, mut most) = (0usize, 0);
+        for (used, len) in taken {
+            let start = free.checked_next_multiple_of(alignment.max(ALIGNMENT)).unwrap_or(usize::MAX);
+            most = most.max(used.saturating_sub(start));
+            free = free.max(used + len);
+        }
+        most
     }
 
     fn buffer(&self, heap: Id, length: usize, options: usize) -> Option<Strong> {
@@ -157,10 +184,7 @@ fn all() -> Vec<Method> {
         c"hazardTrackingMode"(this) -> usize { if this.options.tracking == TRACKED { TRACKED } else { 1 } }
         c"resourceOptions"(this) -> usize { this.options.bits }
         c"type"(_) -> isize { 0 }
-        c"maxAvailableSizeWithAlignment:"(this, _alignment: usize) -> usize {
-            let used: usize = lock(&this.taken).iter().map(|(_, len)| len).sum();
-            this.memory.len() - used.min(this.memory.len())
-        }
+        c"maxAvailableSizeWithAlignment:"(this, alignment: usize) -> usize { this.largest(alignment) }
         c"newBufferWithLength:options:"(this, length: usize, options: usize) -> Id {
             give(this.buffer(this.id, length, options))
         }

@@ -1,5 +1,6 @@
 //! `MTLLibrary`, `MTLFunction`, and what a compilation is told.
 
+use std::collections::BTreeMap;
 use std::ffi::CStr;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::{Arc, Mutex};
@@ -8,7 +9,7 @@ use softmetal::{Library, Pipeline, Source};
 
 use super::descriptor::{Properties, descriptor};
 use super::device::Device;
-use super::labels;
+use super::{labels, switches};
 use crate::faults::{self, Fault};
 use crate::foundation::{Domain, NS_OBJECT, array, dictionary_entries, error, string, text};
 use crate::lock;
@@ -51,6 +52,8 @@ pub(crate) struct Compiled {
     library: Library,
     /// Tells sources and their options apart.
     hash: u64,
+    /// Which function constant says whether a parameter is there.
+    switches: BTreeMap<String, String>,
 }
 
 /// What an `MTLFunction` holds.
@@ -59,6 +62,8 @@ pub(crate) struct Function {
     pub(crate) pipeline: Pipeline,
     /// Source, options, name and constants.
     pub(crate) key: String,
+    /// Parameters that a function constant could have left out, and has not.
+    pub(crate) wanted: Vec<String>,
 }
 
 /// The newest language of a system: the macOS from which on each is known.
@@ -115,9 +120,10 @@ pub(crate) fn compile(device: &This<Device>, source: Id, options: Id, out: OutOb
             compiler = compiler.define(format!("{name}={value}"));
         }
     }
+    let switches = switches::of(&source);
     match compiler.compile(&Source::new("program_source", source)) {
         Ok(library) => {
-            let compiled = Compiled { device: device.again(), library, hash: hasher.finish() };
+            let compiled = Compiled { device: device.again(), library, hash: hasher.finish(), switches };
             Some(Strong::new(&LIBRARY, compiled))
         }
         Err(reason) => fail(reason.to_string()),
@@ -162,7 +168,7 @@ impl Compiled {
             let absent = matches!(e, softmetal::Error::NoKernel { .. });
             (if absent { FUNCTION_NOT_FOUND } else { COMPILE_FAILURE }, e.to_string())
         })?;
-        let mut key = format!("{:016x} {name}", self.hash);
+        let (mut key, mut on) = (format!("{:016x} {name}", self.hash), Vec::new());
         for constant in set {
             let known = self.library.constants().iter().find(|known| match &constant.which {
                 Which::Index(index) => known.index == *index,
@@ -185,8 +191,14 @@ impl Compiled {
                 .constant(known.index, constant.value.clone())
                 .map_err(|e| (COMPILE_FAILURE, e.to_string()))?;
             key = format!("{key} {}={:02x?}", known.index, constant.value);
+            on.retain(|name| *name != known.name);
+            if constant.value.iter().any(|byte| *byte != 0) {
+                on.push(known.name.clone());
+            }
         }
-        let function = Function { device: self.device.again(), pipeline, key };
+        let wanted = self.switches.iter().filter(|(_, constant)| on.contains(constant));
+        let wanted = wanted.map(|(parameter, _)| parameter.clone()).collect();
+        let function = Function { device: self.device.again(), pipeline, key, wanted };
         Ok(Strong::new(&FUNCTION, function))
     }
 }

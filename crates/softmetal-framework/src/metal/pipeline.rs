@@ -41,6 +41,15 @@ pub(crate) struct State {
     /// Threadgroups must be whole simdgroups.
     pub(crate) whole_simdgroups: bool,
     indirect: bool,
+    /// Parameters that a function constant could have left out, and has not: they must be bound.
+    wanted: Vec<String>,
+}
+
+impl State {
+    /// Whether an argument may stay unbound.
+    pub(crate) fn leaves_out(&self, argument: &softmetal::Argument) -> bool {
+        argument.optional && !self.wanted.contains(&argument.name)
+    }
 }
 
 fn all() -> Vec<Method> {
@@ -146,6 +155,7 @@ fn make(
         max_threads: own.min(asked).min(device.profile.max_threads),
         whole_simdgroups: number(c"threadGroupSizeIsMultipleOfThreadExecutionWidth") != 0,
         indirect: number(c"supportIndirectCommandBuffers") != 0,
+        wanted: function.wanted.clone(),
     };
     let made = Strong::new(&PIPELINE, state);
     let label = properties.and_then(|properties| properties.object(c"label"));

@@ -33,7 +33,6 @@ struct Members {
 struct Set {
     device: This<Device>,
     members: Mutex<Members>,
-    requested: AtomicBool,
     /// It had allocations.
     filled: AtomicBool,
     /// A queue or a command buffer has it, or had.
@@ -63,7 +62,6 @@ pub(crate) fn new(device: &This<Device>, descriptor: Id, out: OutObject) -> Opti
     let set = Set {
         device: device.again(),
         members: Mutex::default(),
-        requested: AtomicBool::new(false),
         filled: AtomicBool::new(false),
         used: AtomicBool::new(false),
     };
@@ -123,6 +121,14 @@ pub(crate) fn used(set: Id) {
     set.this::<Set>().used.store(true, Ordering::Relaxed);
 }
 
+/// Whether an allocation is in one of the sets, as they were last committed.
+pub(crate) fn hold(sets: &[Strong], allocation: Id) -> bool {
+    sets.iter().any(|set| {
+        let set = set.id().this::<Set>();
+        lock(&set.members).committed.iter().any(|held| held.id() == allocation)
+    })
+}
+
 /// Refuses commands that use what was added to a set of their queue, where no commit made that count.
 pub(crate) fn check(sets: &[Strong], passes: &[Pass]) {
     let steps = passes.iter().filter_map(|pass| match &pass.kind {
@@ -153,8 +159,9 @@ fn all() -> Vec<Method> {
     let mut all = methods! { Set;
         c"device"(this) -> Id { lend(Strong::retained(this.device.id)) }
         c"allocatedSize"(this) -> u64 { this.size() }
-        c"requestResidency"(this) { this.requested.store(true, Ordering::Relaxed); }
-        c"endResidency"(this) { this.requested.store(false, Ordering::Relaxed); }
+        // Nothing is ever paged out here.
+        c"requestResidency"(_) { }
+        c"endResidency"(_) { }
         c"addAllocation:"(this, allocation: Id) { this.add(allocation); }
         c"addAllocations:count:"(this, allocations: InObjects, count: usize) {
             allocations.copy(count).into_iter().for_each(|allocation| this.add(allocation));

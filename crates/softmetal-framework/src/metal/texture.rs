@@ -70,6 +70,13 @@ impl Texture {
         self.memory.id().this::<Buffer>().share()
     }
 
+    /// The same texels in other memory, which has those of its buffer from `start` on.
+    pub(crate) fn on(&self, memory: &Arc<softmetal::Buffer>, start: usize) -> softmetal::Result<Image> {
+        let shape = *self.image.shape();
+        let (offset, row) = self.linear.unwrap_or((0, shape.row_bytes()));
+        Image::of_buffer(shape, memory.clone(), start + offset, row)
+    }
+
     /// Refuses a kernel that uses it otherwise than its descriptor said.
     pub(crate) fn check_usage(&self, writes: bool, what: &str) {
         let (needed, name) = if writes { (WRITE, "ShaderWrite") } else { (READ, "ShaderRead") };

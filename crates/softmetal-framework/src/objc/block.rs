@@ -49,16 +49,34 @@ pub(crate) fn alive() -> isize {
     ALIVE.load(Ordering::Relaxed)
 }
 
+/// Flags of a block, read by themselves: a block on the stack, or a global one, may lie where nothing can be written, so that no
+/// reference to a header with its count may be made of it.
+fn flags(block: *const Header) -> Option<c_int> {
+    // SAFETY: the caller of the runtime hands over a block or null.
+    (!block.is_null()).then(|| unsafe { (&raw const (*block).flags).read() })
+}
+
+/// The references to a block on the heap.
+///
+/// # Safety
+/// It is one that `_Block_copy` made; those are never freed.
+unsafe fn references(block: *const Header) -> &'static AtomicI32 {
+    // SAFETY: see above; what `malloc` gave can be written.
+    unsafe { &(*block).count }
+}
+
 #[unsafe(export_name = "_Block_copy")]
 extern "C-unwind" fn block_copy(block: *const c_void) -> *mut c_void {
-    // SAFETY: the caller hands over a block or null.
-    let Some(header) = (unsafe { block.cast::<Header>().as_ref() }) else { return std::ptr::null_mut() };
-    if header.flags & IS_GLOBAL != 0 {
+    let header = block.cast::<Header>();
+    let Some(flags) = flags(header) else { return std::ptr::null_mut() };
+    if flags & IS_GLOBAL != 0 {
         return block.cast_mut();
     }
-    if header.flags & NEEDS_FREE != 0 {
-        if header.count.fetch_add(1, Ordering::Relaxed) <= 0 {
-            header.count.fetch_sub(1, Ordering::Relaxed);
+    if flags & NEEDS_FREE != 0 {
+        // SAFETY: the flag says so.
+        let references = unsafe { references(header) };
+        if references.fetch_add(1, Ordering::Relaxed) <= 0 {
+            references.fetch_sub(1, Ordering::Relaxed);
             refuse(Rule::UseAfterRelease, format!("block {block:p} is copied after its last release"));
         }
         return block.cast_mut();
@@ -66,18 +84,19 @@ extern "C-unwind" fn block_copy(block: *const c_void) -> *mut c_void {
     // SAFETY: a block has a descriptor, which says how long it is; the copy is as long, and `copy` moves what the
     // block captured.
     unsafe {
-        let descriptor = &*header.descriptor;
-        let to = libc::malloc(descriptor.size as usize);
+        let descriptor = (&raw const (*header).descriptor).read();
+        let size = (&raw const (*descriptor).size).read() as usize;
+        let to = libc::malloc(size);
         if to.is_null() {
             return to;
         }
-        std::ptr::copy_nonoverlapping(block.cast::<u8>(), to.cast::<u8>(), descriptor.size as usize);
+        std::ptr::copy_nonoverlapping(block.cast::<u8>(), to.cast::<u8>(), size);
         let copy = to.cast::<Header>();
         (*copy).isa = std::ptr::from_ref(&_NSConcreteMallocBlock).cast();
         (*copy).flags |= NEEDS_FREE;
         (*copy).count = AtomicI32::new(1);
-        if header.flags & HAS_COPY_DISPOSE != 0 {
-            (descriptor.copy)(to, block);
+        if flags & HAS_COPY_DISPOSE != 0 {
+            ((*descriptor).copy)(to, block);
         }
         ALIVE.fetch_add(1, Ordering::Relaxed);
         to
@@ -86,23 +105,21 @@ extern "C-unwind" fn block_copy(block: *const c_void) -> *mut c_void {
 
 #[unsafe(export_name = "_Block_release")]
 extern "C-unwind" fn block_release(block: *const c_void) {
-    // SAFETY: the caller hands over a block or null.
-    let Some(header) = (unsafe { block.cast::<Header>().as_ref() }) else { return };
-    if header.flags & NEEDS_FREE == 0 {
-        return;
-    }
-    match header.count.fetch_sub(1, Ordering::AcqRel) {
+    let header = block.cast::<Header>();
+    let Some(flags) = flags(header).filter(|flags| flags & NEEDS_FREE != 0) else { return };
+    // SAFETY: the flag says so.
+    let references = unsafe { references(header) };
+    match references.fetch_sub(1, Ordering::AcqRel) {
         1 => {
-            let (flags, descriptor) = (header.flags, header.descriptor);
             ALIVE.fetch_sub(1, Ordering::Relaxed);
             // The block itself stays, as objects do: whoever releases it once more must find its count.
             if flags & HAS_COPY_DISPOSE != 0 {
                 // SAFETY: the last reference goes; `dispose` drops what the block captured.
-                unsafe { ((*descriptor).dispose)(block.cast_mut()) };
+                unsafe { ((*(*header).descriptor).dispose)(block.cast_mut()) };
             }
         }
         count if count <= 0 => {
-            header.count.fetch_add(1, Ordering::Relaxed);
+            references.fetch_add(1, Ordering::Relaxed);
             refuse(Rule::OverRelease, format!("block {block:p} is released more often than it was copied"));
         }
         _ => {}

@@ -155,12 +155,12 @@ extern "C-unwind" fn objc_retainAutoreleasedReturnValue(object: Id) -> Id {
 
 #[unsafe(no_mangle)]
 extern "C-unwind" fn objc_autoreleasePoolPush() -> *mut c_void {
-    pool::push() as *mut c_void
+    std::ptr::without_provenance_mut(pool::push())
 }
 
 #[unsafe(no_mangle)]
 extern "C-unwind" fn objc_autoreleasePoolPop(pool: *mut c_void) {
-    pool::pop(pool as usize);
+    pool::pop(pool.addr());
 }
 
 /// Protocols have no objects here: what a class answers is in its table.

@@ -12,6 +12,8 @@ mod object;
 mod pool;
 mod sel;
 mod symbols;
+#[cfg(test)]
+mod tests;
 
 pub(crate) use args::{
     BlockArg, InBytes, InNumbers, InObjects, MtlRegion, MtlSize, NsRange, OutBytes, OutObject,

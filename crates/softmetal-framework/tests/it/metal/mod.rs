@@ -6,6 +6,7 @@ mod mistakes;
 mod mps;
 mod order;
 mod program;
+mod resources;
 mod texture;
 
 use std::ptr::NonNull;
