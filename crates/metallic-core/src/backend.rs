@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::plan::ProgramPlan;
 use crate::tensor::{TensorDevice, TensorError};
 use crate::{Blocks, BytesLost, DType, Graph, KernelCount, Peaks, RunStats, Step, StepError, TypeError};
 
@@ -101,6 +102,17 @@ pub trait Backend: Send + Sync {
 
     /// Makes a program of a graph: weights are taken over, memory is laid out.
     fn compile(&self, graph: &Graph, options: CompileOptions) -> Result<Box<dyn Program>, BackendError>;
+
+    /// What a program of this graph would do for a step, without making it: no weight is read, and nothing runs. The default is for
+    /// devices that fuse nothing and plan nothing.
+    fn describe(
+        &self,
+        graph: &Graph,
+        options: CompileOptions,
+        step: &Step<'_>,
+    ) -> Result<ProgramPlan, BackendError> {
+        ProgramPlan::unplanned(graph, options, false, step)
+    }
 
     /// Carries out single operations on tensors, on the same device.
     fn tensors(&self) -> Arc<dyn TensorDevice>;

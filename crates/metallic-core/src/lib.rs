@@ -8,6 +8,7 @@ mod dtype;
 mod graph;
 mod op;
 mod peaks;
+pub mod plan;
 pub mod quant;
 pub mod reference;
 pub mod rewrite;

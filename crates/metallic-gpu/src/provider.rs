@@ -291,8 +291,17 @@ impl Providers {
     pub fn choose<T>(
         &self,
         choice: impl Into<Choice>,
-        mut attempt: impl FnMut(Provider) -> Result<T, GpuError>,
+        attempt: impl FnMut(Provider) -> Result<T, GpuError>,
     ) -> Result<T, GpuError> {
+        self.choose_telling(choice, attempt).map(|(made, _)| made)
+    }
+
+    /// The same, with what was chosen and why.
+    pub(crate) fn choose_telling<T>(
+        &self,
+        choice: impl Into<Choice>,
+        mut attempt: impl FnMut(Provider) -> Result<T, GpuError>,
+    ) -> Result<(T, Selection), GpuError> {
         let Choice { op, without } = choice.into();
         let forced = lock(&self.state).forced.get(&op).cloned();
         let apples = forced.clone().filter(|(provider, _)| provider.is_apples());
@@ -303,8 +312,8 @@ impl Providers {
                 }
                 GpuError::Provider { op: op.name(), provider: provider.name(), error: Box::new(error) }
             })?;
-            lock(&self.state).note(op, provider, why);
-            return Ok(made);
+            lock(&self.state).note(op, provider, why.clone());
+            return Ok((made, Selection { op, provider, why, times: 1 }));
         }
         let ours = op.providers().filter(|provider| !provider.is_apples() && !without.contains(provider));
         let tried = apples.into_iter().chain(ours.map(|provider| (provider, Why::Default)));
@@ -314,8 +323,9 @@ impl Providers {
             let is_new = known.is_none();
             let error = match known.map_or_else(|| attempt(provider), |known| Err(known.error)) {
                 Ok(made) => {
-                    lock(&self.state).note(op, provider, failed.unwrap_or(why));
-                    return Ok(made);
+                    let why = failed.unwrap_or(why);
+                    lock(&self.state).note(op, provider, why.clone());
+                    return Ok((made, Selection { op, provider, why, times: 1 }));
                 }
                 Err(error) if blames_provider(&error) => error,
                 Err(error) => return Err(error),
