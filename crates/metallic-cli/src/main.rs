@@ -12,6 +12,7 @@ mod hints;
 mod hub;
 mod interrupt;
 mod load;
+mod plan_dump;
 mod stdin;
 mod term;
 
