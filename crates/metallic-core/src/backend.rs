@@ -1,5 +1,6 @@
 //! What a backend offers: it compiles a graph into a program, and a program runs steps.
 
+use std::any::Any;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -116,6 +117,11 @@ pub trait Backend: Send + Sync {
 
     /// Carries out single operations on tensors, on the same device.
     fn tensors(&self) -> Arc<dyn TensorDevice>;
+
+    /// The backend as what it is, where it has more to tell than any other.
+    fn as_any(&self) -> Option<&dyn Any> {
+        None
+    }
 
     /// Measures what the device reaches at best, in about half a second; `None` where a share of it would mean nothing.
     fn peaks(&self) -> Result<Option<Peaks>, BackendError> {

@@ -1,5 +1,6 @@
 //! A GPU as a backend: graphs are fused, lowered and planned here.
 
+use std::any::Any;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -165,6 +166,10 @@ impl Backend for GpuBackend {
         let before = rewrite::with_activations(graph, options.activations)?;
         let fused = if self.shared.options.fuse { rewrite::trace(&before)? } else { Fused::unfused(&before) };
         describe(&self.shared, before, fused, options.kv, step)
+    }
+
+    fn as_any(&self) -> Option<&dyn Any> {
+        Some(self)
     }
 
     fn peaks(&self) -> Result<Option<Peaks>, BackendError> {

@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 
+use metallic::device::caches::in_memory;
 use metallic::device::{KnownDevice, OpenOptions};
 use metallic::model::Model;
 use metallic::plan::{Plan, Shown, StepSpec};
@@ -265,6 +266,22 @@ fn a_device_that_fuses_nothing_says_so() {
     let text = plan.text(Shown::default());
     assert!(text.contains("plans no launches"), "{text}");
     assert_eq!(plan.layer(NodeId(usize::MAX)), None);
+}
+
+#[test]
+fn a_process_knows_which_kernels_it_holds_and_how_often_they_served() {
+    let (model, backend) = (stories(), as_of("M4"));
+    assert!(in_memory(backend.as_ref()).is_empty());
+    let plan = planned(&model, backend.as_ref(), 1, 0);
+    let keys = in_memory(backend.as_ref());
+    let kernels: Vec<_> = keys.iter().filter(|key| key.cache == "pipeline").collect();
+    // One for each kernel with its constants; the layers share them.
+    let qkv = kernels.iter().find(|key| key.name.starts_with("qkv/qkv_1 [")).unwrap();
+    assert!(qkv.known.hits == 4 && !qkv.known.in_use && !qkv.known.failed, "{qkv:?}");
+    let hits: u64 = kernels.iter().map(|key| key.known.hits + 1).sum();
+    assert_eq!(hits, plan.program.totals.unwrap().dispatches, "each launch asks for its kernel once");
+    assert!(keys.iter().any(|key| key.cache == "library" && key.name == "attention"));
+    assert!(in_memory(Device::Cpu.open(1).unwrap().as_ref()).is_empty());
 }
 
 #[test]

@@ -122,7 +122,7 @@ pub(super) fn run(args: &CacheDumpArgs, ui: Ui) -> anyhow::Result<()> {
     };
     term::print_lines(&text)?;
     if pruned.is_none() {
-        ui.note("note: kernels in memory go with their process; `GpuBackend::ready_keys` tells a program of its own");
+        ui.note("note: kernels in memory go with their process; `metallic::device::caches::in_memory` tells a program of its own");
     }
     Ok(())
 }

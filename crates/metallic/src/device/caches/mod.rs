@@ -7,9 +7,18 @@ mod scan;
 use std::path::PathBuf;
 use std::time::{Duration, SystemTime};
 
+use metallic_core::Backend;
+use metallic_gpu::GpuBackend;
 pub use metallic_gpu::{CachedKey, ReadyKey};
 pub use prune::{Kept, PruneOptions, Pruned, Removed};
 pub use scan::{list, list_in};
+
+/// What a device holds ready in the memory of this process, and what it has cost: compiled sources, kernels with their constants, products of MPS
+/// and graphs of MPSGraph. Empty where a device compiles nothing.
+pub fn in_memory(backend: &dyn Backend) -> Vec<ReadyKey> {
+    let gpu = backend.as_any().and_then(|any| any.downcast_ref::<GpuBackend>());
+    gpu.map_or_else(Vec::new, GpuBackend::ready_keys)
+}
 
 /// What is kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
