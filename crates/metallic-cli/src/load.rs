@@ -18,6 +18,7 @@ use crate::{
     fail::{self, Failure},
     hints,
     hub::{self, Cache, ModelName},
+    plan_dump,
     term::Ui,
 };
 
@@ -72,6 +73,9 @@ pub(crate) fn llm(
         .adapters(model.lora.as_slice())
         .merge_adapters(model.merge_lora)
         .template(template.map(Path::to_owned));
+    if plan_dump::is_wanted() {
+        dump_plan(&path, &options)?;
+    }
     let spinner = ui.spinner(&format!("loading {}", path.display()));
     let llm = Llm::load_with(&path, &options).map_err(|error| repairable(&model.model, error.into()))?;
     drop(spinner);
@@ -82,6 +86,17 @@ pub(crate) fn llm(
         ui.note(&format!("note: the model was made for {made_for} tokens; --ctx {asked} is cut to that"));
     }
     Ok(llm)
+}
+
+/// Shows the plan of a model that is about to be loaded. The device is opened once more for it, with choices of its own.
+fn dump_plan(path: &Path, options: &LoadOptions) -> anyhow::Result<()> {
+    let model = Model::open_with(path, FAMILIES, &options.model)?;
+    let open = OpenOptions::default().threads(options.open.threads).exact(options.open.exact);
+    for (op, provider) in options.open.providers.asked() {
+        open.providers.set(op.name(), provider.name())?;
+    }
+    let backend = options.device.open_with(&open)?;
+    plan_dump::show(&model, backend.as_ref(), options.engine.kv_type)
 }
 
 /// Says what was guessed of a tokenizer.
@@ -141,6 +156,11 @@ pub(crate) fn program(model: &ModelOptions, profile: bool, ui: Ui) -> anyhow::Re
     program_on(model, profile, ui, |options| model.device.device.open_with(options))
 }
 
+/// How a model is read where its adapters are added to its matrices.
+pub(crate) fn merged(model: &ModelOptions) -> metallic::model::ModelOptions {
+    model.device.read().adapters(model.lora.as_slice()).merge_adapters(true)
+}
+
 /// The same on a device that is opened otherwise.
 pub(crate) fn program_on(
     model: &ModelOptions,
@@ -164,7 +184,7 @@ fn load_on(
     open: impl FnOnce(&OpenOptions) -> Result<Box<dyn Backend>, BackendError>,
 ) -> anyhow::Result<Loaded> {
     let (name, device) = (&model.model, &model.device);
-    let adapters = model.device.read().adapters(model.lora.as_slice()).merge_adapters(true);
+    let adapters = merged(model);
     let start = Instant::now();
     let model =
         Model::open_with(path, FAMILIES, &adapters).map_err(|error| repairable(name, error.into()))?;
@@ -181,6 +201,7 @@ fn load_on(
             format!("the weights of `{}` take {weights} bytes, {available} are available", path.display());
         return Err(Failure::new(reason, "take a smaller model or a stronger quantisation").into());
     }
+    plan_dump::show(&model, backend.as_ref(), kv_type)?;
     let compiling = Instant::now();
     let program = model.compile(backend.as_ref(), CompileOptions::kv(kv_type))?;
     let (loading, compiled) = (start.elapsed(), compiling.elapsed());

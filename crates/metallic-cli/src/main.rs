@@ -13,6 +13,7 @@ mod hints;
 mod hub;
 mod interrupt;
 mod load;
+mod plan_dump;
 mod stdin;
 mod telemetry;
 mod term;

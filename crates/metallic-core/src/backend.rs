@@ -1,8 +1,10 @@
 //! What a backend offers: it compiles a graph into a program, and a program runs steps.
 
+use std::any::Any;
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::plan::ProgramPlan;
 use crate::tensor::{TensorDevice, TensorError};
 use crate::{
     Blocks, BytesLost, CacheUse, DType, Graph, KernelCount, Peaks, PoolUse, RunStats, Step, StepError,
@@ -105,8 +107,24 @@ pub trait Backend: Send + Sync {
     /// Makes a program of a graph: weights are taken over, memory is laid out.
     fn compile(&self, graph: &Graph, options: CompileOptions) -> Result<Box<dyn Program>, BackendError>;
 
+    /// What a program of this graph would do for a step, without making it: no weight is read, and nothing runs. The default is for
+    /// devices that fuse nothing and plan nothing.
+    fn describe(
+        &self,
+        graph: &Graph,
+        options: CompileOptions,
+        step: &Step<'_>,
+    ) -> Result<ProgramPlan, BackendError> {
+        ProgramPlan::unplanned(graph, options, false, step)
+    }
+
     /// Carries out single operations on tensors, on the same device.
     fn tensors(&self) -> Arc<dyn TensorDevice>;
+
+    /// The backend as what it is, where it has more to tell than any other.
+    fn as_any(&self) -> Option<&dyn Any> {
+        None
+    }
 
     /// Measures what the device reaches at best, in about half a second; `None` where a share of it would mean nothing.
     fn peaks(&self) -> Result<Option<Peaks>, BackendError> {

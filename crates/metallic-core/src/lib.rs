@@ -9,6 +9,7 @@ mod graph;
 mod holdings;
 mod op;
 mod peaks;
+pub mod plan;
 pub mod quant;
 pub mod reference;
 pub mod rewrite;

@@ -29,6 +29,8 @@ struct Span {
 pub struct Schedule {
     /// By node; sources and receipts have none.
     places: Vec<Option<Span>>,
+    /// By node, the last one that reads it.
+    last: Vec<usize>,
     /// Bytes of a row of each region.
     room: [usize; 3],
 }
@@ -36,8 +38,8 @@ pub struct Schedule {
 impl Schedule {
     /// Places every intermediate of `graph`, whose nodes run in their order.
     pub fn of(graph: &Graph) -> Schedule {
-        let last_use = last_uses(graph);
-        let mut schedule = Schedule { places: vec![None; graph.nodes().len()], room: [0; 3] };
+        let mut schedule =
+            Schedule { places: vec![None; graph.nodes().len()], last: last_uses(graph), room: [0; 3] };
         let mut live: Vec<(usize, Span)> = Vec::new();
         for (index, node) in graph.nodes().iter().enumerate() {
             // A node may not overwrite what it reads: places free up only after their last reader.
@@ -56,7 +58,7 @@ impl Schedule {
             let span = Span { region, start, room, bytes };
             schedule.room[region] = schedule.room[region].max(start + room);
             schedule.places[index] = Some(span);
-            live.push((last_use[index], span));
+            live.push((schedule.last[index], span));
         }
         schedule
     }
@@ -68,6 +70,12 @@ impl Schedule {
 
     fn bytes_before(&self, region: usize, sizes: Sizes) -> usize {
         self.room.iter().zip(rows(sizes)).take(region).map(|(room, rows)| room * rows).sum()
+    }
+
+    /// The last node that reads a node's value, which has its place from the node itself up to there; `None` where it is kept until the end of
+    /// the step: it is an output.
+    pub fn last_use(&self, node: NodeId) -> Option<NodeId> {
+        self.last.get(node.0).copied().filter(|last| *last != usize::MAX).map(NodeId)
     }
 
     /// Where a node's value lies in the arena, in bytes; `None` for sources and receipts.

@@ -28,8 +28,11 @@ use std::fmt::Display;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
+use metallic_core::plan::ProgramPlan;
 use metallic_core::tensor::TensorDevice;
-use metallic_core::{Backend, BackendError, CompileOptions, DeviceInfo, Graph, Peaks, Program, rewrite};
+use metallic_core::{
+    Backend, BackendError, CompileOptions, DeviceInfo, Graph, Peaks, Program, Step, rewrite,
+};
 
 use simd::{Isa, Team};
 
@@ -110,6 +113,17 @@ impl Backend for Cpu {
         let graph = rewrite::fuse(&rewrite::with_activations(graph, options.activations)?)?;
         let work = exec::Work::new(Arc::clone(&self.team), self.isa);
         Ok(Box::new(program::CpuProgram::new(graph, options.kv, work, self.options)?))
+    }
+
+    fn describe(
+        &self,
+        graph: &Graph,
+        options: CompileOptions,
+        step: &Step<'_>,
+    ) -> Result<ProgramPlan, BackendError> {
+        let plan = ProgramPlan::unplanned(graph, options, true, step)?;
+        let weights = weights::PackedWeights::plans(&plan.fused.graph, self.isa, self.options.exact)?;
+        Ok(ProgramPlan { weights, ..plan })
     }
 
     fn tensors(&self) -> Arc<dyn TensorDevice> {

@@ -2,14 +2,15 @@
 
 use std::ops::Range;
 
+use metallic_core::plan::WeightPlan;
 use metallic_core::quant::dequantize;
 use metallic_core::{
-    BackendError, Binary, Bytes, DType, Dim, Graph, Node, Op, Shape, Sizes, TensorType, Weight, WeightId,
-    WeightUse,
+    BackendError, Binary, Bytes, DType, Dim, Graph, Node, NodeId, Op, Shape, Sizes, TensorType, Weight,
+    WeightId, WeightUse,
 };
 
 use crate::exec::Value;
-use crate::simd::{AlignedBytes, PackError, PackedMatrix, TILE, Team, bytes_of, floats_mut};
+use crate::simd::{AlignedBytes, Grain, Isa, PackError, PackedMatrix, TILE, Team, bytes_of, floats_mut};
 use crate::{Processor, no_room, unsupported};
 
 /// Bytes of a file that are packed before their memory is given back: enough work for many threads, and little beside the weights.
@@ -73,6 +74,46 @@ impl PackedWeights {
         Ok(weights)
     }
 
+    /// What weights would become, without reading any: memory of zeros is asked for and given back untouched.
+    pub(crate) fn plans(graph: &Graph, isa: Isa, exact: bool) -> Result<Vec<WeightPlan>, BackendError> {
+        let mut forms: Vec<Vec<(&'static str, usize)>> = vec![Vec::new(); graph.weights().len()];
+        let mut halves = vec![false; graph.weights().len()];
+        let uses = |node: &Node| {
+            let inputs = node.inputs.iter().enumerate();
+            let weight = |(index, input): (usize, &NodeId)| {
+                let Op::Weight(id) = graph.node(*input).op else { return None };
+                Some((id.0, node.op.weight_use(index)))
+            };
+            inputs.filter_map(weight).collect::<Vec<_>>()
+        };
+        for node in graph.nodes() {
+            for (id, _) in uses(node).into_iter().filter(|(_, used)| *used == WeightUse::Matrix) {
+                let cheap = isa.has_cheap_halves(graph.weights()[id].ty.dtype);
+                halves[id] |= cheap || wants_halves(graph, node);
+            }
+        }
+        for (id, used) in graph.nodes().iter().flat_map(uses) {
+            let weight = &graph.weights()[id];
+            let elements = weight.ty.shape.elements(Sizes::default());
+            let form = match used {
+                WeightUse::Matrix => packed_form(weight, exact, halves[id])?,
+                WeightUse::Vector => ("numbers of 32 bits", elements.saturating_mul(size_of::<f32>())),
+                WeightUse::Table => (TABLE, weight.data.len()),
+            };
+            if !forms[id].contains(&form) {
+                forms[id].push(form);
+            }
+        }
+        let plan = |(weight, mut forms): (&Weight, Vec<(&'static str, usize)>)| {
+            // Rows of a table that is a matrix as well are read from that.
+            if forms.len() > 1 {
+                forms.retain(|(form, _)| *form != TABLE);
+            }
+            (!forms.is_empty()).then(|| WeightPlan { name: weight.name.clone(), forms })
+        };
+        Ok(graph.weights().iter().zip(forms).filter_map(plan).collect())
+    }
+
     /// Whether what was read of files was there.
     pub(crate) fn check(&self) -> Result<(), BackendError> {
         Ok(self.tables.iter().try_for_each(|id| self.forms[*id].table.check())?)
@@ -116,6 +157,25 @@ fn tables(graph: &Graph) -> impl Iterator<Item = usize> {
             (node.op.weight_use(index) == WeightUse::Table).then_some(id.0)
         })
     })
+}
+
+/// Said of what lies in its file and stays there.
+const TABLE: &str = "as in its file";
+
+/// What a matrix would become, and its bytes.
+fn packed_form(weight: &Weight, exact: bool, halves: bool) -> Result<(&'static str, usize), BackendError> {
+    let mut packing =
+        Packing::new(&weight.ty, weight.data.len(), exact).map_err(|error| unusable(weight, error))?;
+    if halves {
+        packing.matrices.iter_mut().for_each(PackedMatrix::take_halves);
+    }
+    let form = match packing.matrices.first() {
+        Some(matrix) if !matrix.is_quantized() => "tiles of 16 rows of floats",
+        Some(matrix) if matrix.takes() == Grain::Half => "tiles of 16 rows, 16 activations a scale",
+        Some(_) => "tiles of 16 rows, 32 activations a scale",
+        None => "no matrix",
+    };
+    Ok((form, packing.matrices.iter().map(PackedMatrix::bytes).sum()))
 }
 
 fn unusable(weight: &Weight, reason: impl std::fmt::Display) -> BackendError {
@@ -276,7 +336,6 @@ mod tests {
     use metallic_core::{GraphBuilder, Unary, rewrite};
 
     use super::*;
-    use crate::simd::{Grain, Isa};
 
     /// A layer without attention and a head that is the table of embeddings as well, in Q8_0.
     fn graph() -> Graph {

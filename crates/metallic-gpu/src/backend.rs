@@ -1,14 +1,20 @@
 //! A GPU as a backend: graphs are fused, lowered and planned here.
 
+use std::any::Any;
 use std::sync::Arc;
 use std::time::Duration;
 
+use metallic_core::plan::ProgramPlan;
+use metallic_core::rewrite::Fused;
 use metallic_core::tensor::TensorDevice;
-use metallic_core::{Backend, BackendError, CompileOptions, DeviceInfo, Graph, Peaks, Program, rewrite};
+use metallic_core::{
+    Backend, BackendError, CompileOptions, DeviceInfo, Graph, Peaks, Program, Step, rewrite,
+};
 
+use crate::describe::describe;
 use crate::gpu::{Gpu, Limits};
 use crate::peaks;
-use crate::pipelines::{LIBRARIES, PIPELINES, PipelineMetrics, Pipelines};
+use crate::pipelines::{LIBRARIES, PIPELINES, PipelineMetrics, Pipelines, ReadyKey};
 use crate::pool::{Pool, PoolStats};
 use crate::program::GpuProgram;
 use crate::provider::Providers;
@@ -114,6 +120,12 @@ impl GpuBackend {
         self.shared.pipelines.metrics()
     }
 
+    /// Everything that is held ready in this process for the device, and what it has cost: compiled sources, kernels, and what libraries of
+    /// its maker's have made.
+    pub fn ready_keys(&self) -> Vec<ReadyKey> {
+        self.shared.pipelines.keys()
+    }
+
     /// What a kernel takes at best that follows another one, where each core copies so many bytes that all of them read, and so many of
     /// its own, to threadgroup memory: what bounds steps of many small kernels.
     pub fn relay(&self, common: usize, own: usize) -> Result<Duration, BackendError> {
@@ -143,6 +155,21 @@ impl Backend for GpuBackend {
         // What there is to say of kernels is known when they have been made ready.
         self.shared.options.providers.tell(self.shared.gpu.notes());
         Ok(Box::new(program))
+    }
+
+    fn describe(
+        &self,
+        graph: &Graph,
+        options: CompileOptions,
+        step: &Step<'_>,
+    ) -> Result<ProgramPlan, BackendError> {
+        let before = rewrite::with_activations(graph, options.activations)?;
+        let fused = if self.shared.options.fuse { rewrite::trace(&before)? } else { Fused::unfused(&before) };
+        describe(&self.shared, before, fused, options.kv, step)
+    }
+
+    fn as_any(&self) -> Option<&dyn Any> {
+        Some(self)
     }
 
     fn peaks(&self) -> Result<Option<Peaks>, BackendError> {

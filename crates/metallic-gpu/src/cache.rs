@@ -9,6 +9,25 @@ use metallic_core::CacheUse;
 
 use crate::lock;
 
+/// What a cache knows of one of its values.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CachedKey<K> {
+    /// Its key.
+    pub key: K,
+    /// Requests that it served after it was made.
+    pub hits: u64,
+    /// What making it took.
+    pub took: Duration,
+    /// When it was made, or failed.
+    pub made: Instant,
+    /// When it was last asked for.
+    pub used: Instant,
+    /// Somebody besides the cache holds it.
+    pub in_use: bool,
+    /// It could not be made, and is not tried again.
+    pub failed: bool,
+}
+
 /// What a cache has done so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CacheMetrics {
@@ -63,7 +82,10 @@ struct State<K, V, E> {
 #[derive(Debug)]
 struct Entry<V, E> {
     used: u64,
-    begun: Instant,
+    hits: u64,
+    took: Duration,
+    made: Instant,
+    last: Instant,
     /// `None` while a thread makes the value.
     value: Option<Result<Arc<V>, E>>,
 }
@@ -94,16 +116,18 @@ impl<K: Eq + Hash + Clone, V, E: Clone> Cache<K, V, E> {
             state.clock += 1;
             let now = state.clock;
             match state.entries.get_mut(key) {
-                Some(Entry { used, value: Some(value), .. }) => {
-                    *used = now;
+                Some(Entry { used, hits, last, value: Some(value), .. }) => {
+                    (*used, *last) = (now, Instant::now());
+                    *hits += 1;
                     let value = value.clone();
                     state.metrics.hits += 1;
                     return value;
                 }
                 Some(_) => state = self.made.wait(state).unwrap_or_else(PoisonError::into_inner),
                 None => {
-                    let begun = Instant::now();
-                    state.entries.insert(key.clone(), Entry { used: now, begun, value: None });
+                    let (made, took) = (Instant::now(), Duration::ZERO);
+                    let entry = Entry { used: now, hits: 0, took, made, last: made, value: None };
+                    state.entries.insert(key.clone(), entry);
                     state.metrics.misses += 1;
                     break;
                 }
@@ -121,9 +145,26 @@ impl<K: Eq + Hash + Clone, V, E: Clone> Cache<K, V, E> {
     /// What it has done so far.
     pub fn metrics(&self) -> CacheMetrics {
         let state = lock(&self.state);
-        let oldest = state.entries.values().map(|entry| entry.begun).min().map(|begun| begun.elapsed());
+        let oldest = state.entries.values().map(|entry| entry.made).min().map(|made| made.elapsed());
         let idle = state.asked.map(|asked| asked.elapsed());
         CacheMetrics { entries: state.entries.len(), oldest, idle, ..state.metrics }
+    }
+
+    /// What it knows of each value that is made, the one asked for last first.
+    pub fn keys(&self) -> Vec<CachedKey<K>> {
+        let state = lock(&self.state);
+        let mut made: Vec<_> = state.entries.iter().filter(|(_, entry)| entry.value.is_some()).collect();
+        made.sort_by_key(|(_, entry)| std::cmp::Reverse(entry.used));
+        let told = |(key, entry): (&K, &Entry<V, E>)| CachedKey {
+            key: key.clone(),
+            hits: entry.hits,
+            took: entry.took,
+            made: entry.made,
+            used: entry.last,
+            in_use: !entry.is_idle(),
+            failed: matches!(entry.value, Some(Err(_))),
+        };
+        made.into_iter().map(told).collect()
     }
 
     /// Lets go of everything that is not in use, and of every failure.
@@ -149,6 +190,7 @@ impl<K: Eq + Hash + Clone, V, E: Clone> Cache<K, V, E> {
     fn settle(&self, key: &K, outcome: Option<(Result<Arc<V>, E>, Duration)>) {
         let mut dropped = Vec::new();
         let mut state = lock(&self.state);
+        let taken = outcome.as_ref().map_or(Duration::ZERO, |(_, took)| *took);
         let value = outcome.map(|(value, took)| {
             state.metrics.compile += took;
             state.metrics.failures += u64::from(value.is_err());
@@ -156,7 +198,10 @@ impl<K: Eq + Hash + Clone, V, E: Clone> Cache<K, V, E> {
         });
         let lasting = |value: &Result<Arc<V>, E>| value.as_ref().err().is_none_or(self.lasting);
         match (value.filter(lasting), state.entries.get_mut(key)) {
-            (Some(value), Some(entry)) => entry.value = Some(value),
+            (Some(value), Some(entry)) => {
+                let now = Instant::now();
+                (entry.value, entry.took, entry.made, entry.last) = (Some(value), taken, now, now);
+            }
             _ => dropped.extend(state.entries.remove(key)),
         }
         while state.entries.len() > state.metrics.capacity {
@@ -251,6 +296,27 @@ mod tests {
         assert_eq!(cache.metrics().failures, 2);
         cache.forget_failures();
         assert_eq!(cache.get_or_make(&1, || Ok(1)), Ok(Arc::new(1)));
+    }
+
+    #[test]
+    fn every_value_has_figures_of_its_own() {
+        let cache: Numbers = Cache::remembering(4, |_| true);
+        let slow = cache.get_or_make(&1, || {
+            std::thread::sleep(Duration::from_millis(5));
+            Ok(10)
+        });
+        get(&cache, 2);
+        get(&cache, 1);
+        get(&cache, 1);
+        assert_eq!(cache.get_or_make(&3, || Err("never")), Err("never"));
+        let keys = cache.keys();
+        let of = |key: u32| keys.iter().find(|known| known.key == key).unwrap();
+        assert_eq!(keys.iter().map(|known| known.key).collect::<Vec<_>>(), [3, 1, 2], "last asked for first");
+        assert_eq!((of(1).hits, of(2).hits, of(3).hits), (2, 0, 0));
+        assert!(of(1).took >= Duration::from_millis(5) && of(1).used >= of(1).made);
+        assert!(of(1).in_use && !of(2).in_use && of(3).failed && !of(1).failed);
+        drop(slow);
+        assert!(!cache.keys()[1].in_use);
     }
 
     #[test]

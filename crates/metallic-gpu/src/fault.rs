@@ -273,6 +273,10 @@ impl Gpu for Faulty {
         self.inner.library_metrics()
     }
 
+    fn library_keys(&self) -> Vec<crate::pipelines::ReadyKey> {
+        self.inner.library_keys()
+    }
+
     fn submit(&self, commands: &CommandList) -> Result<Box<dyn Submission>, GpuError> {
         self.watched(commands, |inner| inner.submit(commands))
     }

@@ -9,7 +9,7 @@ use crate::command::CommandList;
 use crate::driver::choose;
 use crate::error::GpuError;
 use crate::kernels::{Call, Constants};
-use crate::pipelines::LibraryMetrics;
+use crate::pipelines::{LibraryMetrics, ReadyKey};
 use crate::tuning::{Tuning, built_in};
 
 /// A buffer of a [`Gpu`].
@@ -214,6 +214,11 @@ pub trait Gpu: Send + Sync + fmt::Debug {
     /// What the caches of such things have done so far.
     fn library_metrics(&self) -> LibraryMetrics {
         LibraryMetrics::default()
+    }
+
+    /// Each of those things, and what it has cost.
+    fn library_keys(&self) -> Vec<ReadyKey> {
+        Vec::new()
     }
 
     /// Hands commands to the device. Commands run in order where the list says they must.

@@ -12,6 +12,7 @@ mod command;
 mod counts;
 #[cfg(feature = "cuda")]
 pub mod cuda;
+mod describe;
 #[cfg_attr(not(any(test, target_os = "macos", metal_on_linux)), allow(dead_code))]
 mod driver;
 mod error;
@@ -25,6 +26,7 @@ pub mod metal;
 mod null;
 #[cfg_attr(not(any(test, target_os = "macos", metal_on_linux)), allow(dead_code))]
 mod objects;
+pub mod on_disk;
 mod params;
 mod peaks;
 mod pipelines;
@@ -48,7 +50,7 @@ mod weights;
 use softmetal_framework as _;
 
 pub use backend::{GpuBackend, GpuOptions};
-pub use cache::{Cache, CacheMetrics};
+pub use cache::{Cache, CacheMetrics, CachedKey};
 pub use command::{Access, Binding, Command, CommandList, Dispatch, Region};
 pub use error::GpuError;
 pub use gpu::{
@@ -58,7 +60,7 @@ pub use gpu::{
 #[cfg(any(target_os = "macos", metal_on_linux))]
 pub use metal::Metal;
 pub use null::Null;
-pub use pipelines::{LibraryMetrics, PipelineMetrics, Pipelines, ReadyPipeline};
+pub use pipelines::{LibraryMetrics, PipelineMetrics, Pipelines, ReadyKey, ReadyPipeline};
 pub use pool::{Allocation, ClassStats, Pool, PoolStats};
 pub use provider::{Choice, OpKind, Provider, Providers, Quarantined, Selection, Why};
 #[cfg(any(test, feature = "soft"))]

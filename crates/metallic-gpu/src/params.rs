@@ -1,5 +1,7 @@
 //! Params of a kernel are declared once, in Rust, and printed into the MSL: the two languages cannot drift.
 
+use metallic_core::plan::Number;
+
 pub(crate) const MAX_PARAMS: usize = 128;
 
 /// The params of one launch, as the kernel sees them at buffer index 0.
@@ -7,6 +9,8 @@ pub(crate) const MAX_PARAMS: usize = 128;
 pub struct Params {
     bytes: [u8; MAX_PARAMS],
     len: usize,
+    /// Their declaration in the MSL; empty where they have none.
+    declared: &'static str,
 }
 
 impl std::fmt::Debug for Params {
@@ -23,7 +27,27 @@ impl Params {
         for (chunk, word) in bytes.chunks_exact_mut(4).zip(words) {
             chunk.copy_from_slice(&word.to_ne_bytes());
         }
-        Params { bytes, len: N * 4 }
+        Params { bytes, len: N * 4, declared: "" }
+    }
+
+    /// The same, as this struct of the MSL.
+    pub(crate) fn declared(self, declared: &'static str) -> Params {
+        Params { declared, ..self }
+    }
+
+    /// Each with its name, as far as they are declared.
+    pub(crate) fn fields(&self) -> Vec<(String, Number)> {
+        let (_, fields) = self.declared.split_once('{').unwrap_or_default();
+        let fields = fields.split(';').filter_map(|field| field.trim().split_once(' '));
+        let words = self.as_bytes().chunks_exact(4).map(|b| [b[0], b[1], b[2], b[3]]);
+        let named = |((ty, name), word): ((&str, &str), [u8; 4])| {
+            let number = match ty {
+                "float" => Number::Float(f32::from_ne_bytes(word)),
+                _ => Number::Whole(u32::from_ne_bytes(word)),
+            };
+            (name.to_owned(), number)
+        };
+        fields.zip(words).map(named).collect()
     }
 
     /// The bytes.
@@ -56,7 +80,8 @@ macro_rules! kernel_params {
             /// The words, in the order of the fields.
             #[allow(dead_code)] // What lies in a buffer is declared for its MSL, and compared in tests alone.
             pub(crate) fn params(self) -> $crate::params::Params {
-                $crate::params::Params::of_words([$(u32::from_ne_bytes(self.$field.to_ne_bytes())),+])
+                let words = [$(u32::from_ne_bytes(self.$field.to_ne_bytes())),+];
+                $crate::params::Params::of_words(words).declared(Self::MSL)
             }
         }
     )+};
@@ -66,6 +91,8 @@ pub(crate) use {kernel_params, msl_type};
 
 #[cfg(test)]
 mod tests {
+    use super::*;
+
     kernel_params! {
         /// For the test.
         Sample { rows: u32, eps: f32 }
@@ -76,5 +103,8 @@ mod tests {
         assert_eq!(Sample::MSL, "struct Sample { uint rows; float eps; };\n");
         let params = Sample { rows: 3, eps: 1.0 }.params();
         assert_eq!(params.as_bytes(), [3u32.to_ne_bytes(), 1f32.to_ne_bytes()].concat());
+        let fields = [("rows".to_owned(), Number::Whole(3)), ("eps".to_owned(), Number::Float(1.0))];
+        assert_eq!(params.fields(), fields);
+        assert_eq!(Params::of_words([7]).fields(), [], "nobody has declared it");
     }
 }

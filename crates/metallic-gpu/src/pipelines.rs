@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::cache::{Cache, CacheMetrics};
+use crate::cache::{Cache, CacheMetrics, CachedKey};
 use crate::error::GpuError;
 use crate::gpu::{Gpu, LibraryId, Limits, Pipeline};
 use crate::kernels::{Constants, Family, Kernel};
@@ -67,6 +67,32 @@ pub struct PipelineMetrics {
     pub library: LibraryMetrics,
 }
 
+/// Something that is held ready in this process.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ReadyKey {
+    /// Which cache has it: `library`, `pipeline`, `mps`, `mpsgraph`.
+    pub cache: &'static str,
+    /// What it is, in words: a family, a kernel with its constants, a product, a graph.
+    pub name: String,
+    /// What the cache knows of it.
+    pub known: CachedKey<()>,
+}
+
+impl ReadyKey {
+    /// All keys of a cache, by what they are called.
+    pub(crate) fn of<K>(
+        cache: &'static str,
+        keys: Vec<CachedKey<K>>,
+        name: impl Fn(&K) -> String,
+    ) -> impl Iterator<Item = ReadyKey> {
+        keys.into_iter().map(move |known| {
+            let CachedKey { key, hits, took, made, used, in_use, failed } = known;
+            let known = CachedKey { key: (), hits, took, made, used, in_use, failed };
+            ReadyKey { cache, name: name(&key), known }
+        })
+    }
+}
+
 /// The kernels of a device, made ready as they are asked for.
 #[derive(Debug)]
 pub struct Pipelines {
@@ -117,6 +143,19 @@ impl Pipelines {
             pipelines: self.ready.metrics(),
             library: self.gpu.library_metrics(),
         }
+    }
+
+    /// Everything that is held ready, and what it has cost.
+    pub fn keys(&self) -> Vec<ReadyKey> {
+        let kernel = |(family, function, constants): &PipelineKey| {
+            let each: Vec<String> =
+                constants.values().map(|(index, value)| format!("{index}={value}")).collect();
+            let constants = if each.is_empty() { String::new() } else { format!(" [{}]", each.join(" ")) };
+            format!("{family}/{function}{constants}")
+        };
+        let libraries = ReadyKey::of("library", self.libraries.keys(), |name| (*name).to_owned());
+        let pipelines = ReadyKey::of("pipeline", self.ready.keys(), kernel);
+        libraries.chain(pipelines).chain(self.gpu.library_keys()).collect()
     }
 
     /// Forgets which kernels did not compile, so that they are tried again.

@@ -5,6 +5,7 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 use std::time::Duration;
 
+use metallic_core::plan::Outcome;
 use metallic_core::{
     CacheUse, Dim, Graph, Needed, Node, NodeId, Op, OpCost, Schedule, TensorType, WeightUse,
 };
@@ -17,8 +18,8 @@ use crate::gpu::Limits;
 use crate::kernels::{MAX_ARGS, Moved, Slot, Stage, Stages, StepTable};
 use crate::pipelines::{HeldKernels, ReadyPipeline};
 use crate::plan::{Site, choice, plan, projects};
-use crate::provider::{Choice, Provider};
-use crate::states::States;
+use crate::provider::{Choice, Provider, Selection};
+use crate::states::{Imagined, States};
 use crate::step::StepShape;
 use crate::tell;
 use crate::weights::DeviceWeights;
@@ -32,6 +33,8 @@ const PLANS: usize = 64;
 pub(crate) struct Ready {
     stages: Stages,
     kernels: Vec<Arc<ReadyPipeline>>,
+    /// Who serves it, where there is a choice.
+    pub(crate) chosen: Option<Selection>,
 }
 
 /// Makes the kernels of a plan ready: with the first provider that can, and again where the compiler left a kernel fewer threads
@@ -53,11 +56,14 @@ pub(crate) fn made(
                 .iter()
                 .filter_map(Stage::call)
                 .try_for_each(|call| tell::prepared(&*shared.gpu, &call))?;
-            Ok(Ready { stages, kernels })
+            Ok(Ready { stages, kernels, chosen: None })
         };
         let made = match choice {
             Some(choice) => {
-                shared.options.providers.choose(choice.clone(), |provider| attempt(Some(provider)))?
+                let providers = &shared.options.providers;
+                let (made, chosen) =
+                    providers.choose_telling(choice.clone(), |provider| attempt(Some(provider)))?;
+                Ready { chosen: Some(chosen), ..made }
             }
             None => attempt(None)?,
         };
@@ -216,11 +222,13 @@ pub(crate) struct StepMemory {
     pub(crate) tables: Region,
     /// Where chosen tokens go, and where the step before has put its own.
     pub(crate) chosen: [Region; 2],
+    /// What is kept between steps, where nothing is reserved: for plans that nobody submits.
+    pub(crate) imagined: Option<Imagined>,
 }
 
 /// The operations of a step with their kernels, and the memory they need.
 pub(crate) struct Planned {
-    nodes: Vec<(NodeId, Ready)>,
+    pub(crate) nodes: Vec<(NodeId, Ready)>,
     pub(crate) kernels: HeldKernels,
     pub(crate) arena_bytes: usize,
 }
@@ -248,11 +256,7 @@ impl Lowered {
         let mut done = None;
         for id in (0..self.graph.nodes().len()).map(NodeId) {
             let node = self.graph.node(id);
-            let unchosen = node.op == Op::Sample && shape.choices == 0;
-            let unneeded = node.op.is_source() || !self.needed[id.0].for_step(shape.wanted) || unchosen;
-            // A receipt has no rows, what it stands for has happened all the same.
-            let empty = node.ty.shape.elements(shape.sizes()) == 0 && !node.op.has_effect();
-            if unneeded || empty || self.is_alias(id, shape) || done == Some(id) {
+            if node.op.is_source() || self.outcome(id, shape) != Outcome::Runs || done == Some(id) {
                 continue;
             }
             let next = self.next(id, shape);
@@ -281,7 +285,7 @@ impl Lowered {
 
     /// The projection that comes right after attention and alone takes its value: a plan may do both at once, as nothing
     /// else happens between them.
-    fn next(&self, id: NodeId, shape: &StepShape) -> Option<NodeId> {
+    pub(crate) fn next(&self, id: NodeId, shape: &StepShape) -> Option<NodeId> {
         let nodes = self.graph.nodes();
         let attends = matches!(nodes[id.0].op, Op::Attention(_)) && !self.graph.outputs().contains(&id);
         let after = nodes.iter().enumerate().skip(id.0 + 1).filter(|(_, node)| !node.op.is_source());
@@ -291,6 +295,20 @@ impl Lowered {
         let next = NodeId(index);
         let runs = self.needed[index].for_step(shape.wanted) && !self.is_alias(next, shape);
         (alone && runs && projects(&node.op).is_some()).then_some(next)
+    }
+
+    /// What becomes of a node that is no source.
+    pub(crate) fn outcome(&self, id: NodeId, shape: &StepShape) -> Outcome {
+        let node = self.graph.node(id);
+        let unchosen = node.op == Op::Sample && shape.choices == 0;
+        if !self.needed[id.0].for_step(shape.wanted) || unchosen {
+            return Outcome::Unwanted;
+        }
+        // A receipt has no rows, what it stands for has happened all the same.
+        if node.ty.shape.elements(shape.sizes()) == 0 && !node.op.has_effect() {
+            return Outcome::Empty;
+        }
+        if self.is_alias(id, shape) { Outcome::InPlace } else { Outcome::Runs }
     }
 
     /// The type of a node's input as it lies in memory: vectors among the weights are numbers.
@@ -303,7 +321,7 @@ impl Lowered {
     }
 
     /// Bytes of intermediates; scratch begins after them.
-    fn value_bytes(&self, shape: &StepShape) -> usize {
+    pub(crate) fn value_bytes(&self, shape: &StepShape) -> usize {
         self.schedule.arena_bytes(shape.sizes()).next_multiple_of(ALIGN)
     }
 
@@ -314,33 +332,46 @@ impl Lowered {
         planned: Planned,
         memory: StepMemory,
     ) -> Result<Prepared, GpuError> {
-        let Planned { nodes, kernels, arena_bytes } = planned;
-        let start = self.value_bytes(shape);
-        let scratch = memory.arena.slice(start, arena_bytes - start)?;
         let (mut list, mut launches) = (CommandList::new(), Vec::new());
         let mut counts = Counts::default();
-        for (id, ready) in &nodes {
-            let label = self.graph.node(*id).op.name();
-            let region = |slot| self.region(*id, slot, shape, memory);
-            ready.encode(label, self.shared.gpu.limits(), scratch, region, |command, stage| {
+        self.encode(shape, &planned, memory, |id, command, stage| {
+            counts.add(&command, stage);
+            if self.keeps_launches {
+                let (part, kernel) = (self.graph.part(id), stage.launch.kernel.function);
+                let layer = self.layers.get(id.0).copied().flatten();
+                let op = self.graph.node(id).op.name();
+                let kind = OpCost { op, part, layer, kernel, ..OpCost::default() };
+                let mut counts = Counts::default();
                 counts.add(&command, stage);
-                if self.keeps_launches {
-                    let (part, kernel) = (self.graph.part(*id), stage.launch.kernel.function);
-                    let layer = self.layers.get(id.0).copied().flatten();
-                    let kind = OpCost { op: label, part, layer, kernel, ..OpCost::default() };
-                    let mut counts = Counts::default();
-                    counts.add(&command, stage);
-                    launches.push(LaunchCounts { kind, counts });
-                }
-                list.push(command);
-            })?;
-        }
+                launches.push(LaunchCounts { kind, counts });
+            }
+            list.push(command);
+        })?;
         let output = |(index, id): (usize, &NodeId)| {
             let unchosen = self.graph.node(*id).op == Op::Sample && shape.choices == 0;
             (shape.wanted.has(index) && !unchosen).then(|| self.value(*id, shape, memory)).transpose()
         };
         let outputs = self.graph.outputs().iter().enumerate().map(output).collect::<Result<_, _>>()?;
-        Ok(Prepared { shape: *shape, list, counts, launches, outputs, _kernels: kernels.pipelines })
+        Ok(Prepared { shape: *shape, list, counts, launches, outputs, _kernels: planned.kernels.pipelines })
+    }
+
+    /// Every launch of a plan as a command, in order, with the node it belongs to.
+    pub(crate) fn encode(
+        &self,
+        shape: &StepShape,
+        planned: &Planned,
+        memory: StepMemory,
+        mut each: impl FnMut(NodeId, Command, &Stage),
+    ) -> Result<(), GpuError> {
+        let start = self.value_bytes(shape);
+        let scratch = memory.arena.slice(start, planned.arena_bytes - start)?;
+        for (id, ready) in &planned.nodes {
+            let label = self.graph.node(*id).op.name();
+            let region = |slot| self.region(*id, slot, shape, memory);
+            let push = |command: Command, stage: &Stage| each(*id, command, stage);
+            ready.encode(label, self.shared.gpu.limits(), scratch, region, push)?;
+        }
+        Ok(())
     }
 
     fn region(
@@ -356,7 +387,7 @@ impl Lowered {
             node.op
                 .state()
                 .ok_or_else(|| missing("a state"))
-                .and_then(|state| self.states.region(state, part))
+                .and_then(|state| self.states.region(state, part, memory.imagined))
         };
         match slot {
             Slot::Input(index) => {
@@ -401,7 +432,7 @@ impl Lowered {
     }
 
     /// Whether a node's keys and values lie in the blocks of layers with a window.
-    fn is_near(&self, node: &Node) -> bool {
+    pub(crate) fn is_near(&self, node: &Node) -> bool {
         let layout = &self.states.layout;
         node.op.state().and_then(|state| layout.kv(state)).is_some_and(|kv| layout.is_near(kv))
     }

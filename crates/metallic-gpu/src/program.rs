@@ -59,7 +59,7 @@ const TIMED_EVERY: u64 = 64;
 /// Bytes of step tables at least.
 const TABLES: usize = 1 << 16;
 /// Rows from which tokens are chosen at most.
-const CHOSEN: usize = 1024;
+pub(crate) const CHOSEN: usize = 1024;
 
 /// [`REHEARSED`], and where other numbers of tokens are the first to need a kernel, these as well.
 fn rehearsed(tuning: &Tuning) -> Vec<(usize, usize, usize)> {
@@ -224,7 +224,7 @@ impl GpuProgram {
         let tables = self.tables(shape.lane)?;
         let part = |lane: usize| chosen.slice(4 * CHOSEN * lane, 4 * CHOSEN);
         let before = (shape.lane + lanes - 1) % lanes;
-        Ok(StepMemory { arena, tables, chosen: [part(shape.lane)?, part(before)?] })
+        Ok(StepMemory { arena, tables, chosen: [part(shape.lane)?, part(before)?], imagined: None })
     }
 
     fn tables(&self, lane: usize) -> Result<Region, GpuError> {

@@ -307,8 +307,17 @@ impl Providers {
     pub fn choose<T>(
         &self,
         choice: impl Into<Choice>,
-        mut attempt: impl FnMut(Provider) -> Result<T, GpuError>,
+        attempt: impl FnMut(Provider) -> Result<T, GpuError>,
     ) -> Result<T, GpuError> {
+        self.choose_telling(choice, attempt).map(|(made, _)| made)
+    }
+
+    /// The same, with what was chosen and why.
+    pub(crate) fn choose_telling<T>(
+        &self,
+        choice: impl Into<Choice>,
+        mut attempt: impl FnMut(Provider) -> Result<T, GpuError>,
+    ) -> Result<(T, Selection), GpuError> {
         let Choice { op, without } = choice.into();
         let forced = lock(&self.state).forced.get(&op).cloned();
         let apples = forced.clone().filter(|(provider, _)| provider.is_apples());
@@ -319,8 +328,8 @@ impl Providers {
                 }
                 GpuError::Provider { op: op.name(), provider: provider.name(), error: Box::new(error) }
             })?;
-            self.note(op, provider, why);
-            return Ok(made);
+            self.note(op, provider, why.clone());
+            return Ok((made, Selection { op, provider, why, times: 1 }));
         }
         let ours = op.providers().filter(|provider| !provider.is_apples() && !without.contains(provider));
         let lesser = apples.as_ref().and_then(|(provider, _)| provider.lesser());
@@ -332,8 +341,9 @@ impl Providers {
             let is_new = known.is_none();
             let error = match known.map_or_else(|| attempt(provider), |known| Err(known.error)) {
                 Ok(made) => {
-                    self.note(op, provider, failed.unwrap_or(why));
-                    return Ok(made);
+                    let why = failed.unwrap_or(why);
+                    self.note(op, provider, why.clone());
+                    return Ok((made, Selection { op, provider, why, times: 1 }));
                 }
                 Err(error) if blames_provider(&error) => error,
                 Err(error) => return Err(error),

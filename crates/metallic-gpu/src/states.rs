@@ -5,11 +5,21 @@ use metallic_core::{BLOCK_TOKENS, Blocks, State, StateId, StateLayout};
 use crate::backend::Shared;
 use crate::command::{Command, CommandList, Region};
 use crate::error::GpuError;
-use crate::gpu::Storage;
+use crate::gpu::{BufferId, Storage};
 use crate::pool::Allocation;
 
 /// Blocks are had by so many at a time.
 const SLAB: usize = 16;
+
+/// How much would be reserved.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Imagined {
+    pub(crate) blocks: usize,
+    pub(crate) slots: usize,
+}
+
+/// Buffers of imagined states have numbers from here on.
+const IMAGINED: u32 = 1 << 30;
 
 pub(crate) struct States {
     pub(crate) layout: StateLayout,
@@ -161,10 +171,29 @@ impl States {
         Ok(())
     }
 
-    /// A part of a state: keys (0) and values (1), or a recurrent state (0).
-    pub(crate) fn region(&self, id: StateId, part: usize) -> Result<Region, GpuError> {
-        let found = self.held.get(id.0).and_then(|held| held.region(part));
+    /// A part of a state: keys (0) and values (1), or a recurrent state (0); where nothing is reserved, as it would lie.
+    pub(crate) fn region(
+        &self,
+        id: StateId,
+        part: usize,
+        imagined: Option<Imagined>,
+    ) -> Result<Region, GpuError> {
+        let held = self.held.get(id.0);
+        let found = match imagined {
+            Some(imagined) => held.and_then(|held| self.imagine(held, id, part, imagined)),
+            None => held.and_then(|held| held.region(part)),
+        };
         let reason = || format!("state {} of {}, which was not reserved", id.0, self.held.len());
         found.ok_or_else(|| GpuError::unsupported("state", reason()))
+    }
+
+    fn imagine(&self, held: &KeptState, id: StateId, part: usize, imagined: Imagined) -> Option<Region> {
+        let is_recurrent = matches!(self.layout.states().get(id.0), Some(Some(State::Recurrent(_))));
+        let items = if is_recurrent { imagined.slots } else { imagined.blocks };
+        let bytes = *held.parts.get(part)?;
+        let before: usize = held.parts.iter().take(part).sum();
+        let buffer = BufferId(IMAGINED.checked_add(u32::try_from(id.0).ok()?)?);
+        let all = Region::whole(buffer, held.parts.iter().sum::<usize>().checked_mul(items)?);
+        all.slice(before * items, bytes * items).ok()
     }
 }

@@ -3,13 +3,14 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
+use metallic_core::plan::WeightPlan;
 use metallic_core::quant::dequantize;
 use metallic_core::{Bytes, DType, Dim, Graph, Node, NodeId, Op, Sizes, TensorType, Weight, WeightUse};
 
 use crate::backend::Shared;
 use crate::command::{Access, Command, CommandList, Dispatch, Region};
 use crate::error::GpuError;
-use crate::gpu::{Storage, Submission};
+use crate::gpu::{BufferId, Storage, Submission};
 use crate::kernels::cells;
 use crate::pipelines::{HeldKernels, ReadyPipeline};
 use crate::pool::Allocation;
@@ -92,6 +93,49 @@ impl DeviceWeights {
         Ok(weights)
     }
 
+    /// The same without memory: every form lies in a buffer that is not there, for plans that nobody submits. Types tell all of it.
+    pub(crate) fn imagined(shared: &Arc<Shared>, graph: &Graph) -> Result<DeviceWeights, GpuError> {
+        let in_cells: Vec<bool> = graph.nodes().iter().map(|node| in_cells(shared, graph, node)).collect();
+        let mut forms = vec![Forms::default(); graph.weights().len()];
+        for (number, node) in graph.nodes().iter().enumerate() {
+            for (index, input) in node.inputs.iter().enumerate() {
+                let Op::Weight(id) = graph.node(*input).op else { continue };
+                let (weight, forms) = (&graph.weights()[id.0], &mut forms[id.0]);
+                // No two forms share a buffer.
+                let buffer = |form: usize| {
+                    let number = u32::try_from(3 * id.0 + form).ok();
+                    number.map(BufferId).ok_or_else(|| GpuError::unsupported("weight", "too many weights"))
+                };
+                match node.op.weight_use(index) {
+                    WeightUse::Matrix if in_cells[number] => {
+                        let bytes = cell_bytes(weight)?;
+                        forms.cells = Some(Region::whole(buffer(1)?, bytes));
+                    }
+                    WeightUse::Matrix | WeightUse::Table => {
+                        forms.raw = Some(Region::whole(buffer(0)?, weight.data.len()));
+                    }
+                    WeightUse::Vector => {
+                        let bytes = weight.ty.shape.elements(Sizes::default()).saturating_mul(4);
+                        forms.vector = Some(Region::whole(buffer(2)?, bytes));
+                    }
+                }
+            }
+        }
+        let (memory, files, under_way) = (Vec::new(), Vec::new(), VecDeque::new());
+        Ok(DeviceWeights { shared: shared.clone(), forms, in_cells, memory, files, under_way })
+    }
+
+    /// What each weight that is read becomes.
+    pub(crate) fn plans(&self, graph: &Graph) -> Vec<WeightPlan> {
+        let plan = |(weight, forms): (&Weight, &Forms)| {
+            let all =
+                [("as in its file", forms.raw), ("cells", forms.cells), ("numbers of 32 bits", forms.vector)];
+            let forms: Vec<_> = all.into_iter().filter_map(|(form, at)| Some((form, at?.len()))).collect();
+            (!forms.is_empty()).then(|| WeightPlan { name: weight.name.clone(), forms })
+        };
+        graph.weights().iter().zip(&self.forms).filter_map(plan).collect()
+    }
+
     /// Whether what was read of files was there.
     pub(crate) fn check(&self) -> Result<(), GpuError> {
         Ok(self.files.iter().try_for_each(Bytes::check)?)
@@ -143,10 +187,9 @@ impl DeviceWeights {
     }
 
     fn lay_out(&mut self, weight: &Weight) -> Result<Region, GpuError> {
-        let refuse =
-            || GpuError::unsupported("weight", format!("`{}`: no cells of {}", weight.name, weight.ty));
+        let refuse = || no_cells(weight);
         let (Some([rows, cols]), dtype) = (fixed(&weight.ty), weight.ty.dtype) else { return Err(refuse()) };
-        let bytes = cells::bytes(dtype, rows, cols).ok_or_else(refuse)?;
+        let bytes = cell_bytes(weight)?;
         let raw = self.raw(weight)?;
         let memory = self.shared.pool.allocate(WHAT, bytes, Storage::Private)?;
         let (gpu, limits) = (&self.shared.gpu, self.shared.gpu.limits());
@@ -217,6 +260,16 @@ impl DeviceWeights {
     pub(crate) fn bytes(&self) -> usize {
         self.memory.iter().map(Allocation::copied).sum()
     }
+}
+
+fn no_cells(weight: &Weight) -> GpuError {
+    GpuError::unsupported("weight", format!("`{}`: no cells of {}", weight.name, weight.ty))
+}
+
+/// Bytes of a matrix in cells.
+fn cell_bytes(weight: &Weight) -> Result<usize, GpuError> {
+    let bytes = fixed(&weight.ty).and_then(|[rows, cols]| cells::bytes(weight.ty.dtype, rows, cols));
+    bytes.ok_or_else(|| no_cells(weight))
 }
 
 /// Rows and columns of a matrix.

@@ -1,8 +1,10 @@
 //! The only place that chooses a backend.
 
+pub mod caches;
 mod list;
 #[cfg(feature = "cuda")]
 pub mod ptx;
+mod rehearsal;
 pub mod tuning;
 
 use std::fmt;
@@ -18,6 +20,7 @@ use metallic_gpu::{Gpu, GpuBackend, GpuError, GpuOptions, Null};
 pub use list::{Listed, list};
 pub use metallic_gpu::Tuned;
 pub use metallic_gpu::{Limits, OpKind, Provider, Providers, Quarantined, Selection, Why};
+pub use rehearsal::KnownDevice;
 
 /// Where a model runs.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

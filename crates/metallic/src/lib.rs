@@ -14,6 +14,7 @@ pub mod generate;
 mod llm;
 pub mod model;
 pub mod nn;
+pub mod plan;
 pub mod quantize;
 pub mod roof;
 pub mod selftest;

@@ -81,6 +81,7 @@ Environment
   METALLIC_FORCE_SDPA_BACKEND, METALLIC_FORCE_MATMUL_BACKEND
                              kernels of a GPU, as `--provider`, which goes before them
   METALLIC_KERNEL_CACHE      the folder of kernels compiled for Metal; `off`: none
+  METALLIC_DUMP_GRAPH_PLAN   1: `tool plan` of a token goes to stderr; a path: into that file, as its ending says (.json, .svg)
   METALLIC_TUNING            numbers that plans of a GPU go by: `off` for those built in, or a file of `metallic tune`
   METALLIC_TELEMETRY, METALLIC_TRACE
                              files to write, as `--telemetry` and `--trace`, which go before them

@@ -4,6 +4,7 @@
 
 mod answer;
 mod bad;
+mod caches;
 mod devices;
 mod disk;
 mod doctor;

@@ -12,8 +12,9 @@ use crate::{
 #[test]
 fn every_help_text_has_examples() {
     let machine = Machine::without_hub();
-    let tools = ["tokenize", "detokenize", "template", "logits", "generate", "perplexity", "ptx"];
-    let tools = tools.map(|tool| format!("tool {tool}"));
+    let text = ["tokenize", "detokenize", "template", "logits", "generate", "perplexity"];
+    let tools = text.into_iter().chain(["plan", "cache-dump", "ptx"]);
+    let tools: Vec<String> = tools.map(|tool| format!("tool {tool}")).collect();
     let commands = [
         "run",
         "chat",
@@ -48,6 +49,7 @@ fn every_help_text_has_examples() {
     for variable in ["SOFTMETAL_CLANG", "SOFTMETAL_CACHE", "METALLIC_KERNEL_CACHE", "METALLIC_CPU_ISA"] {
         assert!(help.contains(variable), "{help}");
     }
+    assert!(help.contains("METALLIC_DUMP_GRAPH_PLAN"), "{help}");
 }
 
 #[test]

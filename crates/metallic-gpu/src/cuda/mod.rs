@@ -7,6 +7,7 @@
 //! What there is to decide stands in `driver`; what can be wrong with memory stands in `api`.
 
 mod api;
+mod known;
 mod ptx;
 mod rehearsal;
 mod replay;
@@ -22,6 +23,8 @@ use std::sync::{Arc, Mutex};
 use metallic_core::{Bytes, DeviceInfo};
 
 use self::api::{Attribute, Blas, Context, Driver, Event, Kernel, Memory, Stream};
+pub use self::known::{KNOWN, KnownGpu};
+pub use self::ptx::{PtxFault, PtxFolders, PtxKernel, ptx_folders, ptx_kernel};
 use self::ptx::{Translator, Wanted};
 pub use self::rehearsal::{Asked, Rehearsal, Translated};
 use self::replay::{Recorded, Replays};

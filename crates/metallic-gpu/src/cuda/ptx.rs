@@ -2,6 +2,7 @@
 //! program where somebody made them before.
 
 mod file;
+mod look;
 #[cfg(test)]
 mod tests;
 
@@ -12,10 +13,12 @@ use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+pub use self::look::{PtxFault, PtxFolders, PtxKernel, ptx_folders, ptx_kernel};
+
 use self::file::{EMPTY, MARK, Translation, hash, keep};
 use super::api::Takes;
 use crate::error::GpuError;
-use crate::kernels::Constants;
+use crate::kernels::{Constants, constant_name};
 use crate::{lock, tell};
 
 /// The folder beside the program.
@@ -80,7 +83,7 @@ impl Wanted<'_> {
     /// The constants as their source names them, for whoever has to do without: `KV_TYPE=1, HEAD_DIM=64`.
     fn named_constants(&self) -> String {
         let name =
-            |index: usize| constant(self.source, index).map_or_else(|| index.to_string(), str::to_owned);
+            |index: usize| constant_name(self.source, index).map_or_else(|| index.to_string(), str::to_owned);
         let each: Vec<String> = self.constants.values().map(|(i, v)| format!("{}={v}", name(i))).collect();
         if each.is_empty() { "no constants".to_owned() } else { each.join(", ") }
     }
@@ -308,7 +311,7 @@ impl Translator {
         use softmetal::ptx::{PtxOptions, ptx};
         let compiler = self.compiler.as_ref().map_err(|reason| self.missing(wanted, reason))?;
         let named = wanted.constants.values().filter_map(|(index, value)| {
-            Some((constant(wanted.source, index)?.to_owned(), format!("{value}u")))
+            Some((constant_name(wanted.source, index)?.to_owned(), format!("{value}u")))
         });
         let options = PtxOptions {
             constants: named.collect(),
@@ -355,11 +358,4 @@ impl Translator {
 /// A compute capability as people write it: `9.0`.
 fn dotted(sm: u32) -> String {
     format!("{}.{}", sm / 10, sm % 10)
-}
-
-/// The name a source gives a function constant.
-fn constant(source: &str, index: usize) -> Option<&str> {
-    let mark = format!("[[function_constant({index})]]");
-    let line = source.lines().find(|line| line.contains(&mark))?;
-    line[..line.find(&mark)?].split_whitespace().next_back()
 }

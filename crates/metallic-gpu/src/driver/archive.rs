@@ -7,7 +7,7 @@ use std::time::SystemTime;
 
 /// Changes when the driver compiles with other options.
 const OPTIONS: &str = "metal3.1 safe precise 1";
-const ENDING: &str = "metalarchive";
+pub(crate) const ENDING: &str = "metalarchive";
 /// Files kept: the families of two devices or systems, and then some.
 const KEPT: usize = 64;
 

@@ -223,6 +223,12 @@ impl Family {
         source
     }
 
+    /// The name of a function constant of its files.
+    pub(crate) fn constant(&self, index: usize) -> Option<&'static str> {
+        let files = self.uses.iter().map(|(_, text)| *text).chain([self.text]);
+        files.into_iter().find_map(|text| constant_name(text, index))
+    }
+
     /// Every kernel function with its buffer arguments.
     pub fn functions(&self) -> impl Iterator<Item = Function> {
         self.kernels.iter().copied().flatten().copied()
@@ -304,6 +310,13 @@ impl Kernel {
         let ([across, down], [width, height]) = threadgroup::plane((per_row, rows), limits);
         self.launch(params, [across, down, 1], [width, height, 1])
     }
+}
+
+/// The name that a source gives a function constant.
+pub(crate) fn constant_name(source: &str, index: usize) -> Option<&str> {
+    let mark = format!("[[function_constant({index})]]");
+    let line = source.lines().find(|line| line.contains(&mark))?;
+    line[..line.find(&mark)?].split_whitespace().next_back()
 }
 
 /// Multiply-adds of nested loops of these lengths.

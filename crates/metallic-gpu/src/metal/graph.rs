@@ -14,7 +14,7 @@ use objc2_metal_performance_shaders_graph::{
 
 use super::buffer::Buffer;
 use super::device::RawDevice;
-use crate::cache::{Cache, CacheMetrics};
+use crate::cache::{Cache, CacheMetrics, CachedKey};
 use crate::command::Dispatch;
 use crate::driver::mps;
 use crate::error::GpuError;
@@ -65,6 +65,10 @@ impl Graphs {
 
     pub(super) fn metrics(&self) -> CacheMetrics {
         self.compiled.metrics()
+    }
+
+    pub(super) fn keys(&self) -> Vec<CachedKey<AttentionGraph>> {
+        self.compiled.keys()
     }
 
     pub(super) fn compiled(&self, key: &AttentionGraph) -> Result<Arc<Compiled>, GpuError> {

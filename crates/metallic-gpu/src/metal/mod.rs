@@ -275,6 +275,10 @@ impl Gpu for Metal {
         self.mps.metrics()
     }
 
+    fn library_keys(&self) -> Vec<crate::pipelines::ReadyKey> {
+        self.mps.keys()
+    }
+
     fn submit(&self, commands: &CommandList) -> Result<Box<dyn Submission>, GpuError> {
         Ok(Box::new(self.start(commands, None)?))
     }

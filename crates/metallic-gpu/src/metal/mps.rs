@@ -19,7 +19,7 @@ use crate::driver::steps::Step;
 use crate::error::GpuError;
 use crate::kernels::{Call, Gemm};
 use crate::lock;
-use crate::pipelines::LibraryMetrics;
+use crate::pipelines::{LibraryMetrics, ReadyKey};
 
 /// Kernels of products that are kept, and forms of matrices.
 const PRODUCTS: usize = 256;
@@ -62,6 +62,11 @@ impl Mps {
 
     pub(super) fn metrics(&self) -> LibraryMetrics {
         LibraryMetrics { products: self.kernels.metrics(), graphs: self.graphs.metrics() }
+    }
+
+    pub(super) fn keys(&self) -> Vec<ReadyKey> {
+        let products = ReadyKey::of("mps", self.kernels.keys(), |key| format!("{key:?}"));
+        products.chain(ReadyKey::of("mpsgraph", self.graphs.keys(), |key| format!("{key:?}"))).collect()
     }
 
     /// Makes ready what does not depend on memory.

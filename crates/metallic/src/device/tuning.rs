@@ -116,6 +116,23 @@ impl Kept {
     }
 }
 
+/// What a file is of, for people; else what is wrong with it, and whether another version has written it.
+pub(super) fn summary(path: &Path, bytes: u64) -> Result<String, (String, bool)> {
+    let damaged = |why: String| (why, false);
+    if bytes > MOST_BYTES {
+        return Err(damaged(format!("it has {bytes} bytes, {MOST_BYTES} at most are allowed")));
+    }
+    let text = fs::read_to_string(path).map_err(|error| damaged(error.to_string()))?;
+    let any: serde_json::Value = serde_json::from_str(&text).map_err(|error| damaged(error.to_string()))?;
+    match any.get("version").and_then(serde_json::Value::as_u64) {
+        Some(version) if version == u64::from(VERSION) => {}
+        Some(version) => return Err((format!("its format is version {version}, {VERSION} is needed"), true)),
+        None => return Err(damaged("it has no version".to_owned())),
+    }
+    let kept: Kept = serde_json::from_value(any).map_err(|error| damaged(error.to_string()))?;
+    Ok(format!("{} ({}), metallic {}", kept.kind, kept.name, kept.metallic))
+}
+
 /// `METALLIC_HOME`, else `metallic` in the platform's cache folder; `None` where there is no home folder either.
 pub fn cache_folder() -> Option<PathBuf> {
     folder(|name| std::env::var_os(name), std::env::home_dir())

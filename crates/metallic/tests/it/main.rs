@@ -23,6 +23,7 @@ mod golden_soft;
 mod gpu_faults;
 mod llm;
 mod memory;
+mod plan;
 mod ptx;
 mod quantize;
 mod real_models;

@@ -5,14 +5,17 @@
 //! have changed is as good as none. Everything is written aside and renamed, so that processes do not disturb each other.
 //! The folder is kept within a limit, by removing what was used least recently.
 
+mod entries;
 mod prune;
 
 use std::{
     env, fs, io,
     os::unix::fs::{DirBuilderExt, MetadataExt},
     path::{Path, PathBuf},
+    time::Instant,
 };
 
+pub use entries::{Entry, EntryKind};
 pub(crate) use prune::Lease;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
@@ -73,6 +76,9 @@ pub(crate) struct Built {
     pub(crate) outline: bool,
 }
 
+/// The ending of the file beside an object that says how many milliseconds making it took.
+const TOOK: &str = "took";
+
 /// What was built, and each file that the text says it is from, with the hash of what it held.
 type Note<B = Built> = (B, Vec<(String, String)>);
 
@@ -99,17 +105,29 @@ impl Cache {
     /// `SOFTMETAL_CACHE`, or `softmetal` in the user's cache folder. Where the environment names neither, a folder of the
     /// temporary ones that belongs to this user alone: code is loaded from it, so one that somebody else has made is refused.
     pub fn of_user() -> Result<Self> {
+        match Self::named_folder() {
+            Some(folder) => Self::at(folder),
+            None => Self::private(&Self::temporary_folder()),
+        }
+    }
+
+    /// The folder of [`Cache::of_user`], which need not be there.
+    pub fn folder_of_user() -> PathBuf {
+        Self::named_folder().unwrap_or_else(Self::temporary_folder)
+    }
+
+    fn named_folder() -> Option<PathBuf> {
         let named = |name: &str| env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
-        let known = named("SOFTMETAL_CACHE")
+        named("SOFTMETAL_CACHE")
             .or_else(|| named("XDG_CACHE_HOME").map(|folder| folder.join("softmetal")))
             .or_else(|| {
                 let library = if cfg!(target_os = "macos") { "Library/Caches" } else { ".cache" };
                 named("HOME").map(|home| home.join(library).join("softmetal"))
-            });
-        match known {
-            Some(folder) => Self::at(folder),
-            None => Self::private(&env::temp_dir().join(format!("softmetal-{}", user::id()))),
-        }
+            })
+    }
+
+    fn temporary_folder() -> PathBuf {
+        env::temp_dir().join(format!("softmetal-{}", user::id()))
     }
 
     /// A cache in a folder of a place where everybody may make folders.
@@ -172,12 +190,15 @@ impl Cache {
             return Ok(object);
         }
         let aside = aside(&self.folder, "build")?;
+        let begun = Instant::now();
         let made = make(&aside)
             .and_then(|made| fs::rename(&made, &object).map_err(Error::io("move into the cache", &made)));
         let _ = fs::remove_dir_all(&aside);
         let _ = fs::remove_file(&turn);
         drop(held);
         made?;
+        // For people; an object without it is as good.
+        let _ = fs::write(object.with_extension(TOOK), begun.elapsed().as_millis().to_string());
         self.prune(&object);
         Ok(object)
     }

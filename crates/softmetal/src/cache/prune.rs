@@ -7,10 +7,10 @@ use std::{
     time::{Duration, SystemTime},
 };
 
-use super::{Cache, Note};
+use super::{Cache, Note, TOOK};
 
 /// What a process that ended too early left behind goes after this long.
-const LEFTOVER: Duration = Duration::from_secs(24 * 3600);
+pub(super) const LEFTOVER: Duration = Duration::from_secs(24 * 3600);
 
 /// Keeps a file of the cache from being removed, by any process, while it lives.
 #[derive(Debug)]
@@ -47,7 +47,12 @@ impl Entry {
     /// Removes it unless somebody uses it.
     fn remove(&self) -> bool {
         let Ok(file) = File::open(&self.held) else { return false };
-        file.try_lock().is_ok() && remove(&self.path)
+        let gone = file.try_lock().is_ok() && remove(&self.path);
+        if gone {
+            // What is written beside it says nothing any longer; most have it.
+            let _ = fs::remove_file(self.path.with_extension(TOOK));
+        }
+        gone
     }
 }
 
@@ -75,6 +80,11 @@ impl Cache {
             } else if kind == Some("json") {
                 total += size_of(&path);
                 notes.push(path);
+                None
+            } else if kind == Some(TOOK) {
+                if !path.with_extension("so").is_file() {
+                    remove(&path);
+                }
                 None
             } else if name.starts_with("shim-") && path.join("complete").is_file() {
                 Entry::of(path.clone(), path.join("complete"))

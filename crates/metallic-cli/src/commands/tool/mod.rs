@@ -1,10 +1,12 @@
 //! `metallic tool`: the parts of the engine one by one, for scripts and comparisons.
 
+mod cache_dump;
 mod counts;
 mod generate;
 mod logits;
 mod ops;
 mod perplexity;
+mod plan;
 mod ptx;
 mod template;
 mod text;
@@ -39,6 +41,10 @@ enum Tool {
     Perplexity(perplexity::PerplexityArgs),
     /// Count what a step asks of a GPU, kernel by kernel, beside what is measured
     Counts(counts::CountsArgs),
+    /// Show what a device would do for a step: fusion, kernels, launches, memory
+    Plan(plan::PlanArgs),
+    /// List the compiled kernels and measured numbers on disk, and make room
+    CacheDump(cache_dump::CacheDumpArgs),
     /// Translate the kernels that models need for NVIDIA GPUs, for machines without a compiler
     Ptx(ptx::PtxArgs),
     /// Check every operation of a device against the reference
@@ -66,6 +72,8 @@ pub(crate) fn run(args: &ToolArgs, ui: Ui) -> anyhow::Result<()> {
         Tool::Generate(args) => generate::run(args, ui),
         Tool::Perplexity(args) => perplexity::run(args, ui),
         Tool::Counts(args) => counts::run(args, ui),
+        Tool::Plan(args) => plan::run(args, ui),
+        Tool::CacheDump(args) => cache_dump::run(args, ui),
         Tool::Ptx(args) => ptx::run(args, ui),
         Tool::Ops(args) => ops::run(args, ui),
     }
