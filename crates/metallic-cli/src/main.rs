@@ -14,6 +14,7 @@ mod interrupt;
 mod load;
 mod stdin;
 mod term;
+mod top;
 
 use std::process::ExitCode;
 
@@ -33,6 +34,7 @@ fn main() -> ExitCode {
         Command::Run(args) => commands::run::run(&args, ui),
         Command::Chat(args) => commands::chat::run(&args, ui),
         Command::Bench(args) => commands::bench::run(&args, ui),
+        Command::Top(args) => commands::top::run(&args, ui),
         Command::Tune(args) => commands::tune::run(&args, ui),
         Command::Devices(args) => commands::devices::run(&args),
         Command::Inspect(args) => commands::inspect::run(&args),

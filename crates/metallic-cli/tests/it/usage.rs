@@ -18,6 +18,7 @@ fn every_help_text_has_examples() {
         "run",
         "chat",
         "bench",
+        "top",
         "devices",
         "inspect",
         "quantize",
