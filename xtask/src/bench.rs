@@ -78,12 +78,12 @@ impl Options {
 
 /// The load of the last minute, where others would take part of a core from what is measured. Programs whose
 /// threads wait for each other by spinning lose far more than that part, so a ratio does not save the figures.
-fn busy(loadavg: &str) -> Option<f64> {
+pub(crate) fn busy(loadavg: &str) -> Option<f64> {
     let load = loadavg.split_whitespace().next()?.parse().ok()?;
     (load > 0.5).then_some(load)
 }
 
-fn count(name: &str, value: Option<&String>) -> Result<usize> {
+pub(crate) fn count(name: &str, value: Option<&String>) -> Result<usize> {
     let value = value.with_context(|| format!("{name} needs a number"))?;
     match value.parse() {
         Ok(number) if number > 0 => Ok(number),
@@ -92,7 +92,7 @@ fn count(name: &str, value: Option<&String>) -> Result<usize> {
 }
 
 /// Builds the command line with optimisation; returns where it is.
-fn build() -> Result<PathBuf> {
+pub(crate) fn build() -> Result<PathBuf> {
     let args =
         ["build", "--release", "--package", "metallic-cli", "--message-format", "json-render-diagnostics"];
     let messages = output(cargo().args(args))?;

@@ -13,6 +13,7 @@ mod programs;
 mod ptx;
 mod replay;
 mod soundness;
+mod telemetry_cost;
 mod test;
 mod tidy;
 
@@ -52,6 +53,10 @@ cargo xtask NAME [OPTIONS]
                  --peers        against llama.cpp, built here, in turns
                  --models F...  these files (default: SmolLM2 in Q4_0, Q4_1 and Q8_0)
                  --threads N, --rounds R, --json
+  telemetry-cost
+               measure what telemetry costs, off and on, in turns
+                 --before PROGRAM  a `metallic` of another commit, to compare `off` with
+                 --model F, --device D, --rounds R, --tokens N, --threads N
   apple-speed  write docs/apple-speed.md: what the plans of Apple's GPUs come to
                  --check        only compare; fails where it is not what the plans give
   ptx          make the kernels that NVIDIA GPUs need, for machines without a compiler: what models of known shapes ask for in
@@ -94,6 +99,7 @@ fn main() -> ExitCode {
         "ptx" => ptx::run(&rest),
         "replay" => replay::run(&rest),
         "soundness" => soundness::soundness(&rest),
+        "telemetry-cost" => telemetry_cost::run(&rest),
         "" | "help" | "-h" | "--help" => {
             println!("{HELP}");
             return ExitCode::SUCCESS;

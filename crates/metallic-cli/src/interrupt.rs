@@ -13,7 +13,7 @@ use std::{
 
 use anyhow::Context;
 
-use crate::{fail, top::screen};
+use crate::{fail, telemetry, top::screen};
 
 static PRESSED: AtomicBool = AtomicBool::new(false);
 static LISTENERS: AtomicUsize = AtomicUsize::new(0);
@@ -55,6 +55,8 @@ pub(crate) fn install() -> anyhow::Result<()> {
                 let _ = writeln!(io::stderr());
             }
             fail::report(&Interrupted.into());
+            // What could not be written does not matter any more.
+            let _ = telemetry::finish();
             process::exit(fail::INTERRUPTED.into());
         }
     })

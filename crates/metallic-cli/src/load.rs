@@ -7,9 +7,10 @@ use std::{
 
 use metallic::{
     Llm, LoadOptions, Model, Tokenizer,
-    core::{BLOCK_TOKENS, Backend, BackendError, CompileOptions, DType, DeviceInfo, Program},
+    core::{BLOCK_TOKENS, Backend, BackendError, CompileOptions, DType, DeviceInfo, Peaks, Program},
     device::{OpenOptions, Quarantined, Selection, Why, tuning::TuningSource},
     model::{FAMILIES, Source},
+    telemetry,
 };
 
 use crate::{
@@ -130,6 +131,8 @@ pub(crate) struct Loaded {
     pub(crate) open: OpenOptions,
     /// Seconds from the file to the program.
     pub(crate) load_s: f64,
+    /// What was told of it.
+    load: telemetry::Load,
     kv_type: DType,
 }
 
@@ -145,9 +148,23 @@ pub(crate) fn program_on(
     ui: Ui,
     open: impl FnOnce(&OpenOptions) -> Result<Box<dyn Backend>, BackendError>,
 ) -> anyhow::Result<Loaded> {
-    let (name, path, device) = (&model.model, &path(&model.model, ui)?, &model.device);
+    let path = path(&model.model, ui)?;
+    let loaded = {
+        let _spinner = ui.spinner(&format!("loading {}", path.display()));
+        telemetry::loading(&path, || load_on(model, &path, profile, open))?
+    };
+    tell(&loaded.open, ui);
+    Ok(loaded)
+}
+
+fn load_on(
+    model: &ModelOptions,
+    path: &Path,
+    profile: bool,
+    open: impl FnOnce(&OpenOptions) -> Result<Box<dyn Backend>, BackendError>,
+) -> anyhow::Result<Loaded> {
+    let (name, device) = (&model.model, &model.device);
     let adapters = model.device.read().adapters(model.lora.as_slice()).merge_adapters(true);
-    let _spinner = ui.spinner(&format!("loading {}", path.display()));
     let start = Instant::now();
     let model =
         Model::open_with(path, FAMILIES, &adapters).map_err(|error| repairable(name, error.into()))?;
@@ -164,11 +181,17 @@ pub(crate) fn program_on(
             format!("the weights of `{}` take {weights} bytes, {available} are available", path.display());
         return Err(Failure::new(reason, "take a smaller model or a stronger quantisation").into());
     }
+    let compiling = Instant::now();
     let program = model.compile(backend.as_ref(), CompileOptions::kv(kv_type))?;
-    let load_s = start.elapsed().as_secs_f64();
-    tell(&options, ui);
+    let (loading, compiled) = (start.elapsed(), compiling.elapsed());
+    let load = telemetry::load_event(&model, backend.as_ref(), kv_type, [loading, compiled]);
+    telemetry::tell_load(&load, &*program, available);
+    for note in options.tuned.notes() {
+        telemetry::warn("tuning", || note);
+    }
+    let load_s = loading.as_secs_f64();
     let (path, device) = (path.display().to_string(), backend.info().clone());
-    Ok(Loaded { path, model, program, backend, device, open: options, load_s, kv_type })
+    Ok(Loaded { path, model, program, backend, device, open: options, load_s, load, kv_type })
 }
 
 /// Checks that a vocabulary of `vocab` tokens has these ids.
@@ -179,6 +202,13 @@ pub(crate) fn check_ids(tokens: &[u32], vocab: usize) -> anyhow::Result<()> {
 }
 
 impl Loaded {
+    /// Tells again what is loaded, with what the device reaches at best.
+    pub(crate) fn tell_peaks(&self, peaks: Option<&Peaks>) {
+        let Some(peaks) = peaks else { return };
+        let load = telemetry::Load { peak_bytes_per_second: Some(peaks.read), ..self.load.clone() };
+        telemetry::tell_load(&load, &*self.program, metallic::device::available_memory());
+    }
+
     /// Checks ids that the user gave, and that they and `more` tokens fit the model.
     pub(crate) fn check(&self, tokens: &[u32], more: usize) -> anyhow::Result<()> {
         let config = self.model.config();

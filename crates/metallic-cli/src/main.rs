@@ -13,6 +13,7 @@ mod hub;
 mod interrupt;
 mod load;
 mod stdin;
+mod telemetry;
 mod term;
 mod top;
 

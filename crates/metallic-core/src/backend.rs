@@ -4,7 +4,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::tensor::{TensorDevice, TensorError};
-use crate::{Blocks, BytesLost, DType, Graph, KernelCount, Peaks, RunStats, Step, StepError, TypeError};
+use crate::{
+    Blocks, BytesLost, CacheUse, DType, Graph, KernelCount, Peaks, PoolUse, RunStats, Step, StepError,
+    TypeError,
+};
 
 /// What a device is.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -173,6 +176,27 @@ pub trait Program: Send {
     fn kernels(&self) -> Vec<KernelCount> {
         Vec::new()
     }
+
+    /// Notes what each operation takes ([`RunStats::each`]), of the steps submitted from now on, or no longer. Where a program cannot,
+    /// the list stays empty.
+    fn profile(&mut self, on: bool) {
+        let _ = on;
+    }
+
+    /// Of how many steps one can be noted so without slowing them noticeably: all of them, where a look at the clock is all it takes.
+    fn profile_every(&self) -> u64 {
+        1
+    }
+
+    /// The caches behind it, those it shares with other programs included.
+    fn caches(&self) -> Vec<CacheUse> {
+        Vec::new()
+    }
+
+    /// The pools of memory behind it, those it shares with other programs included.
+    fn pools(&self) -> Vec<PoolUse> {
+        Vec::new()
+    }
 }
 
 /// Bytes a program holds.
@@ -180,6 +204,8 @@ pub trait Program: Send {
 pub struct ProgramMemory {
     /// Weights in the device's own layout (mapped file pages not counted).
     pub weights: usize,
+    /// Weights that are read where they lie in a mapped file, or in memory of the caller's.
+    pub mapped: usize,
     /// Intermediates.
     pub arena: usize,
     /// Keys, values and recurrent states.

@@ -6,6 +6,7 @@ mod backend;
 mod bytes;
 mod dtype;
 mod graph;
+mod holdings;
 mod op;
 mod peaks;
 pub mod quant;
@@ -26,6 +27,7 @@ pub use backend::{Backend, BackendError, CompileOptions, DeviceInfo, Program, Pr
 pub use bytes::{ByteSource, Bytes, BytesLost};
 pub use dtype::{DType, UnknownDType};
 pub use graph::{Graph, GraphBuilder, GraphError, Node, NodeId, Var, Weight};
+pub use holdings::{CacheUse, PoolUse};
 pub use op::{Binary, Op, OpClass, Unary, WeightId, WeightUse};
 pub use peaks::{Peaks, best_rate};
 pub use schedule::Schedule;

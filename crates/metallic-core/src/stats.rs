@@ -29,6 +29,9 @@ pub struct RunStats {
     pub multiply_adds: u64,
     /// What each kind of operation cost; empty unless profiling is on.
     pub ops: Vec<OpCost>,
+    /// What each operation of this one step cost, in the order they ran; empty unless [`Program::profile`](crate::Program::profile)
+    /// is on. Sums of steps have none.
+    pub each: Vec<OpCost>,
     /// Wall time, from when the step was handed over until its results were there.
     pub time: Duration,
     /// Time the caller's thread was busy with the step: handing it over and taking its results, waiting apart.
@@ -64,7 +67,7 @@ impl RunStats {
                 sum.bytes += cost.bytes;
                 sum.multiply_adds += cost.multiply_adds;
             }
-            None => self.ops.push(cost.clone()),
+            None => self.ops.push(OpCost { layer: None, ..cost.clone() }),
         }
     }
 
@@ -88,6 +91,8 @@ pub struct OpCost {
     pub op: &'static str,
     /// Which weights it takes, by [`Graph::part`](crate::Graph::part); empty where it takes none.
     pub part: String,
+    /// Its layer, by [`Graph::layers`](crate::Graph::layers), in [`RunStats::each`]; `None` outside of layers, and of all together.
+    pub layer: Option<u32>,
     /// The kernel; empty where the device has no names for them.
     pub kernel: &'static str,
     /// How often it was carried out.
@@ -106,7 +111,7 @@ mod tests {
 
     fn cost(op: &'static str, part: &str, kernel: &'static str, ms: u64) -> OpCost {
         let (part, time) = (part.to_owned(), Duration::from_millis(ms));
-        OpCost { op, part, kernel, times: 1, time, bytes: 10, multiply_adds: 100 }
+        OpCost { op, part, layer: Some(3), kernel, times: 1, time, bytes: 10, multiply_adds: 100 }
     }
 
     #[test]
@@ -132,6 +137,7 @@ mod tests {
             [("output", "f", 1, 10), ("ffn_down", "g", 1, 10), ("", "e", 1, 10), ("ffn_down", "f", 4, 40)]
         );
         assert_eq!((sum.ops[3].multiply_adds, sum.ops[3].time), (400, Duration::from_millis(6)));
+        assert!(sum.ops.iter().all(|cost| cost.layer.is_none()) && sum.each.is_empty());
         let ms = Duration::from_millis;
         assert_eq!(sum.time_by_op(), [("project", ms(18)), ("embed", ms(16))]);
     }

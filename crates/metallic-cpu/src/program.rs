@@ -22,6 +22,8 @@ pub(crate) struct CpuProgram {
     arena: AlignedBytes,
     work: Work,
     profile: bool,
+    /// Part and layer of each node, while each is noted.
+    labels: Option<Vec<(String, Option<u32>)>>,
     /// Which outputs need each node.
     needed: Vec<Needed>,
     /// The step under way: it is done when it is handed over.
@@ -91,9 +93,19 @@ impl Program for CpuProgram {
         }
     }
 
+    fn profile(&mut self, on: bool) {
+        if on && self.labels.is_none() {
+            let parts = (0..self.graph.nodes().len()).map(|index| self.graph.part(NodeId(index)));
+            self.labels = Some(parts.zip(self.graph.layers()).collect());
+        } else if !on {
+            self.labels = None;
+        }
+    }
+
     fn memory(&self) -> ProgramMemory {
         ProgramMemory {
             weights: self.weights.bytes(),
+            mapped: self.weights.mapped_bytes(),
             arena: self.arena.bytes().len() + self.work.bytes(),
             kv: self.kept.bytes(),
         }
@@ -118,6 +130,7 @@ impl CpuProgram {
             arena: AlignedBytes::default(),
             work,
             profile: options.profile,
+            labels: None,
             needed: graph.needed(),
             submitted: None,
             sizes: Sizes::default(),
@@ -151,23 +164,34 @@ impl CpuProgram {
             if !step.computes(&op, self.needed[index]) {
                 continue;
             }
-            let start = self.profile.then(|| (Instant::now(), self.work.bytes_moved(), self.work.multiplied));
+            let timed = self.profile || self.labels.is_some();
+            let start = timed.then(|| (Instant::now(), self.work.bytes_moved(), self.work.multiplied));
             self.run_node(NodeId(index), step)?;
             stats.dispatches += 1;
             if let Some((start, bytes, multiplied)) = start {
-                stats.add_op(&OpCost {
+                let cost = OpCost {
                     op: op.name(),
-                    part: self.graph.part(NodeId(index)),
-                    kernel: "",
                     times: 1,
                     time: start.elapsed(),
                     bytes: self.work.bytes_moved() - bytes,
                     multiply_adds: self.work.multiplied - multiplied,
-                });
+                    ..OpCost::default()
+                };
+                self.note(NodeId(index), &cost, stats);
             }
         }
         (self.wanted, self.chosen) = (step.wanted, !step.choices.is_empty());
         self.decode_outputs()
+    }
+
+    /// Adds what a node cost to its kind, and to the list of all, as far as either is wanted.
+    fn note(&self, id: NodeId, cost: &OpCost, stats: &mut RunStats) {
+        if self.profile {
+            stats.add_op(&OpCost { part: self.graph.part(id), ..cost.clone() });
+        }
+        if let Some((part, layer)) = self.labels.as_ref().and_then(|labels| labels.get(id.0)) {
+            stats.each.push(OpCost { part: part.clone(), layer: *layer, ..cost.clone() });
+        }
     }
 
     fn run_node(&mut self, id: NodeId, step: &Step<'_>) -> Result<(), BackendError> {

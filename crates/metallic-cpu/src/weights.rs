@@ -95,6 +95,11 @@ impl PackedWeights {
         }
     }
 
+    /// Bytes that are read where they lie.
+    pub(crate) fn mapped_bytes(&self) -> usize {
+        self.tables.iter().map(|id| self.forms[*id].table.len()).sum()
+    }
+
     /// Bytes of packed copies.
     pub(crate) fn bytes(&self) -> usize {
         let matrices = self.forms.iter().flat_map(|f| &f.matrices).flatten().map(PackedMatrix::bytes);

@@ -5,6 +5,8 @@ use std::hash::Hash;
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use metallic_core::CacheUse;
+
 use crate::lock;
 
 /// What a cache has done so far.
@@ -24,6 +26,19 @@ pub struct CacheMetrics {
     pub failures: u64,
     /// Time spent making values.
     pub compile: Duration,
+    /// Age of the oldest value it holds.
+    pub oldest: Option<Duration>,
+    /// Time since any was last asked for.
+    pub idle: Option<Duration>,
+}
+
+impl CacheMetrics {
+    /// As programs tell it, under a name.
+    pub fn usage(&self, name: &'static str) -> CacheUse {
+        let CacheMetrics { entries, capacity, hits, misses, evictions, compile, oldest, idle, .. } = *self;
+        let limit = (capacity > 0).then_some(capacity);
+        CacheUse { name, entries, limit, hits, misses, evictions, making: compile, oldest, idle }
+    }
 }
 
 /// Values by key. A value is in use as long as somebody besides the cache holds it.
@@ -40,12 +55,15 @@ pub struct Cache<K, V, E> {
 struct State<K, V, E> {
     entries: HashMap<K, Entry<V, E>>,
     clock: u64,
+    /// When any value was last asked for.
+    asked: Option<Instant>,
     metrics: CacheMetrics,
 }
 
 #[derive(Debug)]
 struct Entry<V, E> {
     used: u64,
+    begun: Instant,
     /// `None` while a thread makes the value.
     value: Option<Result<Arc<V>, E>>,
 }
@@ -64,18 +82,19 @@ impl<K: Eq + Hash + Clone, V, E: Clone> Cache<K, V, E> {
     /// A cache that gives the same answer again, unasked, for failures that are `lasting`.
     pub fn remembering(capacity: usize, lasting: fn(&E) -> bool) -> Cache<K, V, E> {
         let metrics = CacheMetrics { capacity: capacity.max(1), ..CacheMetrics::default() };
-        let state = State { entries: HashMap::new(), clock: 0, metrics };
+        let state = State { entries: HashMap::new(), clock: 0, asked: None, metrics };
         Cache { state: Mutex::new(state), made: Condvar::new(), lasting }
     }
 
     /// The value of a key; `make` makes it where it is not there. Threads that want one key at one time wait for the first.
     pub fn get_or_make(&self, key: &K, make: impl FnOnce() -> Result<V, E>) -> Result<Arc<V>, E> {
         let mut state = lock(&self.state);
+        state.asked = Some(Instant::now());
         loop {
             state.clock += 1;
             let now = state.clock;
             match state.entries.get_mut(key) {
-                Some(Entry { used, value: Some(value) }) => {
+                Some(Entry { used, value: Some(value), .. }) => {
                     *used = now;
                     let value = value.clone();
                     state.metrics.hits += 1;
@@ -83,7 +102,8 @@ impl<K: Eq + Hash + Clone, V, E: Clone> Cache<K, V, E> {
                 }
                 Some(_) => state = self.made.wait(state).unwrap_or_else(PoisonError::into_inner),
                 None => {
-                    state.entries.insert(key.clone(), Entry { used: now, value: None });
+                    let begun = Instant::now();
+                    state.entries.insert(key.clone(), Entry { used: now, begun, value: None });
                     state.metrics.misses += 1;
                     break;
                 }
@@ -101,7 +121,9 @@ impl<K: Eq + Hash + Clone, V, E: Clone> Cache<K, V, E> {
     /// What it has done so far.
     pub fn metrics(&self) -> CacheMetrics {
         let state = lock(&self.state);
-        CacheMetrics { entries: state.entries.len(), ..state.metrics }
+        let oldest = state.entries.values().map(|entry| entry.begun).min().map(|begun| begun.elapsed());
+        let idle = state.asked.map(|asked| asked.elapsed());
+        CacheMetrics { entries: state.entries.len(), oldest, idle, ..state.metrics }
     }
 
     /// Lets go of everything that is not in use, and of every failure.

@@ -177,6 +177,10 @@ impl Gpu for Faulty {
         self.inner.notes()
     }
 
+    fn compilations(&self) -> Option<u64> {
+        self.inner.compilations()
+    }
+
     fn allocate(&self, bytes: usize, storage: Storage) -> Result<BufferId, GpuError> {
         if self.fails(Fault::Allocate) {
             return Err(GpuError::no_room("a buffer (injected failure)", bytes, None));

@@ -166,6 +166,12 @@ pub trait Gpu: Send + Sync + fmt::Debug {
         Vec::new()
     }
 
+    /// How often a compiler was run for kernels so far; `None` where that is not known. What is made ready without one more run lay on
+    /// disk.
+    fn compilations(&self) -> Option<u64> {
+        None
+    }
+
     /// A new buffer, zeroed.
     fn allocate(&self, bytes: usize, storage: Storage) -> Result<BufferId, GpuError>;
 

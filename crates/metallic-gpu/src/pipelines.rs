@@ -6,6 +6,7 @@ use crate::cache::{Cache, CacheMetrics};
 use crate::error::GpuError;
 use crate::gpu::{Gpu, LibraryId, Limits, Pipeline};
 use crate::kernels::{Constants, Family, Kernel};
+use crate::tell;
 
 pub(crate) const LIBRARIES: usize = 64;
 pub(crate) const PIPELINES: usize = 1024;
@@ -98,7 +99,12 @@ impl Pipelines {
                 return Err(GpuError::compile(kernel.function, message));
             }
             let library = self.library(kernel.family)?;
-            let pipeline = self.gpu.pipeline(library.id, kernel.function, &kernel.constants)?;
+            let pipeline = tell::compiled(
+                "pipeline",
+                kernel.function,
+                || self.gpu.compilations(),
+                || self.gpu.pipeline(library.id, kernel.function, &kernel.constants),
+            )?;
             Ok(ReadyPipeline { gpu: self.gpu.clone(), pipeline, _library: library })
         });
         (ready, made)
@@ -128,7 +134,12 @@ impl Pipelines {
 
     fn library(&self, family: &Family) -> Result<Arc<ReadyLibrary>, GpuError> {
         self.libraries.get_or_make(&family.name, || {
-            let id = self.gpu.library(family.name, &family.source())?;
+            let id = tell::compiled(
+                "library",
+                family.name,
+                || self.gpu.compilations(),
+                || self.gpu.library(family.name, &family.source()),
+            )?;
             Ok(ReadyLibrary { gpu: self.gpu.clone(), id })
         })
     }

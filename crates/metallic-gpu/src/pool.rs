@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::ptr;
 use std::sync::{Arc, Mutex, Weak};
 
-use metallic_core::Bytes;
+use metallic_core::{Bytes, PoolUse};
 
 use crate::command::Region;
 use crate::error::GpuError;
@@ -173,6 +173,21 @@ impl Pool {
         }
         let classes = classes.into_values().collect();
         PoolStats { budget: self.shared.budget, classes, ..state.stats.clone() }
+    }
+}
+
+impl PoolStats {
+    /// As programs tell it, under a name.
+    pub fn usage(&self, name: &'static str) -> PoolUse {
+        PoolUse {
+            name,
+            live: self.live_bytes,
+            idle: self.idle_bytes,
+            peak: self.peak_bytes,
+            budget: self.budget,
+            allocations: self.allocations,
+            reuses: self.reuses,
+        }
     }
 }
 

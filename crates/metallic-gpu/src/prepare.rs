@@ -3,8 +3,11 @@
 use std::collections::VecDeque;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
+use std::time::Duration;
 
-use metallic_core::{Dim, Graph, Needed, Node, NodeId, Op, OpCost, Schedule, TensorType, WeightUse};
+use metallic_core::{
+    CacheUse, Dim, Graph, Needed, Node, NodeId, Op, OpCost, Schedule, TensorType, WeightUse,
+};
 
 use crate::backend::Shared;
 use crate::command::{Access, Binding, Command, CommandList, Dispatch, Region};
@@ -17,6 +20,7 @@ use crate::plan::{Site, choice, plan};
 use crate::provider::{Choice, Provider};
 use crate::states::States;
 use crate::step::StepShape;
+use crate::tell;
 use crate::weights::DeviceWeights;
 
 /// Places in the arena and in the inputs begin at this many bytes.
@@ -44,7 +48,11 @@ pub(crate) fn made(
             let stages = plan(provider, &limits)?;
             let take = |stage: &Stage| held.take(&shared.pipelines, &stage.launch.kernel);
             let kernels = stages.stages.iter().map(take).collect::<Result<_, _>>()?;
-            stages.stages.iter().filter_map(Stage::call).try_for_each(|call| shared.gpu.prepare(&call))?;
+            stages
+                .stages
+                .iter()
+                .filter_map(Stage::call)
+                .try_for_each(|call| tell::prepared(&*shared.gpu, &call))?;
             Ok(Ready { stages, kernels })
         };
         let made = match choice {
@@ -139,14 +147,23 @@ pub(crate) struct Prepared {
 #[derive(Default)]
 pub(crate) struct Plans {
     plans: VecDeque<Arc<Prepared>>,
+    /// What was asked for and was there, or was not, and what went; its entries and limit are known when it is asked.
+    counts: CacheUse,
 }
 
 impl Plans {
     pub(crate) fn get(&mut self, shape: &StepShape) -> Option<Arc<Prepared>> {
-        let found = self.plans.iter().rposition(|plan| plan.shape == *shape)?;
-        let plan = self.plans.remove(found)?;
-        self.plans.push_back(plan.clone());
-        Some(plan)
+        let found = self.plans.iter().rposition(|plan| plan.shape == *shape);
+        let plan = found.and_then(|found| self.plans.remove(found));
+        self.counts.hits += u64::from(plan.is_some());
+        self.counts.misses += u64::from(plan.is_none());
+        self.plans.extend(plan.clone());
+        plan
+    }
+
+    /// What it holds and has done so far.
+    pub(crate) fn usage(&self) -> CacheUse {
+        CacheUse { name: "plans", entries: self.plans.len(), limit: Some(PLANS), ..self.counts }
     }
 
     /// The plan of a shape, where it is still kept; it counts as no use.
@@ -155,8 +172,10 @@ impl Plans {
     }
 
     /// Keeps a plan; the one that was not used for longest goes where there are too many.
-    pub(crate) fn put(&mut self, plan: Arc<Prepared>) {
+    pub(crate) fn put(&mut self, plan: Arc<Prepared>, making: Duration) {
+        self.counts.making += making;
         if self.plans.len() == PLANS {
+            self.counts.evictions += 1;
             self.plans.pop_front();
         }
         self.plans.push_back(plan);
@@ -164,6 +183,7 @@ impl Plans {
 
     /// Lets go of all: memory they name has moved.
     pub(crate) fn clear(&mut self) {
+        self.counts.evictions += self.plans.len() as u64;
         self.plans.clear();
     }
 }
@@ -174,6 +194,10 @@ pub(crate) struct Lowered {
     pub(crate) graph: Graph,
     pub(crate) schedule: Schedule,
     pub(crate) needed: Vec<Needed>,
+    /// The layer of each node.
+    pub(crate) layers: Vec<Option<u32>>,
+    /// Whether plans keep what each launch belongs to, for its time.
+    pub(crate) keeps_launches: bool,
     pub(crate) aliases: Vec<bool>,
     pub(crate) weights: DeviceWeights,
     pub(crate) states: States,
@@ -269,9 +293,10 @@ impl Lowered {
             let region = |slot| self.region(*id, slot, shape, memory);
             ready.encode(label, self.shared.gpu.limits(), scratch, region, |command, stage| {
                 counts.add(&command, stage);
-                if self.shared.options.profile {
+                if self.keeps_launches {
                     let (part, kernel) = (self.graph.part(*id), stage.launch.kernel.function);
-                    let kind = OpCost { op: label, part, kernel, ..OpCost::default() };
+                    let layer = self.layers.get(id.0).copied().flatten();
+                    let kind = OpCost { op: label, part, layer, kernel, ..OpCost::default() };
                     let mut counts = Counts::default();
                     counts.add(&command, stage);
                     launches.push(LaunchCounts { kind, counts });

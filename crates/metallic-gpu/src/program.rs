@@ -5,15 +5,18 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use metallic_core::{
-    BackendError, Blocks, DType, Graph, KernelCount, Program, ProgramMemory, RunStats, Schedule, StateLayout,
-    Step, StepLimits, Wanted,
+    BackendError, Blocks, CacheUse, DType, Graph, KernelCount, PoolUse, Program, ProgramMemory, RunStats,
+    Schedule, StateLayout, Step, StepLimits, Wanted,
 };
+use metallic_telemetry::SPANS;
+use metallic_telemetry::tracing::debug_span;
 
 use crate::backend::Shared;
 use crate::command::Region;
 use crate::error::GpuError;
 use crate::gpu::{Limits, Storage, Submission};
 use crate::kernels::{TILE_TOKENS, sample};
+use crate::pipelines::PipelineMetrics;
 use crate::pool::Allocation;
 use crate::prepare::{ALIGN, Lowered, Plans, Prepared, StepMemory, aliases};
 use crate::provider::OpKind;
@@ -51,6 +54,8 @@ const MANY: usize = 1 << 13;
 const SEQUENCES: usize = 512;
 /// Tokens in sight of which threadgroups take a part each.
 const LONG: usize = 1 << 14;
+/// Steps of which one may be timed operation by operation: its list is recorded for that alone.
+const TIMED_EVERY: u64 = 64;
 /// Bytes of step tables at least.
 const TABLES: usize = 1 << 16;
 /// Rows from which tokens are chosen at most.
@@ -70,6 +75,8 @@ fn rehearsed(tuning: &Tuning) -> Vec<(usize, usize, usize)> {
 pub(crate) struct GpuProgram {
     lowered: Lowered,
     plans: Plans,
+    /// Whether the next step tells what each of its operations took.
+    notes_each: bool,
     /// What the plans may choose, as it was when they were made.
     tuned: u64,
     /// The tables of each step under way, in turns.
@@ -93,6 +100,7 @@ struct UnderWay {
     plan: Arc<Prepared>,
     counts: StepCounts,
     submission: Option<Box<dyn Submission>>,
+    notes_each: bool,
     stats: RunStats,
     /// When it was handed over, and when handing over was done.
     begun: Instant,
@@ -111,6 +119,8 @@ impl GpuProgram {
         let lowered = Lowered {
             schedule: Schedule::of(&graph),
             needed: graph.needed(),
+            layers: graph.layers(),
+            keeps_launches: shared.options.profile,
             aliases: aliases(&graph),
             graph,
             weights,
@@ -120,6 +130,7 @@ impl GpuProgram {
         let program = GpuProgram {
             lowered,
             plans: Plans::default(),
+            notes_each: false,
             tuned,
             lanes: (0..lanes).map(|_| None).collect(),
             next_lane: 0,
@@ -185,12 +196,14 @@ impl GpuProgram {
             return Ok(plan);
         }
         stats.plan_misses = 1;
+        let _span = debug_span!(target: SPANS, "plan").entered();
+        let start = Instant::now();
         let planned = self.lowered.plan(shape)?;
         self.lowered.shared.options.tuned.planned(planned.fingerprint(shape));
         (stats.cache_hits, stats.cache_misses) = (planned.kernels.hits, planned.kernels.misses);
         let memory = self.memory(shape, planned.arena_bytes)?;
         let plan = Arc::new(self.lowered.prepare(shape, planned, memory)?);
-        self.plans.put(plan.clone());
+        self.plans.put(plan.clone(), start.elapsed());
         Ok(plan)
     }
 
@@ -251,7 +264,8 @@ impl GpuProgram {
         self.next_lane = (self.next_lane + 1) % self.lanes.len();
         let handed = Instant::now();
         stats.host_time = handed - begun;
-        self.under_way.push_back(UnderWay { plan, counts, submission, stats, begun, handed });
+        let notes_each = self.notes_each;
+        self.under_way.push_back(UnderWay { plan, counts, submission, notes_each, stats, begun, handed });
         Ok(())
     }
 
@@ -278,7 +292,8 @@ impl GpuProgram {
             return Ok(None);
         }
         let Shared { gpu, options, .. } = &*self.lowered.shared;
-        let submission = if options.profile { gpu.submit_timed(&plan.list) } else { gpu.submit(&plan.list) }?;
+        let timed = options.profile || self.notes_each;
+        let submission = if timed { gpu.submit_timed(&plan.list) } else { gpu.submit(&plan.list) }?;
         stats.submissions = submission.command_buffers();
         Ok(Some(submission))
     }
@@ -305,9 +320,14 @@ impl GpuProgram {
         stats.overlap = step.handed.elapsed();
         if let Some(submission) = &mut step.submission {
             stats.device_time += submission.wait(self.lowered.shared.options.timeout)?.unwrap_or_default();
-            let times = if step.plan.launches.is_empty() { Vec::new() } else { submission.times()? };
+            let profile = self.lowered.shared.options.profile;
+            let times = if profile || step.notes_each { submission.times()? } else { Vec::new() };
             for (launch, time) in step.plan.launches.iter().zip(times) {
-                stats.add_op(&launch.cost(&step.counts, step.plan.shape.visible, time));
+                let cost = launch.cost(&step.counts, step.plan.shape.visible, time);
+                if profile {
+                    stats.add_op(&cost);
+                }
+                stats.each.extend(step.notes_each.then_some(cost));
             }
         }
         let waited = Instant::now();
@@ -427,11 +447,41 @@ impl Program for GpuProgram {
         planned.map_or_else(Vec::new, |(plan, counts)| plan.counts.kernels.in_step(counts))
     }
 
+    fn profile(&mut self, on: bool) {
+        self.notes_each = on;
+        if on && !self.lowered.keeps_launches {
+            self.lowered.keeps_launches = true;
+            // Those that were made do not know what their launches belong to.
+            self.plans.clear();
+        }
+    }
+
+    fn profile_every(&self) -> u64 {
+        TIMED_EVERY
+    }
+
+    fn caches(&self) -> Vec<CacheUse> {
+        let PipelineMetrics { libraries, pipelines, library } = self.lowered.shared.pipelines.metrics();
+        let named = [
+            ("libraries", libraries),
+            ("pipelines", pipelines),
+            ("products", library.products),
+            ("graphs", library.graphs),
+        ];
+        let there = named.into_iter().filter(|(_, metrics)| metrics.capacity > 0);
+        there.map(|(name, metrics)| metrics.usage(name)).chain([self.plans.usage()]).collect()
+    }
+
+    fn pools(&self) -> Vec<PoolUse> {
+        vec![self.lowered.shared.pool.stats().usage("device")]
+    }
+
     fn memory(&self) -> ProgramMemory {
         let len = |a: &Option<Allocation>| a.as_ref().map_or(0, |a| a.region().len());
         let tables: usize = self.lanes.iter().map(len).sum();
         ProgramMemory {
             weights: self.lowered.weights.bytes(),
+            mapped: self.lowered.weights.mapped_bytes(),
             arena: len(&self.arena) + len(&self.chosen) + tables,
             kv: self.lowered.states.bytes(),
         }

@@ -6,7 +6,7 @@ use std::fmt;
 use std::sync::{Arc, Mutex};
 
 use crate::error::GpuError;
-use crate::lock;
+use crate::{lock, tell};
 
 /// Selections kept at most; the oldest go first.
 const EVENTS: usize = 256;
@@ -209,6 +209,8 @@ struct State {
     events: VecDeque<Selection>,
     stood_in: Vec<Selection>,
     notes: Vec<String>,
+    /// Choices that were told, each once; no more than [`EVENTS`].
+    told: Vec<Selection>,
 }
 
 impl Providers {
@@ -243,7 +245,9 @@ impl Providers {
                 return Err(error);
             }
             if !state.passed_over.contains(&error) {
-                state.passed_over.push(error);
+                state.passed_over.push(error.clone());
+                drop(state);
+                tell::warn("environment", || format!("{error}; what was asked for goes before it"));
             }
         }
         Ok(())
@@ -303,7 +307,7 @@ impl Providers {
                 }
                 GpuError::Provider { op: op.name(), provider: provider.name(), error: Box::new(error) }
             })?;
-            lock(&self.state).note(op, provider, why);
+            self.note(op, provider, why);
             return Ok(made);
         }
         let ours = op.providers().filter(|provider| !provider.is_apples() && !without.contains(provider));
@@ -314,7 +318,7 @@ impl Providers {
             let is_new = known.is_none();
             let error = match known.map_or_else(|| attempt(provider), |known| Err(known.error)) {
                 Ok(made) => {
-                    lock(&self.state).note(op, provider, failed.unwrap_or(why));
+                    self.note(op, provider, failed.unwrap_or(why));
                     return Ok(made);
                 }
                 Err(error) if blames_provider(&error) => error,
@@ -329,6 +333,15 @@ impl Providers {
         match failed {
             Some(Why::Fallback { error, .. }) => Err(error),
             _ => Err(GpuError::unsupported(op.name(), "it has no provider")),
+        }
+    }
+
+    /// Keeps a choice, and tells it where it is a new one.
+    fn note(&self, op: OpKind, provider: Provider, why: Why) {
+        let new = lock(&self.state).note(op, provider, why);
+        // Outside the lock: whoever listens may ask for what was chosen.
+        if let Some(new) = new {
+            tell::selected(&new);
         }
     }
 
@@ -349,12 +362,13 @@ impl Providers {
     }
 
     /// Keeps what the device has to say, each thing once.
-    pub(crate) fn tell(&self, notes: Vec<String>) {
+    pub(crate) fn tell(&self, mut notes: Vec<String>) {
         let mut state = lock(&self.state);
+        notes.retain(|note| !state.notes.contains(note));
+        state.notes.extend_from_slice(&notes);
+        drop(state);
         for note in notes {
-            if !state.notes.contains(&note) {
-                state.notes.push(note);
-            }
+            tell::warn("device", || note);
         }
     }
 
@@ -394,21 +408,26 @@ impl State {
         self.forced.get(&op).is_some_and(|(_, why)| *why == Why::Override)
     }
 
-    fn note(&mut self, op: OpKind, provider: Provider, why: Why) {
+    /// Keeps a choice; gives it back where it was not made before.
+    fn note(&mut self, op: OpKind, provider: Provider, why: Why) -> Option<Selection> {
         let same = |last: &&mut Selection| last.op == op && last.provider == provider && last.why == why;
         if let Some(last) = self.events.iter_mut().rev().find(|last| last.op == op).filter(same) {
             last.times += 1;
-            return;
+            return None;
         }
         let asked_for = matches!(&why, Why::Fallback { from, .. } if from.is_apples());
-        let told = |known: &Selection| known.op == op && known.provider == provider && known.why == why;
-        if asked_for && self.stood_in.len() < STOOD_IN && !self.stood_in.iter().any(told) {
-            self.stood_in.push(Selection { op, provider, why: why.clone(), times: 1 });
+        let selection = Selection { op, provider, why, times: 1 };
+        let is_same = |known: &Selection| *known == selection;
+        if asked_for && self.stood_in.len() < STOOD_IN && !self.stood_in.iter().any(is_same) {
+            self.stood_in.push(selection.clone());
         }
         if self.events.len() == EVENTS {
             self.events.pop_front();
         }
-        self.events.push_back(Selection { op, provider, why, times: 1 });
+        let is_new = self.told.len() < EVENTS && !self.told.iter().any(is_same);
+        self.told.extend(is_new.then(|| selection.clone()));
+        self.events.push_back(selection.clone());
+        is_new.then_some(selection)
     }
 }
 

@@ -13,6 +13,7 @@ use crate::gpu::{Storage, Submission};
 use crate::kernels::cells;
 use crate::pipelines::{HeldKernels, ReadyPipeline};
 use crate::pool::Allocation;
+use crate::tell;
 
 /// Vectors begin at this many bytes, so that they can be read four numbers at a time.
 const ALIGN: usize = 16;
@@ -109,6 +110,10 @@ impl DeviceWeights {
             return Ok(memory);
         }
         drop(memory);
+        tell::warn("copy", || {
+            let (name, bytes) = (&weight.name, weight.data.len());
+            format!("`{name}` does not lie in its file as the device reads it: its {bytes} bytes are copied")
+        });
         let copy = pool.allocate(WHAT, weight.data.len(), Storage::Shared)?;
         self.shared.gpu.write(copy.region().buffer(), copy.region().offset(), &weight.data)?;
         Ok(copy)
@@ -200,6 +205,12 @@ impl DeviceWeights {
             WeightUse::Matrix | WeightUse::Table => forms.raw,
             WeightUse::Vector => forms.vector,
         }
+    }
+
+    /// Bytes of the file's own pages that are read where they lie.
+    pub(crate) fn mapped_bytes(&self) -> usize {
+        let in_place = |memory: &Allocation| memory.region().len().saturating_sub(memory.copied());
+        self.memory.iter().map(in_place).sum()
     }
 
     /// Bytes held beyond the file's own pages.

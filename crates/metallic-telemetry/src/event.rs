@@ -42,6 +42,8 @@ pub enum Event {
     Warning(Warning),
     /// An operation was computed again by the reference.
     Verify(Verify),
+    /// Whoever reads was too slow for some records.
+    Lost(Lost),
     /// The process ends in order.
     End(End),
 }
@@ -65,6 +67,7 @@ impl Event {
             Event::Fault(_) => "fault",
             Event::Warning(_) => "warning",
             Event::Verify(_) => "verify",
+            Event::Lost(_) => "lost",
             Event::End(_) => "end",
         }
     }
@@ -385,6 +388,13 @@ pub struct Verify {
     pub tolerance: f64,
     /// Whether it is inside that.
     pub passed: bool,
+}
+
+/// Whoever reads was too slow for some records: they are not among those it gets.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Lost {
+    /// How many, since this was last told.
+    pub records: u64,
 }
 
 /// The process ends in order.

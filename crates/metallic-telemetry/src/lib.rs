@@ -1,25 +1,31 @@
 //! What the engine tells while it works: one type of event for files, timelines, dashboards and metrics.
 //!
-//! Events travel as `tracing` events of the target [`TARGET`] with two fields: `kind`, and `json`, the event as one line. Where nobody
-//! listens, none is made: [`emit`] looks at one number and goes on.
+//! Events travel as `tracing` events of the target [`TARGET`] with two fields: `kind`, and `json`, the event as one line, which is written
+//! when somebody asks for it; those that hold until they are told anew have `lasting` as well. Where nobody listens, none is made:
+//! [`emit`] looks at one number and goes on. Spans around the work are of the target [`SPANS`].
 #![forbid(unsafe_code)]
 
 mod event;
 
+use std::error::Error;
 use std::fmt::{Debug, Write as _};
-use std::sync::LazyLock;
+use std::sync::{Arc, LazyLock};
 use std::time::Instant;
 
 use serde::{Deserialize, Serialize};
 use tracing::field::{Field, Visit};
 
 pub use event::{
-    CacheSummary, Compile, CompileSource, End, Event, Fault, Load, Memory, Name, OpTime, Ops, Owned, Phase,
-    PoolSummary, Preemption, ProviderChoice, Queue, Request, Start, Step, Verify, Warning,
+    CacheSummary, Compile, CompileSource, End, Event, Fault, Load, Lost, Memory, Name, OpTime, Ops, Owned,
+    Phase, PoolSummary, Preemption, ProviderChoice, Queue, Request, Start, Step, Verify, Warning,
 };
+/// What spans and subscribers are made with, in the version that events go through.
+pub use tracing;
 
 /// The target of all events.
 pub const TARGET: &str = "metallic::telemetry";
+/// The target of spans.
+pub const SPANS: &str = "metallic";
 /// The version of what lines contain. It goes up where a field changes its meaning or goes away, not where one is added.
 pub const VERSION: u32 = 1;
 
@@ -113,12 +119,47 @@ pub fn emit(event: impl FnOnce() -> Event) {
     }
 }
 
+/// Whether anybody listens, or keeps what lasts for those who come later.
+#[inline]
+pub fn is_kept() -> bool {
+    tracing::enabled!(target: TARGET, tracing::Level::INFO, lasting)
+}
+
+/// Tells what holds until it is told anew, such as what is loaded: a subscriber may take such events, which have the field `lasting`,
+/// while it takes no others. Whoever comes late learns from them where things stand.
+#[inline]
+pub fn emit_lasting(event: impl FnOnce() -> Event) {
+    if is_kept() {
+        deliver_lasting(event());
+    }
+}
+
 #[cold]
 fn deliver(event: Event) {
-    let kind = event.kind();
-    let record = Record::now(event);
-    tracing::event!(target: TARGET, tracing::Level::INFO, kind, json = %record.to_line());
+    let (kind, told) = (event.kind(), Told(Arc::new(Record::now(event))));
+    let json: &(dyn Error + 'static) = &told;
+    tracing::event!(target: TARGET, tracing::Level::INFO, kind, json);
 }
+
+#[cold]
+fn deliver_lasting(event: Event) {
+    let (kind, told) = (event.kind(), Told(Arc::new(Record::now(event))));
+    let json: &(dyn Error + 'static) = &told;
+    tracing::event!(target: TARGET, tracing::Level::INFO, kind, json, lasting = true);
+}
+
+/// A record on its way through `tracing`, which knows no values of others but errors: as text it is its line, made when it is asked for,
+/// and a subscriber that knows this crate takes it as it is.
+#[derive(Debug)]
+struct Told(Arc<Record>);
+
+impl std::fmt::Display for Told {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.0.to_line())
+    }
+}
+
+impl Error for Told {}
 
 /// The line in a `tracing` event, for subscribers; `None` for events of others.
 pub fn line_of(event: &tracing::Event<'_>) -> Option<String> {
@@ -126,6 +167,16 @@ pub fn line_of(event: &tracing::Event<'_>) -> Option<String> {
         return None;
     }
     let mut found = Line(None);
+    event.record(&mut found);
+    found.0
+}
+
+/// The record in a `tracing` event, without a line being made; `None` for events of others.
+pub fn record_of(event: &tracing::Event<'_>) -> Option<Arc<Record>> {
+    if event.metadata().target() != TARGET {
+        return None;
+    }
+    let mut found = Taken(None);
     event.record(&mut found);
     found.0
 }
@@ -143,8 +194,25 @@ impl Visit for Line {
     }
 }
 
+struct Taken(Option<Arc<Record>>);
+
+impl Visit for Taken {
+    fn record_debug(&mut self, _: &Field, _: &dyn Debug) {}
+
+    fn record_error(&mut self, _: &Field, value: &(dyn Error + 'static)) {
+        if let Some(Told(record)) = value.downcast_ref() {
+            self.0 = Some(Arc::clone(record));
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
+    use std::sync::Mutex;
+
+    use tracing::span::{Attributes, Id};
+    use tracing::{Metadata, Subscriber};
+
     use super::*;
 
     #[test]
@@ -179,5 +247,56 @@ mod tests {
     #[test]
     fn nothing_is_made_where_nobody_listens() {
         emit(|| unreachable!("nobody listens"));
+        emit_lasting(|| unreachable!("nobody keeps it"));
+    }
+
+    /// Takes events that last, and others where it is told to.
+    #[derive(Default)]
+    struct Listener {
+        all: bool,
+        found: Mutex<Vec<(String, Arc<Record>)>>,
+    }
+
+    struct Shared(Arc<Listener>);
+
+    impl Subscriber for Shared {
+        fn enabled(&self, metadata: &Metadata<'_>) -> bool {
+            metadata.target() == TARGET && (self.0.all || metadata.fields().field("lasting").is_some())
+        }
+
+        fn new_span(&self, _: &Attributes<'_>) -> Id {
+            Id::from_u64(1)
+        }
+
+        fn record(&self, _: &Id, _: &tracing::span::Record<'_>) {}
+
+        fn record_follows_from(&self, _: &Id, _: &Id) {}
+
+        fn event(&self, event: &tracing::Event<'_>) {
+            let (line, record) = (line_of(event), record_of(event));
+            self.0.found.lock().unwrap().push((line.expect("a line"), record.expect("a record")));
+        }
+
+        fn enter(&self, _: &Id) {}
+
+        fn exit(&self, _: &Id) {}
+    }
+
+    #[test]
+    fn subscribers_get_lines_and_records_and_may_take_only_what_lasts() {
+        let warning = || Event::Warning(Warning { about: "copy".into(), text: "slow".to_owned() });
+        for all in [false, true] {
+            let listener = Arc::new(Listener { all, ..Listener::default() });
+            tracing::subscriber::with_default(Shared(Arc::clone(&listener)), || {
+                assert_eq!((is_on(), is_kept()), (all, true));
+                emit(|| Event::Queue(Queue::default()));
+                emit_lasting(warning);
+                tracing::info!(target: "another", "of somebody else");
+            });
+            let found = listener.found.lock().unwrap();
+            let kinds: Vec<&str> = found.iter().map(|(_, record)| record.event.kind()).collect();
+            assert_eq!(kinds, if all { vec!["queue", "warning"] } else { vec!["warning"] });
+            assert!(found.iter().all(|(line, record)| Record::parse(line).unwrap() == **record));
+        }
     }
 }

@@ -1,6 +1,7 @@
 //! How fast a program runs: prompts of a length, and one token after another, at a depth of the cache.
 
-use std::time::Instant;
+use std::collections::VecDeque;
+use std::time::{Duration, Instant};
 
 use metallic_core::sample::{Choice, Choices};
 use metallic_core::{
@@ -9,6 +10,7 @@ use metallic_core::{
 use serde::Serialize;
 
 use crate::model::{CHOSEN, LOGITS};
+use crate::telemetry::tell::{self, Steps, UnderWay};
 
 /// What is measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -174,6 +176,9 @@ struct Batch<'p> {
     past: usize,
     /// Steps since a repetition began.
     steps: u64,
+    teller: Steps,
+    /// Those under way, where somebody listens.
+    told: VecDeque<Option<UnderWay>>,
 }
 
 impl<'p> Batch<'p> {
@@ -187,13 +192,27 @@ impl<'p> Batch<'p> {
             let greedy = choices.push(&Choice::greedy(), &[]);
             greedy.map_err(|e| BackendError::Failed { device: "bench", reason: e.to_string() })?;
         }
-        Ok(Self { blocks: blocks.collect(), choices, program, past: 0, steps: 0 })
+        let (teller, told) = (Steps::default(), VecDeque::new());
+        Ok(Self { blocks: blocks.collect(), choices, program, past: 0, steps: 0, teller, told })
     }
 
     /// Computes the next tokens of each sequence; the last of each gives a result where one is wanted.
     fn feed(&mut self, tokens: &[u32], wanted: Wanted) -> Result<RunStats, BackendError> {
         self.submit(tokens, wanted, false)?;
-        self.program.finish()
+        self.finish()
+    }
+
+    /// Waits for the oldest step under way, and tells it.
+    fn finish(&mut self) -> Result<RunStats, BackendError> {
+        let mut stats = self.program.finish().inspect_err(|error| tell::fault("step", error))?;
+        if let Some(told) = self.told.pop_front().flatten() {
+            let each = std::mem::take(&mut stats.each);
+            told.end(RunStats { each, ..stats.clone() }, Duration::ZERO);
+        }
+        if self.teller.is_due() {
+            self.teller.sum_up(self.program, None);
+        }
+        Ok(stats)
     }
 
     /// One token after another; each step is submitted while the one before is under way, and takes its tokens.
@@ -202,10 +221,10 @@ impl<'p> Batch<'p> {
         for (index, token) in tokens.chunks(1).enumerate() {
             self.submit(token, Wanted::only(CHOSEN), index > 0)?;
             if index > 0 {
-                stats.add(&self.program.finish()?);
+                stats.add(&self.finish()?);
             }
         }
-        stats.add(&self.program.finish()?);
+        stats.add(&self.finish()?);
         Ok(stats)
     }
 
@@ -226,7 +245,7 @@ impl<'p> Batch<'p> {
         }
         let last: Vec<u32> = (1..=count).map(|i| (i * n) as u32 - 1).collect();
         let feeds: Vec<Fed> = (0..count as u32).filter(|_| fed).map(|i| Fed { token: i, row: i }).collect();
-        self.program.submit(&Step {
+        let step = Step {
             tokens: &all,
             fed: &feeds,
             positions: &positions.repeat(count),
@@ -235,7 +254,10 @@ impl<'p> Batch<'p> {
             choices: if wanted == Wanted::only(CHOSEN) { self.choices.words() } else { &[] },
             wanted,
             ..Step::default()
-        })?;
+        };
+        let decoding = if n == 1 && past > 0 { count } else { 0 };
+        self.told.push_back(self.teller.begin(self.program, &step, decoding));
+        self.program.submit(&step)?;
         self.past += n;
         self.steps += 1;
         Ok(())

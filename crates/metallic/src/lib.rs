@@ -3,7 +3,7 @@
 //! [`Llm`] loads a GGUF file or a Hugging Face folder and answers; the modules below are its parts, for programs that
 //! need them one by one: [`model`] reads files into graphs, [`text`] tokenizes and renders conversations, [`generate`]
 //! runs many requests at once on a compiled program, [`device`] chooses where. [`Tensor`] is for computing by hand: single
-//! operations, carried out at once.
+//! operations, carried out at once. [`telemetry`] is what all of it tells while it works.
 #![forbid(unsafe_code)]
 
 mod adapter;
@@ -16,6 +16,7 @@ pub mod model;
 pub mod nn;
 pub mod quantize;
 pub mod roof;
+pub mod telemetry;
 pub mod tensor;
 pub mod text;
 pub mod tune;

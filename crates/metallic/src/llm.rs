@@ -15,6 +15,7 @@ use crate::generate::{
     Engine, EngineConfig, EngineError, Generation, Options, Request, STEP_TOKENS, blocks_at_once,
 };
 use crate::model::{Access, FAMILIES, Model, ModelError, ModelOptions};
+use crate::telemetry;
 use crate::text::{ChatTemplate, MarkGuard, ReasoningFormat, TextError, Tokenizer};
 
 /// What can go wrong between a path and an answer.
@@ -190,8 +191,12 @@ impl Llm {
 
     /// Loads with options.
     pub fn load_with(path: impl AsRef<Path>, options: &LoadOptions) -> Result<Llm, Error> {
-        let start = Instant::now();
         let path = path.as_ref();
+        telemetry::loading(path, || Llm::load_on(path, options))
+    }
+
+    fn load_on(path: &Path, options: &LoadOptions) -> Result<Llm, Error> {
+        let start = Instant::now();
         let LoadOptions { device, open, engine, model, template } = options;
         // What the engine is asked for counts where the model is not told otherwise.
         let wished = model.clone().context(model.context.or(engine.context));
@@ -207,12 +212,20 @@ impl Llm {
         };
         let backend = device.open_with(open)?;
         let weights = held_bytes(&model, backend.as_ref());
-        let mut config = engine.resolve(&model, &tokenizer, weights, memory_of(backend.as_ref()))?;
+        let memory = memory_of(backend.as_ref());
+        let mut config = engine.resolve(&model, &tokenizer, weights, memory)?.memory_bytes(memory);
+        let compiling = Instant::now();
         let program = model.compile(backend.as_ref(), engine.kv_type)?;
+        let compiled = compiling.elapsed();
         // Blocks of layers with a window were counted for steps as they usually are.
         if !config.states.is_mixed() {
             config.step_tokens = config.step_tokens.max(program.step_tokens());
         }
+        let mut load =
+            telemetry::load_event(&model, backend.as_ref(), engine.kv_type, [start.elapsed(), compiled]);
+        load.context = config.context_length as u64;
+        telemetry::tell_load(&load, &*program, memory);
+        degraded(options, &model, &tokenizer);
         let engine = Engine::with_text(program, config, Arc::clone(&tokenizer) as _)?;
         let device = backend.info().kind.to_owned();
         let load_s = start.elapsed().as_secs_f64();
@@ -346,6 +359,22 @@ impl Llm {
     /// Seconds loading took.
     pub fn load_s(&self) -> f64 {
         self.load_s
+    }
+}
+
+/// Tells what is other than was asked for, or guessed, once a model is there.
+fn degraded(options: &LoadOptions, model: &Model, tokenizer: &Tokenizer) {
+    let made_for = model.config().context;
+    if let Some(asked) = options.engine.context.filter(|asked| *asked > made_for) {
+        telemetry::warn("context", || {
+            format!("the model was made for {made_for} tokens; {asked} are cut to that")
+        });
+    }
+    for note in tokenizer.notes() {
+        telemetry::warn("tokenizer", || note.clone());
+    }
+    for note in options.open.tuned.notes() {
+        telemetry::warn("tuning", || note);
     }
 }
 

@@ -7,6 +7,10 @@ use std::{
     io::{self, Read, Write},
     path::{Path, PathBuf},
     process::{Command, ExitStatus, Stdio},
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
     thread,
     time::{Duration, Instant, UNIX_EPOCH},
 };
@@ -27,6 +31,8 @@ pub struct Toolchain {
     pub version: String,
     /// The longest one run of it may take.
     pub limit: Duration,
+    /// How often it was run; clones count together.
+    runs: Arc<AtomicU64>,
 }
 
 /// What a run of the compiler left.
@@ -112,6 +118,7 @@ impl Toolchain {
             major,
             version: version.to_owned(),
             limit: Duration::from_secs(900),
+            runs: Arc::default(),
         })
     }
 
@@ -120,12 +127,18 @@ impl Toolchain {
         format!("{}|{}", file_identity(&self.clang), self.version)
     }
 
+    /// How often it was run so far, by this value and its clones: not at all for what lies in a cache.
+    pub fn runs(&self) -> u64 {
+        self.runs.load(Ordering::Relaxed)
+    }
+
     /// Runs clang with `input` on its standard input. A run that takes longer than `limit` is ended and is an error.
     pub fn run(
         &self,
         arguments: impl IntoIterator<Item = impl AsRef<OsStr>>,
         input: &[u8],
     ) -> Result<Output> {
+        self.runs.fetch_add(1, Ordering::Relaxed);
         let failed = |error| Error::io("run", &self.clang)(error);
         let mut child = Command::new(&self.clang)
             .args(arguments)

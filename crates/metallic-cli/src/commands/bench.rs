@@ -17,6 +17,7 @@ use crate::{
         options::{Counts, ModelOptions, parse_count},
     },
     load::{self, Loaded},
+    telemetry::TelemetryOptions,
     term::{self, Ui},
 };
 
@@ -49,6 +50,8 @@ pub(crate) struct BenchArgs {
     /// Print the results as JSON
     #[arg(long)]
     json: bool,
+    #[command(flatten)]
+    telemetry: TelemetryOptions,
 }
 
 const EXAMPLES: &str = "\
@@ -62,6 +65,7 @@ Examples:
   metallic bench --json > bench.json";
 
 pub(crate) fn run(args: &BenchArgs, ui: Ui) -> anyhow::Result<()> {
+    let _telling = args.telemetry.start("metallic bench", ui)?;
     let mut loaded = load::program(&args.model, args.ops, ui)?;
     let tests = tests(args);
     for test in &tests {
@@ -69,6 +73,7 @@ pub(crate) fn run(args: &BenchArgs, ui: Ui) -> anyhow::Result<()> {
         loaded.check_room(test.tokens.saturating_add(test.depth).saturating_mul(test.sequences))?;
     }
     let peaks = if args.no_limits { None } else { peaks(&loaded, ui) };
+    loaded.tell_peaks(peaks.as_ref());
     let vocab = loaded.model.config().vocab;
     let mut results = Vec::new();
     for test in tests {

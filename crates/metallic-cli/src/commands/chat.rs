@@ -19,6 +19,7 @@ use crate::{
     },
     hub::Cache,
     load,
+    telemetry::TelemetryOptions,
     term::Ui,
 };
 
@@ -40,6 +41,8 @@ pub(crate) struct ChatArgs {
     /// Show tokens and speed after each answer
     #[arg(long)]
     stats: bool,
+    #[command(flatten)]
+    telemetry: TelemetryOptions,
 }
 
 const EXAMPLES: &str = "\
@@ -53,6 +56,7 @@ In the conversation, /help lists the commands, Ctrl-C stops an answer, Ctrl-D le
 without its oldest turns: a line says so. Thoughts of earlier answers go to the template as `reasoning_content`; most leave them out.";
 
 pub(crate) fn run(args: &ChatArgs, ui: Ui) -> anyhow::Result<()> {
+    let _telling = args.telemetry.start("metallic chat", ui)?;
     let told = args.template.read()?;
     let llm = load::llm(&args.model, &args.answer, args.template.template.as_deref(), ui)?;
     let told = args.template.told_to(&llm, told)?;

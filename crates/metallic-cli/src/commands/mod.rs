@@ -82,6 +82,10 @@ Environment
                              kernels of a GPU, as `--provider`, which goes before them
   METALLIC_KERNEL_CACHE      the folder of kernels compiled for Metal; `off`: none
   METALLIC_TUNING            numbers that plans of a GPU go by: `off` for those built in, or a file of `metallic tune`
+  METALLIC_TELEMETRY, METALLIC_TRACE
+                             files to write, as `--telemetry` and `--trace`, which go before them
+  METALLIC_RUNTIME_DIR       the folder of sockets that show what runs (default: that of the session, or one in the
+                             folder for temporary files)
   METALLIC_CPU_ISA           portable, avx2 or avx512: less than the processor has
   SOFTMETAL_CLANG            the clang that compiles kernels for `--device soft`
   SOFTMETAL_CACHE            the folder of kernels it has compiled";

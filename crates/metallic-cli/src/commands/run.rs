@@ -19,6 +19,7 @@ use crate::{
     fail::{Failure, Stopped},
     interrupt::Listener,
     load, stdin,
+    telemetry::TelemetryOptions,
     term::{self, Ui},
 };
 
@@ -43,6 +44,8 @@ pub(crate) struct RunArgs {
     /// Print the answer with its tokens and figures as JSON, at the end
     #[arg(long)]
     json: bool,
+    #[command(flatten)]
+    telemetry: TelemetryOptions,
     /// The prompt; without one, or for `-`, it is what comes on stdin. What is piped in besides a prompt follows it
     prompt: Option<String>,
     /// `-` after the prompt waits for what is piped in, however long that takes
@@ -67,6 +70,7 @@ With a prompt, stdin is read unless it is a terminal or ended (/dev/null). Where
 says so and the prompt stands alone. Ctrl-C ends the answer, keeps what there is of it and gives 130; a second one ends at once.";
 
 pub(crate) fn run(args: &RunArgs, ui: Ui) -> anyhow::Result<()> {
+    let _telling = args.telemetry.start("metallic run", ui)?;
     let prompt = Prompt::of(args, ui)?;
     let told = args.template.read()?;
     let llm = load::llm(&args.model, &args.answer, args.template.template.as_deref(), ui)?;

@@ -17,6 +17,7 @@ mod split;
 mod stop;
 mod strangers;
 mod support;
+mod telemetry;
 mod template;
 mod terminal;
 mod tools;

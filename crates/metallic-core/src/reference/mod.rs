@@ -67,6 +67,8 @@ impl Backend for Reference {
             kept: Kept::new(StateLayout::of(&graph, options.kv)?),
             threads: self.info.units,
             profile: self.profile,
+            notes_each: false,
+            layers: graph.layers(),
             values: vec![Value::Words(Vec::new()); graph.nodes().len()],
             needed: graph.needed(),
             submitted: None,
@@ -87,6 +89,9 @@ struct Interpreter {
     kept: Kept,
     threads: usize,
     profile: bool,
+    /// Whether each node of a step is noted, with its layer, and those layers.
+    notes_each: bool,
+    layers: Vec<Option<u32>>,
     /// The value of each node after the last run.
     values: Vec<Value>,
     /// Which outputs need each node.
@@ -139,10 +144,14 @@ impl Program for Interpreter {
             let begun = Instant::now();
             self.values[index] = self.evaluate(&node, step)?.rounded(node.ty.dtype)?;
             stats.dispatches += 1;
-            if self.profile {
+            if self.profile || self.notes_each {
                 let (op, time) = (node.op.name(), begun.elapsed());
-                let part = self.graph.part(NodeId(index));
-                stats.add_op(&OpCost { op, part, times: 1, time, ..OpCost::default() });
+                let (part, layer) = (self.graph.part(NodeId(index)), self.layers[index]);
+                let cost = OpCost { op, part, layer, times: 1, time, ..OpCost::default() };
+                if self.profile {
+                    stats.add_op(&cost);
+                }
+                stats.each.extend(self.notes_each.then_some(cost));
             }
         }
         stats.time = start.elapsed();
@@ -163,9 +172,14 @@ impl Program for Interpreter {
         self.result(index).map_or(&[], Value::words)
     }
 
+    fn profile(&mut self, on: bool) {
+        self.notes_each = on;
+    }
+
     fn memory(&self) -> ProgramMemory {
         let bytes = |tensors: &[Value]| tensors.iter().map(Value::bytes).sum();
-        ProgramMemory { weights: bytes(&self.weights), arena: bytes(&self.values), kv: self.kept.bytes() }
+        let (weights, arena) = (bytes(&self.weights), bytes(&self.values));
+        ProgramMemory { weights, mapped: 0, arena, kv: self.kept.bytes() }
     }
 }
 

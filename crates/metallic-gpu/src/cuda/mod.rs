@@ -349,6 +349,10 @@ impl Gpu for Cuda {
         uploads.into_iter().chain(self.translator.notes()).collect()
     }
 
+    fn compilations(&self) -> Option<u64> {
+        Some(self.translator.made())
+    }
+
     fn free(&self, buffer: BufferId) {
         // Recordings of lists that are gone hold what they used; what is under way holds it until it is done.
         self.forget_gone();

@@ -10,12 +10,13 @@ use std::fs;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use self::file::{EMPTY, MARK, Translation, hash, keep};
 use super::api::Takes;
 use crate::error::GpuError;
 use crate::kernels::Constants;
-use crate::lock;
+use crate::{lock, tell};
 
 /// The folder beside the program.
 const BESIDE: &str = "metallic-ptx";
@@ -127,6 +128,8 @@ pub(super) struct Translator {
     #[cfg(feature = "soft")]
     compiler: Result<softmetal::Compiler, String>,
     troubles: Mutex<BTreeMap<Trouble, String>>,
+    /// How many were made.
+    made: AtomicU64,
 }
 
 impl Translator {
@@ -176,7 +179,13 @@ impl Translator {
             #[cfg(feature = "soft")]
             compiler: softmetal::Compiler::new().map_err(|error| error.to_string()),
             troubles: Mutex::default(),
+            made: AtomicU64::new(0),
         }
+    }
+
+    /// How many translations were made, and not found.
+    pub(super) fn made(&self) -> u64 {
+        self.made.load(Ordering::Relaxed)
     }
 
     fn tell(&self, kind: Trouble, text: impl FnOnce() -> String) {
@@ -247,6 +256,10 @@ impl Translator {
     }
 
     pub(super) fn get(&self, wanted: &Wanted<'_>) -> Result<Translation, GpuError> {
+        tell::compiled("ptx", wanted.function, || Some(self.made()), || self.find_or_make(wanted))
+    }
+
+    fn find_or_make(&self, wanted: &Wanted<'_>) -> Result<Translation, GpuError> {
         let best = wanted.best();
         if let Some(found) = self.kept(wanted, best) {
             return Ok(found);
@@ -254,6 +267,7 @@ impl Translator {
         if let Err(reason) = self.compiler() {
             return self.older(wanted).ok_or_else(|| self.missing(wanted, &reason));
         }
+        self.made.fetch_add(1, Ordering::Relaxed);
         let made = self.make(wanted, best)?;
         let name = wanted.file(best);
         let kept = match &self.into {

@@ -295,6 +295,10 @@ impl Gpu for Soft {
         self.buffer(buffer)?.read(offset, out).map_err(|e| memory(&e))
     }
 
+    fn compilations(&self) -> Option<u64> {
+        Some(self.compiler.toolchain().runs())
+    }
+
     fn library(&self, name: &str, source: &str) -> Result<LibraryId, GpuError> {
         let library = self.compiler.compile(&Source::new(name, source));
         let library = library.map_err(|e| GpuError::compile(name, e.to_string()))?;

@@ -1,7 +1,7 @@
 //! The cache of all sequences: blocks of layers that look back as far as there is, and of layers with a window, which are let
 //! go one by one.
 
-use metallic_core::{BLOCK_TOKENS, BackendError, Blocks, Program, StateLayout};
+use metallic_core::{BLOCK_TOKENS, BackendError, Blocks, CacheUse, Program, StateLayout};
 
 use super::pool::{BlockPool, Chain, Kind, Prefix, blocks_for};
 
@@ -56,6 +56,11 @@ impl KvCache {
     /// Blocks the program has been asked to reserve.
     pub(super) fn reserved(&self) -> Blocks {
         Blocks { far: self.far.reserved(), near: self.near.as_ref().map_or(0, BlockPool::reserved) }
+    }
+
+    /// What became of those who looked for a prefix.
+    pub(super) fn usage(&self) -> CacheUse {
+        self.far.usage()
     }
 
     /// Why the program could not reserve more, the last time it could not.

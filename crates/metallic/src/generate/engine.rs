@@ -8,6 +8,7 @@ use std::thread::JoinHandle;
 use std::time::Instant;
 
 use metallic_core::{Program, StateLayout};
+use metallic_telemetry::{self as telemetry, Event, emit};
 use serde::{Deserialize, Serialize};
 
 use super::hook::panic_message;
@@ -17,6 +18,7 @@ use super::scheduler::{Scheduler, tokens_in};
 use super::sequence::Submission;
 use super::{Detokenize, EngineError, FinishReason, Generation, Options, Request, Sampling};
 use crate::adapter::AdapterShare;
+use crate::telemetry::tell;
 
 /// What the engine has to know of the model, and its limits.
 #[derive(Clone, Debug, PartialEq)]
@@ -40,6 +42,8 @@ pub struct EngineConfig {
     pub prefix_cache: bool,
     /// The program's adapters, each with how much of it a request takes that does not say.
     pub adapters: Vec<AdapterShare>,
+    /// Bytes of memory there are for all together, where that is known: for those who watch.
+    pub memory_bytes: Option<u64>,
 }
 
 metallic_core::setters!(EngineConfig {
@@ -52,6 +56,7 @@ metallic_core::setters!(EngineConfig {
     end_tokens: Vec<u32>,
     prefix_cache: bool,
     adapters: Vec<AdapterShare>,
+    memory_bytes: impl Into<Option<u64>>,
 });
 
 /// Tokens of a step, where nothing else is asked for.
@@ -70,6 +75,7 @@ impl EngineConfig {
             end_tokens: Vec::new(),
             prefix_cache: true,
             adapters: Vec::new(),
+            memory_bytes: None,
         }
     }
 
@@ -212,17 +218,22 @@ impl Engine {
         let (commands, inbox) = channel();
         let (limits, has_text) = (config.clone(), text.is_some());
         let (ready, started) = channel();
+        let subscriber = tell::subscriber();
         let thread = std::thread::Builder::new()
             .name("metallic-engine".to_owned())
-            .spawn(move || match Scheduler::new(program, limits, text.as_deref()) {
-                Ok(scheduler) => {
-                    // Whoever starts the engine waits for this.
-                    let _ = ready.send(Ok(()));
-                    serve(scheduler, &inbox);
-                }
-                Err(error) => {
-                    let _ = ready.send(Err(error));
-                }
+            .spawn(move || {
+                tell::with_subscriber(&subscriber, || {
+                    match Scheduler::new(program, limits, text.as_deref()) {
+                        Ok(scheduler) => {
+                            // Whoever starts the engine waits for this.
+                            let _ = ready.send(Ok(()));
+                            serve(scheduler, &inbox);
+                        }
+                        Err(error) => {
+                            let _ = ready.send(Err(error));
+                        }
+                    }
+                });
             })
             .map_err(|error| EngineError::Thread { reason: error.to_string() })?;
         started.recv().unwrap_or(Err(EngineError::Gone))?;
@@ -240,8 +251,10 @@ impl Engine {
         let mix = self.config.mix(request.options.adapters.as_deref())?;
         let (outlet, mut generation) = Outlet::pair();
         generation.tell_apart(request.reasoning.take());
-        let (seed, at) = (arbitrary_seed(), Instant::now());
-        self.send(Command::Submit(Box::new(Submission { request, most_tokens, mix, seed, outlet, at })))?;
+        let (seed, at, id) = (arbitrary_seed(), Instant::now(), tell::next_request());
+        let prompt_tokens = request.prompt.len() as u64;
+        emit(|| Event::Request(telemetry::Request { id, prompt_tokens, ..telemetry::Request::default() }));
+        self.send(Command::Submit(Box::new(Submission { request, most_tokens, mix, seed, outlet, at, id })))?;
         Ok(generation)
     }
 

@@ -3,6 +3,8 @@
 use metallic_core::Fed;
 use metallic_core::sample::Choices;
 
+use crate::telemetry::tell::UnderWay;
+
 /// What a step is made of, kept to reuse the memory.
 #[derive(Default)]
 pub(super) struct Inputs {
@@ -37,6 +39,8 @@ pub(super) struct Flight {
     pub(super) members: Vec<Member>,
     /// The device chooses tokens; else logits come back.
     pub(super) chooses: bool,
+    /// Where somebody listens.
+    pub(super) told: Option<UnderWay>,
 }
 
 /// Shares `budget` tokens out: one to each sequence that waits for its next token only, then the rest to those with more

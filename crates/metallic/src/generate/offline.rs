@@ -2,6 +2,8 @@
 //!
 //! Each function has the program to itself and uses its cache blocks from the first on.
 
+use std::time::Instant;
+
 use metallic_core::sample::argmax;
 use metallic_core::{BLOCK_TOKENS, Program, SequenceSpan, Step, Wanted};
 use serde::Serialize;
@@ -10,6 +12,7 @@ use super::EngineError;
 use super::pool::blocks_for;
 use super::sample::log_sum_exp;
 use crate::model::LOGITS;
+use crate::telemetry::tell::{self, Steps};
 
 /// Tokens of a step that yields one row at most, and of a step that yields a row for each token: logits are large.
 const STEP_TOKENS: usize = 512;
@@ -135,6 +138,7 @@ struct Lone<'p> {
     blocks: Vec<u32>,
     /// Tokens in the cache.
     past: usize,
+    steps: Steps,
 }
 
 impl<'p> Lone<'p> {
@@ -142,7 +146,7 @@ impl<'p> Lone<'p> {
         let blocks = blocks_for(tokens);
         program.reserve_blocks(blocks)?;
         program.reserve_slots(1)?;
-        Ok(Self { program, blocks: (0..blocks as u32).collect(), past: 0 })
+        Ok(Self { program, blocks: (0..blocks as u32).collect(), past: 0, steps: Steps::default() })
     }
 
     /// Computes the next tokens and visits the logits after the last `wanted` of them.
@@ -161,8 +165,24 @@ impl<'p> Lone<'p> {
             wanted: Wanted::only(LOGITS),
             ..Step::default()
         };
-        self.program.run(&step)?;
+        // One token after others is the next of an answer.
+        let decoding = usize::from(len == 1 && self.past > 0);
+        let told = self.steps.begin(self.program, &step, decoding);
+        let cost = self.program.run(&step).inspect_err(|error| tell::fault("step", error))?;
         self.past += len;
+        let told = told.map(|told| (told, Instant::now()));
+        let visited = self.visit(wanted, visit);
+        if let Some((told, start)) = told {
+            told.end(cost, start.elapsed());
+        }
+        if self.steps.is_due() {
+            self.steps.sum_up(self.program, None);
+        }
+        visited
+    }
+
+    /// Visits the logits of the last rows of the step that was run.
+    fn visit(&self, wanted: usize, visit: impl FnMut(&[f32])) -> Result<(), EngineError> {
         if wanted == 0 {
             return Ok(());
         }

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::hash::Hash;
 
-use metallic_core::{BLOCK_TOKENS, BackendError, Blocks, Program};
+use metallic_core::{BLOCK_TOKENS, BackendError, Blocks, CacheUse, Program};
 
 /// Blocks that hold `tokens` tokens.
 pub(super) fn blocks_for(tokens: usize) -> usize {
@@ -68,6 +68,8 @@ pub(super) struct BlockPool<K> {
     roots: VecDeque<(Vec<u32>, Chain)>,
     clock: u64,
     chains: u64,
+    /// Blocks of prompts that were found, and that were not, and those that went for others.
+    uses: CacheUse,
     /// Why the program could not reserve more, the last time it could not.
     pub(super) growth_error: Option<BackendError>,
 }
@@ -84,6 +86,7 @@ impl<K: Clone + Eq + Hash> BlockPool<K> {
             roots: VecDeque::new(),
             clock: 0,
             chains: 0,
+            uses: CacheUse::default(),
             growth_error: None,
         }
     }
@@ -101,6 +104,11 @@ impl<K: Clone + Eq + Hash> BlockPool<K> {
     /// Blocks in use, idle or free: what the program has been asked to reserve.
     pub(super) fn reserved(&self) -> usize {
         self.blocks.len()
+    }
+
+    /// Blocks that are known by their contents, and what became of those who looked for some.
+    pub(super) fn usage(&self) -> CacheUse {
+        CacheUse { name: "prefixes", entries: self.index.len(), limit: Some(self.limit), ..self.uses }
     }
 
     /// Blocks that can still be handed out, as far as is known: the budget's, or those there are if the program could
@@ -143,6 +151,7 @@ impl<K: Clone + Eq + Hash> BlockPool<K> {
 
     fn evict(&mut self) -> Option<u32> {
         let (_, id) = self.idle.pop_first()?;
+        self.uses.evictions += 1;
         if let Some((prefix, _)) = self.blocks[id as usize].shared.take() {
             self.index.remove(&prefix);
         }
@@ -211,9 +220,13 @@ impl BlockPool<Prefix> {
         let reusable = tokens.len().saturating_sub(1) / BLOCK_TOKENS;
         for tokens in tokens.as_chunks().0.iter().take(reusable) {
             let parent = chains.last().copied().unwrap_or(root);
-            let Some(&id) = self.index.get(&Prefix { parent, tokens: *tokens }) else { break };
+            let Some(&id) = self.index.get(&Prefix { parent, tokens: *tokens }) else {
+                self.uses.misses += 1;
+                break;
+            };
             let Some((_, chain)) = self.blocks[id as usize].shared else { break };
             self.hold(id);
+            self.uses.hits += 1;
             blocks.push(id);
             chains.push(chain);
             if usable(&chains) {

@@ -1,9 +1,13 @@
 //! The step loop: which tokens of which sequences run next, and what becomes of the results.
 
+mod telling;
+
 use std::collections::VecDeque;
 
 use metallic_core::sample::NO_CANDIDATE;
 use metallic_core::{BLOCK_TOKENS, Fed, Program, RunStats, SequenceSpan, Step, Wanted};
+use metallic_telemetry::tracing::debug_span;
+use metallic_telemetry::{Event, Preemption, SPANS, emit};
 
 use super::cache::{KvCache, Table};
 use super::engine::{EngineConfig, EngineStats, STEP_TOKENS};
@@ -13,6 +17,8 @@ use super::sequence::{Outcome, Sequence, Submission};
 use super::snapshots::Snapshots;
 use super::{Detokenize, EngineError, FinishReason};
 use crate::model::{CHOSEN, HIDDEN, LOGITS};
+use crate::telemetry::tell::{self, UnderWay};
+use telling::Teller;
 
 /// All sequences, the program and its cache.
 pub(super) struct Scheduler<'t> {
@@ -33,7 +39,7 @@ pub(super) struct Scheduler<'t> {
     chasing: Option<Flight>,
     inputs: Inputs,
     scratch: Scratch,
-    arrivals: u64,
+    teller: Teller,
     steps: u64,
     computed_tokens: u64,
     preemptions: u64,
@@ -60,7 +66,7 @@ impl<'t> Scheduler<'t> {
             chasing: None,
             inputs: Inputs::default(),
             scratch: Scratch::default(),
-            arrivals: 0,
+            teller: Teller::default(),
             steps: 0,
             computed_tokens: 0,
             preemptions: 0,
@@ -68,8 +74,7 @@ impl<'t> Scheduler<'t> {
     }
 
     pub(super) fn submit(&mut self, submission: Submission) {
-        self.arrivals += 1;
-        let mut sequence = Sequence::new(submission, self.arrivals, &self.config.end_tokens, self.text);
+        let mut sequence = Sequence::new(submission, &self.config.end_tokens, self.text);
         sequence.stops_at_borders = self.config.prefix_cache && self.config.states.is_recurrent();
         self.waiting.push_back(sequence);
     }
@@ -100,10 +105,13 @@ impl<'t> Scheduler<'t> {
             Some(flight) => Some(flight),
             None => self.begin(),
         };
-        let Some(flight) = flight else { return self.sweep() };
+        let Some(flight) = flight else {
+            self.sweep();
+            return self.tell();
+        };
         self.chasing = self.chase(&flight);
-        match self.program.finish() {
-            Ok(cost) => self.absorb(&flight, &cost),
+        match self.finish() {
+            Ok(cost) => self.complete(flight, cost),
             Err(error) => {
                 // With it went what came after.
                 self.chasing = None;
@@ -111,6 +119,7 @@ impl<'t> Scheduler<'t> {
             }
         }
         self.sweep();
+        self.tell();
     }
 
     /// Submits the next step of all that run.
@@ -133,10 +142,10 @@ impl<'t> Scheduler<'t> {
             member.first_row = rows;
             rows += member.rows;
         }
-        let flight = Flight { chooses: self.may_choose(&members), members };
-        match self.launch(flight) {
-            Ok(flight) => Some(flight),
-            Err((flight, error)) => {
+        let mut flight = Flight { chooses: self.may_choose(&members), members, told: None };
+        match self.launch(&mut flight) {
+            Ok(()) => Some(flight),
+            Err(error) => {
                 self.apart(&flight, &error);
                 None
             }
@@ -185,22 +194,22 @@ impl<'t> Scheduler<'t> {
             return None;
         }
         // Whatever fails, the next step without haste says which sequence it was.
-        self.launch(Flight { members, chooses: true }).ok()
+        let mut flight = Flight { members, chooses: true, told: None };
+        self.launch(&mut flight).ok().map(|()| flight)
     }
 
     /// Lays a step out and submits it.
-    fn launch(&mut self, flight: Flight) -> Result<Flight, (Flight, EngineError)> {
-        match self.submit_step(&flight) {
-            Ok(tokens) => {
-                self.steps += 1;
-                self.computed_tokens += tokens as u64;
-                Ok(flight)
-            }
-            Err(error) => Err((flight, error)),
-        }
+    fn launch(&mut self, flight: &mut Flight) -> Result<(), EngineError> {
+        let _span = debug_span!(target: SPANS, "lay_out").entered();
+        let (tokens, told) = self.submit_step(flight)?;
+        self.steps += 1;
+        self.computed_tokens += tokens as u64;
+        flight.told = told;
+        Ok(())
     }
 
-    fn submit_step(&mut self, flight: &Flight) -> Result<usize, EngineError> {
+    /// How many tokens it has, and what there is to tell of it.
+    fn submit_step(&mut self, flight: &Flight) -> Result<(usize, Option<UnderWay>), EngineError> {
         let Inputs { tokens, fed, positions, outputs, choices, adapters } = &mut self.inputs;
         tokens.clear();
         fed.clear();
@@ -209,10 +218,12 @@ impl<'t> Scheduler<'t> {
         choices.clear();
         adapters.clear();
         let mut sequences = Vec::with_capacity(flight.members.len());
+        let mut decoding = 0;
         for member in &flight.members {
             let Some(sequence) = self.running.iter().find(|s| s.serial == member.serial) else { continue };
             let start = tokens.len();
             let past = sequence.computed + member.ahead;
+            decoding += usize::from(member.share == 1 && sequence.is_answer(past));
             match member.fed {
                 Some(row) => {
                     fed.push(Fed { token: start as u32, row });
@@ -238,12 +249,14 @@ impl<'t> Scheduler<'t> {
         };
         let sequences = &sequences;
         let step = Step { tokens, fed, positions, sequences, outputs, choices, adapters, wanted };
-        self.program.submit(&step)?;
-        Ok(tokens.len())
+        let told = self.teller.steps.begin(self.program.as_mut(), &step, decoding);
+        debug_span!(target: SPANS, "submit").in_scope(|| self.program.submit(&step))?;
+        Ok((tokens.len(), told))
     }
 
     /// Runs each sequence of a step that failed by itself, so that only those that fail by themselves end.
     fn apart(&mut self, flight: &Flight, error: &EngineError) {
+        tell::fault("step", error);
         if let [member] = flight.members[..] {
             return self.fail(member, error);
         }
@@ -271,13 +284,11 @@ impl<'t> Scheduler<'t> {
             if self.cache.extend(&mut sequence.table, tokens, self.program.as_mut()).is_none() {
                 return;
             }
-            let flight = Flight { chooses: self.may_choose(&[member]), members: vec![member] };
-            let run = match self.launch(flight) {
-                Ok(flight) => self.program.finish().map(|cost| (flight, cost)).map_err(EngineError::from),
-                Err((_, error)) => Err(error),
-            };
+            let mut flight =
+                Flight { chooses: self.may_choose(&[member]), members: vec![member], told: None };
+            let run = self.launch(&mut flight).and_then(|()| Ok(self.finish()?));
             match run {
-                Ok((flight, cost)) => self.absorb(&flight, &cost),
+                Ok(cost) => self.complete(flight, cost),
                 Err(error) => self.fail(member, &error),
             }
         }
@@ -360,6 +371,7 @@ impl<'t> Scheduler<'t> {
     /// Tells every caller of a failure without touching the cache, which may be in any state.
     pub(super) fn abandon(&mut self, error: &EngineError) {
         for sequence in self.running.drain(..).chain(self.waiting.drain(..)) {
+            sequence.tell_end(&Err(error.clone()));
             sequence.outlet.send(Err(error.clone()));
         }
     }
@@ -392,6 +404,7 @@ impl<'t> Scheduler<'t> {
             } else {
                 sequence.admit(table, chain);
             }
+            self.teller.admitted(&sequence);
             self.running.push(sequence);
         }
     }
@@ -418,6 +431,8 @@ impl<'t> Scheduler<'t> {
         if let Some(mut youngest) = self.running.pop() {
             self.shares.pop();
             self.give_slot_back(youngest.slot);
+            let (id, tokens) = (youngest.serial, youngest.computed as u64);
+            emit(|| Event::Preemption(Preemption { id, tokens }));
             youngest.preempt(&mut self.cache);
             self.preemptions += 1;
             self.waiting.push_front(youngest);

@@ -4,6 +4,7 @@ use std::time::Instant;
 
 use metallic_core::sample::Choices;
 use metallic_core::{BLOCK_TOKENS, Program, RunStats};
+use metallic_telemetry::{Phase, emit};
 
 use super::cache::{KvCache, Table};
 use super::flight::Member;
@@ -14,6 +15,7 @@ use super::sample::{Sampler, Scratch, logprobs};
 use super::snapshots::Snapshots;
 use super::text::TextStream;
 use super::{Detokenize, EngineError, Event, FinishReason, Finished, Logprob, Request, RequestStats, Token};
+use crate::telemetry::tell;
 
 /// Most rows of logits that one sequence takes from a step.
 const STEP_ROWS: usize = 128;
@@ -32,6 +34,8 @@ pub(super) struct Submission {
     pub(super) seed: u64,
     pub(super) outlet: Outlet,
     pub(super) at: Instant,
+    /// Its number in this process.
+    pub(super) id: u64,
 }
 
 /// A request in the engine: its tokens, its place in the cache, and what its answer needs.
@@ -107,13 +111,8 @@ impl Record {
 
 impl<'t> Sequence<'t> {
     /// A sequence that has not begun. `end_tokens` end its answer unless the request ignores them.
-    pub(super) fn new(
-        submission: Submission,
-        serial: u64,
-        end_tokens: &[u32],
-        text: Option<&'t dyn Detokenize>,
-    ) -> Self {
-        let Submission { request, most_tokens, mix, seed, outlet, at } = submission;
+    pub(super) fn new(submission: Submission, end_tokens: &[u32], text: Option<&'t dyn Detokenize>) -> Self {
+        let Submission { request, most_tokens, mix, seed, outlet, at, id: serial } = submission;
         let Request { prompt, options, prompt_logits, hook, hidden, reasoning: _ } = request;
         let mut stop_tokens = options.stop_tokens;
         if !options.ignore_eos {
@@ -305,6 +304,11 @@ impl<'t> Sequence<'t> {
         self.sampler.pack(scratch, &self.tokens, draw, choices)
     }
 
+    /// Whether one of its tokens is of its answer, and not of its prompt.
+    pub(super) fn is_answer(&self, index: usize) -> bool {
+        index >= self.prompt_len
+    }
+
     /// Tokens it may still have.
     pub(super) fn room(&self) -> usize {
         self.most_tokens.saturating_sub(self.tokens.len())
@@ -312,6 +316,14 @@ impl<'t> Sequence<'t> {
 
     /// Streams a token that was chosen, and notes the end if this is it.
     pub(super) fn accept(&mut self, id: u32, chances: Option<(f32, Vec<Logprob>)>) {
+        let is_first = self.record.first_token.is_none();
+        self.append(id, chances);
+        if is_first {
+            self.tell(Phase::FirstToken, "");
+        }
+    }
+
+    fn append(&mut self, id: u32, chances: Option<(f32, Vec<Logprob>)>) {
         let now = Instant::now();
         self.record.first_token.get_or_insert(now);
         self.record.last_token = Some(now);
@@ -335,11 +347,44 @@ impl<'t> Sequence<'t> {
 
     /// Tells the caller how it ended. Its blocks must have been given back.
     pub(super) fn end(mut self, outcome: Outcome) {
+        self.tell_end(&outcome);
         let event = outcome.map(|reason| {
             let text = self.text.as_mut().map(TextStream::finish).unwrap_or_default();
             Event::Finished(Finished { reason, text, reasoning: String::new(), stats: self.stats() })
         });
         self.outlet.send(event);
+    }
+
+    /// Tells how far it is, or why it is over.
+    pub(super) fn tell(&self, phase: Phase, reason: &'static str) {
+        emit(|| {
+            let stats = self.stats();
+            metallic_telemetry::Event::Request(metallic_telemetry::Request {
+                id: self.serial,
+                phase,
+                prompt_tokens: stats.prompt_tokens as u64,
+                cached_tokens: stats.cached_tokens as u64,
+                generated_tokens: stats.generated_tokens as u64,
+                queued_seconds: stats.queued_s,
+                ttft_seconds: stats.ttft_s,
+                decode_tps: stats.decode_tps,
+                reason: reason.into(),
+            })
+        });
+    }
+
+    /// Tells that it is over.
+    pub(super) fn tell_end(&self, outcome: &Outcome) {
+        let reason = match outcome {
+            Ok(FinishReason::Stop) => "stop",
+            Ok(FinishReason::Length) => "length",
+            Ok(FinishReason::Cancelled) => "cancelled",
+            Err(error) => {
+                tell::fault("request", error);
+                "failed"
+            }
+        };
+        self.tell(Phase::Ended, reason);
     }
 
     fn stats(&self) -> RequestStats {
@@ -389,8 +434,8 @@ mod tests {
         let mut cache = KvCache::new(&states, Blocks::both(4), 0);
         let (outlet, _generation) = Outlet::pair();
         let (request, mix, at) = (Request::new([1, 2]), vec![0.5], Instant::now());
-        let submission = Submission { request, most_tokens: 9, mix, seed: 0, outlet, at };
-        let mut sequence = Sequence::new(submission, 1, &[], None);
+        let submission = Submission { request, most_tokens: 9, mix, seed: 0, outlet, at, id: 1 };
+        let mut sequence = Sequence::new(submission, &[], None);
         sequence.restart(&mut cache);
         let root = cache.root(&[0.5]);
         assert_ne!(root, Chain::default());

@@ -3,7 +3,7 @@
 
 use std::collections::HashMap;
 
-use metallic_core::Program;
+use metallic_core::{CacheUse, Program};
 
 use super::engine::EngineConfig;
 use super::pool::Chain;
@@ -24,6 +24,9 @@ pub(super) struct Snapshots {
     /// Slot and last use of the state after each prefix.
     kept: HashMap<Chain, (u32, u64)>,
     clock: u64,
+    /// States that were looked for and found, and those that were not.
+    found: u64,
+    missed: u64,
 }
 
 impl Snapshots {
@@ -32,7 +35,15 @@ impl Snapshots {
         let bytes = (config.kv_budget_bytes / 4).max(LEAST_BYTES);
         let fitting = bytes.checked_div(config.states.sequence_bytes()).unwrap_or(0);
         let limit = if config.prefix_cache { fitting.min(MOST) } else { 0 };
-        Snapshots { first: config.max_sequences, limit, reserved: 0, kept: HashMap::new(), clock: 0 }
+        Snapshots {
+            first: config.max_sequences,
+            limit,
+            reserved: 0,
+            kept: HashMap::new(),
+            clock: 0,
+            found: 0,
+            missed: 0,
+        }
     }
 
     /// Whether the state after a prefix is known.
@@ -40,8 +51,29 @@ impl Snapshots {
         self.kept.contains_key(&prefix)
     }
 
-    /// The slot of the state after a prefix.
+    /// The slot of the state after a prefix, for a sequence that goes on from it.
     pub(super) fn find(&mut self, prefix: Chain) -> Option<u32> {
+        let found = self.touch(prefix);
+        self.found += u64::from(found.is_some());
+        self.missed += u64::from(found.is_none());
+        found
+    }
+
+    /// What it holds and has done so far.
+    pub(super) fn usage(&self) -> CacheUse {
+        let (entries, limit) = (self.kept.len(), Some(self.limit));
+        CacheUse {
+            name: "states",
+            entries,
+            limit,
+            hits: self.found,
+            misses: self.missed,
+            ..CacheUse::default()
+        }
+    }
+
+    /// The slot of the state after a prefix, which counts as used now.
+    fn touch(&mut self, prefix: Chain) -> Option<u32> {
         self.clock += 1;
         let (slot, used) = self.kept.get_mut(&prefix)?;
         *used = self.clock;
@@ -57,7 +89,7 @@ impl Snapshots {
         prefix: Chain,
         instead: Option<Chain>,
     ) {
-        if self.find(prefix).is_some() {
+        if self.touch(prefix).is_some() {
             return;
         }
         let given_up = instead.and_then(|old| self.kept.remove(&old)).map(|(slot, _)| slot);

@@ -48,6 +48,7 @@ pub(crate) use rope::yarn_magnitude;
 pub use rope::{RopeConfig, RopeScaling};
 
 use crate::adapter::{Adapter, AdapterOptions, AdapterShare};
+use crate::telemetry::tell;
 use crate::text::{ChatTemplate, TemplateSources, TextError, Tokenizer};
 use crate::weights::{Adapters, Ledger, Packing, WeightSource};
 
@@ -449,7 +450,7 @@ impl Model {
     ) -> Result<Box<dyn Program>, ModelError> {
         let options = options.into();
         self.states(options.kv)?;
-        Ok(backend.compile(&self.graph, options)?)
+        Ok(tell::compiling(|| backend.compile(&self.graph, options))?)
     }
 
     /// What running it will take.

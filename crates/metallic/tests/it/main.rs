@@ -28,6 +28,7 @@ mod quantize;
 mod real_models;
 mod real_models_soft;
 mod same_tokens;
+mod telemetry;
 mod tensor;
 mod tensor_sizes;
 mod tensor_support;

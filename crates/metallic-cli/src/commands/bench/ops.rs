@@ -80,7 +80,7 @@ mod tests {
 
     fn cost(op: &'static str, part: &str, kernel: &'static str, us: u64) -> OpCost {
         let (part, time) = (part.to_owned(), Duration::from_micros(us));
-        OpCost { op, part, kernel, times: 8, time, bytes: 10_000 * us, multiply_adds: 0 }
+        OpCost { op, part, layer: None, kernel, times: 8, time, bytes: 10_000 * us, multiply_adds: 0 }
     }
 
     #[test]

@@ -9,6 +9,7 @@ use serde_json::json;
 use crate::{
     commands::options::{Ids, ModelOptions, parse_count},
     load,
+    telemetry::TelemetryOptions,
     term::{self, Ui},
 };
 
@@ -26,6 +27,8 @@ pub(crate) struct GenerateArgs {
     /// Print the ids as JSON
     #[arg(long)]
     json: bool,
+    #[command(flatten)]
+    telemetry: TelemetryOptions,
 }
 
 const EXAMPLES: &str = "\
@@ -34,6 +37,7 @@ Examples:
   metallic tool generate -m ./folder --tokens 1,2,3 --device reference --kv-type f32 --json";
 
 pub(super) fn run(args: &GenerateArgs, ui: Ui) -> anyhow::Result<()> {
+    let _telling = args.telemetry.start("metallic tool generate", ui)?;
     let mut loaded = load::program(&args.model, false, ui)?;
     let n = args.max_tokens.get();
     // The last token need not fit: nothing comes after it.

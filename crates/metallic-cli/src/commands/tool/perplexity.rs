@@ -9,6 +9,7 @@ use metallic::generate;
 use crate::{
     commands::options::{ModelOptions, parse_count},
     load,
+    telemetry::TelemetryOptions,
     term::{self, Ui},
 };
 
@@ -29,6 +30,8 @@ pub(crate) struct PerplexityArgs {
     /// Print the result as JSON
     #[arg(long)]
     json: bool,
+    #[command(flatten)]
+    telemetry: TelemetryOptions,
 }
 
 const EXAMPLES: &str = "\
@@ -37,6 +40,7 @@ Examples:
   metallic tool perplexity -m ./model.gguf --file wiki.test.raw --ctx 512 --max-chunks 20 --json";
 
 pub(super) fn run(args: &PerplexityArgs, ui: Ui) -> anyhow::Result<()> {
+    let _telling = args.telemetry.start("metallic tool perplexity", ui)?;
     let bytes = fs::read(&args.file).with_context(|| format!("cannot read `{}`", args.file.display()))?;
     let text = String::from_utf8_lossy(&bytes);
     if text.contains('\u{fffd}') {

@@ -43,6 +43,7 @@ fn without_compiler(folders: Vec<PathBuf>) -> Translator {
         #[cfg(feature = "soft")]
         compiler: Err("there is no clang".to_owned()),
         troubles: Mutex::default(),
+        made: AtomicU64::new(0),
     }
 }
 

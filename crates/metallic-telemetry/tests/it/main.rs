@@ -1,0 +1,3 @@
+//! What lines contain, against the page that describes them.
+
+mod schema;

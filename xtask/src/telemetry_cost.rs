@@ -1,0 +1,165 @@
+//! `cargo xtask telemetry-cost`: what telemetry costs, off and on, measured in turns in the same run.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, bail, ensure};
+use serde_json::Value;
+
+use crate::bench::{build, busy, count};
+use crate::models::SMOLLM2;
+use crate::process::{command, output};
+
+/// What may be lost: to a build without it while nobody listens, and to that while a file is written.
+const OFF_MOST: f64 = 0.5;
+const ON_MOST: f64 = 3.0;
+
+#[derive(Debug, PartialEq)]
+struct Options {
+    /// A program built from another commit, to compare with.
+    before: Option<PathBuf>,
+    model: PathBuf,
+    rounds: usize,
+    tokens: usize,
+    threads: usize,
+    device: String,
+}
+
+impl Options {
+    fn parse(args: &[String]) -> Result<Options> {
+        let threads = std::thread::available_parallelism().map_or(1, usize::from);
+        let (model, device) = (SMOLLM2.path(), "cpu".to_owned());
+        let mut options = Options { before: None, model, rounds: 15, tokens: 64, threads, device };
+        let mut args = args.iter();
+        while let Some(arg) = args.next() {
+            let mut value = || args.next().with_context(|| format!("{arg} needs a value"));
+            match arg.as_str() {
+                "--before" => options.before = Some(std::path::absolute(value()?)?),
+                "--model" => options.model = std::path::absolute(value()?)?,
+                "--device" => options.device.clone_from(value()?),
+                "--rounds" => options.rounds = count("--rounds", args.next())?,
+                "--tokens" => options.tokens = count("--tokens", args.next())?,
+                "--threads" => options.threads = count("--threads", args.next())?,
+                other => bail!("telemetry-cost does not know `{other}`; see `cargo xtask help`"),
+            }
+        }
+        ensure!(
+            options.model.is_file(),
+            "there is no model `{}`; `cargo xtask setup` fetches it",
+            options.model.display()
+        );
+        Ok(options)
+    }
+}
+
+/// A way to run the same work.
+struct Way {
+    name: &'static str,
+    program: PathBuf,
+    told: &'static [&'static str],
+    /// Tokens a second, one of each round.
+    speeds: Vec<f64>,
+}
+
+pub(crate) fn run(args: &[String]) -> Result<()> {
+    let options = Options::parse(args)?;
+    let program = build()?;
+    let scratch = std::env::temp_dir().join(format!("metallic-telemetry-cost-{}", std::process::id()));
+    std::fs::create_dir_all(&scratch).with_context(|| format!("cannot make {}", scratch.display()))?;
+    let way =
+        |name, program: &Path, told| Way { name, program: program.to_owned(), told, speeds: Vec::new() };
+    let mut ways = vec![
+        way("off", &program, &[][..]),
+        way("telemetry", &program, &["--telemetry", "cost.jsonl"]),
+        way("telemetry and trace", &program, &["--telemetry", "cost.jsonl", "--trace", "cost.json"]),
+    ];
+    ways.extend(options.before.as_deref().map(|before| way("before", before, &[])));
+    if let Some(load) = std::fs::read_to_string("/proc/loadavg").ok().and_then(|text| busy(&text)) {
+        eprintln!("THE MACHINE IS BUSY (load {load}): differences of a few percent will mean nothing");
+    }
+    for round in 0..options.rounds {
+        eprintln!("round {} of {}", round + 1, options.rounds);
+        // Each comes first in its turn: what warms up, or gets tired, hits all.
+        let first = round % ways.len();
+        ways.rotate_left(first);
+        for way in &mut ways {
+            way.speeds.push(measure(way, &options, &scratch)?);
+        }
+        ways.rotate_right(first);
+    }
+    std::fs::remove_dir_all(&scratch).with_context(|| format!("cannot remove {}", scratch.display()))?;
+    println!("{}", report(&ways));
+    Ok(())
+}
+
+fn measure(way: &Way, options: &Options, scratch: &Path) -> Result<f64> {
+    let (tokens, threads) = (options.tokens.to_string(), options.threads.to_string());
+    let mut bench = command(&way.program);
+    bench.current_dir(scratch).args([
+        "bench",
+        "-q",
+        "--json",
+        "--no-limits",
+        "--device",
+        &options.device,
+        "-r",
+        "3",
+    ]);
+    bench.args(["-n", &tokens, "-t", &threads, "-m"]).arg(&options.model).args(way.told);
+    let rows: Value =
+        serde_json::from_str(&output(&mut bench)?).context("`metallic bench` printed no JSON")?;
+    rows[0]["median"].as_f64().context("`metallic bench` gave no median")
+}
+
+/// The middle one.
+fn median(mut numbers: Vec<f64>) -> f64 {
+    numbers.sort_by(f64::total_cmp);
+    match numbers.len() {
+        0 => f64::NAN,
+        n if n % 2 == 1 => numbers[n / 2],
+        n => f64::midpoint(numbers[n / 2 - 1], numbers[n / 2]),
+    }
+}
+
+/// How much slower one is than another, in percent: the median over rounds, in which both had the same machine.
+fn slower(way: &Way, than: &Way) -> f64 {
+    median(way.speeds.iter().zip(&than.speeds).map(|(speed, than)| 100.0 * (than / speed - 1.0)).collect())
+}
+
+fn report(ways: &[Way]) -> String {
+    let mut lines: Vec<String> = ways
+        .iter()
+        .map(|way| format!("{:20} {:8.2} tokens/s", way.name, median(way.speeds.clone())))
+        .collect();
+    let find = |name: &str| ways.iter().find(|way| way.name == name);
+    let compared =
+        [("off", "before", OFF_MOST), ("telemetry", "off", ON_MOST), ("telemetry and trace", "off", ON_MOST)];
+    for (name, than, most) in compared {
+        if let (Some(way), Some(than)) = (find(name), find(than)) {
+            let found = slower(way, than);
+            let verdict = if found <= most { "within" } else { "MORE THAN" };
+            lines.push(format!("{name} costs {found:+.2} % against {} ({verdict} {most} %)", than.name));
+        }
+    }
+    lines.join("\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn costs_are_compared_round_by_round() {
+        let way =
+            |name, speeds: &[f64]| Way { name, program: PathBuf::new(), told: &[], speeds: speeds.to_vec() };
+        // The machine was half as fast in the second round.
+        let ways = [
+            way("off", &[100.0, 50.0, 100.0]),
+            way("telemetry", &[98.0, 49.0, 96.0]),
+            way("before", &[100.0, 51.0, 102.0]),
+        ];
+        let text = report(&ways);
+        assert!(text.contains("off costs +2.00 % against before (MORE THAN 0.5 %)"), "{text}");
+        assert!(text.contains("telemetry costs +2.04 % against off (within 3 %)"), "{text}");
+        assert!(!text.contains("trace costs"), "{text}");
+    }
+}
