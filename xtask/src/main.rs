@@ -83,8 +83,8 @@ cargo xtask NAME [OPTIONS]
 
 Environment: METALLIC_TEST_MODELS (folder of the test models, default target/test-models),
 METALLIC_SHARED (folder of larger test data, default ../shared, not needed), SOFTMETAL_PTXAS (NVIDIA's assembler, which
-is fetched on Linux with x86-64 where none is named). Tests that need a clang fail without
-one under METALLIC_TEST_ALL=1, which `test` sets; elsewhere they say that they prove nothing.";
+is fetched on Linux with x86-64 where none is named). Tests that need a clang or tmux fail without
+it under METALLIC_TEST_ALL=1, which `test` sets; elsewhere they say that they prove nothing.";
 
 fn main() -> ExitCode {
     let mut args = std::env::args().skip(1);

@@ -9,7 +9,7 @@ use anyhow::{Result, bail};
 use crate::checks::ALL_FEATURES;
 use crate::clang;
 use crate::models::{self, PTXAS, QWEN, SMOLLM2};
-use crate::process::{cargo, root, works};
+use crate::process::{apt_install, cargo, root, works};
 
 /// How long the optional model may take to arrive before the tests go on without it.
 const OPTIONAL_LIMIT_S: u32 = 150;
@@ -103,6 +103,7 @@ fn parse(args: &[String]) -> (Fetch, Vec<String>) {
 fn prepare(fetch: Fetch) -> Result<Vec<String>> {
     if fetch != Fetch::Nothing {
         clang::install()?;
+        install_tmux()?;
         let python = models::python()?;
         eprintln!("test models: {}", models::folder().display());
         SMOLLM2.fetch(&python, LIMIT_S)?;
@@ -123,6 +124,9 @@ fn prepare(fetch: Fetch) -> Result<Vec<String>> {
     if !clang::is_there() {
         notes.push("NOT THERE: a clang for Metal kernels. The tests that need one did not run.".into());
     }
+    if !has_tmux() {
+        notes.push("NOT THERE: tmux. The tests that need a terminal did not run.".into());
+    }
     for model in [&SMOLLM2, &QWEN] {
         if !model.path().exists() {
             notes.push(format!("NOT THERE: {}. The tests that need this model did not run.", model.file));
@@ -138,6 +142,22 @@ fn prepare(fetch: Fetch) -> Result<Vec<String>> {
         ),
     }
     Ok(notes)
+}
+
+/// Whether there is a terminal that tests can look at.
+fn has_tmux() -> bool {
+    works("tmux", &["-V"])
+}
+
+fn install_tmux() -> Result<()> {
+    if has_tmux() {
+        return Ok(());
+    }
+    if cfg!(target_os = "macos") {
+        eprintln!("installing by brew: tmux");
+        return crate::process::run(Command::new("brew").args(["install", "tmux"]));
+    }
+    apt_install(&["tmux"])
 }
 
 /// NVIDIA's assembler: the one that is named, else the one that was fetched.
@@ -161,7 +181,7 @@ fn run_tests(command: &mut Command) -> Result<()> {
         command.env("SOFTMETAL_PTXAS", ptxas);
     }
     // Without one, which only `--offline` comes to, the closing lines say what did not run.
-    if clang::is_there() {
+    if clang::is_there() && has_tmux() {
         command.env("METALLIC_TEST_ALL", "1");
     }
     match shared() {

@@ -6,7 +6,7 @@ use std::{
     process::ExitCode,
 };
 
-use crate::{escape, hints, hub::HubError, interrupt::Interrupted, term};
+use crate::{escape, hints, hub::HubError, interrupt::Interrupted, term, top::screen};
 
 /// Exit code after Ctrl-C, as shells expect it: 128 + SIGINT.
 pub(crate) const INTERRUPTED: u8 = 130;
@@ -57,6 +57,8 @@ pub(crate) fn report_usage(error: &clap::Error) -> ExitCode {
 pub(crate) fn install_panic_hook() {
     let default = panic::take_hook();
     panic::set_hook(Box::new(move |info| {
+        // What is said must not go with the dashboard's screen.
+        screen::restore();
         let payload = info.payload();
         let text = payload.downcast_ref::<&str>().copied();
         let message =

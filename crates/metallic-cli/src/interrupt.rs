@@ -13,7 +13,7 @@ use std::{
 
 use anyhow::Context;
 
-use crate::{fail, telemetry};
+use crate::{fail, telemetry, top::screen};
 
 static PRESSED: AtomicBool = AtomicBool::new(false);
 static LISTENERS: AtomicUsize = AtomicUsize::new(0);
@@ -49,6 +49,7 @@ impl Drop for Listener {
 pub(crate) fn install() -> anyhow::Result<()> {
     ctrlc::set_handler(|| {
         if LISTENERS.load(Ordering::SeqCst) == 0 || PRESSED.swap(true, Ordering::SeqCst) {
+            screen::restore();
             if io::stderr().is_terminal() {
                 // The line may hold half an answer, or a progress bar.
                 let _ = writeln!(io::stderr());

@@ -17,6 +17,7 @@ mod plan_dump;
 mod stdin;
 mod telemetry;
 mod term;
+mod top;
 
 use std::process::ExitCode;
 
@@ -36,6 +37,7 @@ fn main() -> ExitCode {
         Command::Run(args) => commands::run::run(&args, ui),
         Command::Chat(args) => commands::chat::run(&args, ui),
         Command::Bench(args) => commands::bench::run(&args, ui),
+        Command::Top(args) => commands::top::run(&args, ui),
         Command::Tune(args) => commands::tune::run(&args, ui),
         Command::Devices(args) => commands::devices::run(&args),
         Command::Doctor(args) => commands::doctor::run(&args, ui),

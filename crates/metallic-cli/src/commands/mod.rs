@@ -15,6 +15,7 @@ pub(crate) mod rm;
 pub(crate) mod run;
 pub(crate) mod templating;
 pub(crate) mod tool;
+pub(crate) mod top;
 pub(crate) mod tune;
 
 use clap::{Parser, Subcommand};
@@ -39,6 +40,8 @@ pub(crate) enum Command {
     Chat(chat::ChatArgs),
     /// Measure the speed of a model
     Bench(bench::BenchArgs),
+    /// Show what a running metallic does, or a recorded run
+    Top(top::TopArgs),
     /// Measure what makes a model fastest on this GPU, and keep it
     Tune(tune::TuneArgs),
     /// List what can compute on this machine

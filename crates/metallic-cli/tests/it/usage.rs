@@ -19,6 +19,7 @@ fn every_help_text_has_examples() {
         "run",
         "chat",
         "bench",
+        "top",
         "devices",
         "inspect",
         "quantize",
