@@ -4,7 +4,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::tensor::{TensorDevice, TensorError};
-use crate::{Blocks, BytesLost, DType, Graph, KernelCount, Peaks, RunStats, Step, StepError, TypeError};
+use crate::{
+    Blocks, BytesLost, DType, Graph, KernelCount, Peaks, RunStats, Step, StepError, Taps, TypeError,
+};
 
 /// What a device is.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -73,11 +75,15 @@ pub struct CompileOptions {
     pub kv: DType,
     /// What the activations of tokens are: `F32`, `F16` or `BF16`. Rows whose result was asked for are `F32` always.
     pub activations: DType,
+    /// Fuse operations, where the backend does; off for comparisons of single operations.
+    pub fuse: bool,
+    /// Keep the value of every operation readable after a step ([`Program::taps`]): each then has a place of its own in the arena.
+    pub taps: bool,
 }
 
 impl Default for CompileOptions {
     fn default() -> CompileOptions {
-        CompileOptions { kv: DType::F16, activations: DType::F32 }
+        CompileOptions { kv: DType::F16, activations: DType::F32, fuse: true, taps: false }
     }
 }
 
@@ -172,6 +178,11 @@ pub trait Program: Send {
     /// nothing is planned: on the processor, and before the first step.
     fn kernels(&self) -> Vec<KernelCount> {
         Vec::new()
+    }
+
+    /// What every operation has made in the step last finished; `None` unless the program was made with [`CompileOptions::taps`].
+    fn taps(&mut self) -> Option<&mut dyn Taps> {
+        None
     }
 }
 

@@ -37,6 +37,7 @@ mod provider;
 pub mod soft;
 mod states;
 mod step;
+mod taps;
 mod tensor;
 mod threadgroup;
 pub mod tuning;

@@ -26,6 +26,8 @@ const PLANS: usize = 64;
 
 /// The launches of one operation with their kernels.
 pub(crate) struct Ready {
+    /// Who made it, where there was a choice.
+    provider: Option<Provider>,
     stages: Stages,
     kernels: Vec<Arc<ReadyPipeline>>,
 }
@@ -45,7 +47,7 @@ pub(crate) fn made(
             let take = |stage: &Stage| held.take(&shared.pipelines, &stage.launch.kernel);
             let kernels = stages.stages.iter().map(take).collect::<Result<_, _>>()?;
             stages.stages.iter().filter_map(Stage::call).try_for_each(|call| shared.gpu.prepare(&call))?;
-            Ok(Ready { stages, kernels })
+            Ok(Ready { provider, stages, kernels })
         };
         let made = match choice {
             Some(choice) => {
@@ -131,6 +133,10 @@ pub(crate) struct Prepared {
     pub(crate) launches: Vec<LaunchCounts>,
     /// Where each wanted output lies; `None` where it is not wanted.
     pub(crate) outputs: Vec<Option<Region>>,
+    /// Where each node's value lies, by node, where it was asked for; `None` for what the step does not compute.
+    pub(crate) taps: Vec<Option<Region>>,
+    /// Who made what, where there was a choice and it was asked for.
+    pub(crate) makers: Vec<(NodeId, Provider)>,
     /// As long as they stand here the cache lets none of them go.
     _kernels: Vec<Arc<ReadyPipeline>>,
 }
@@ -173,6 +179,8 @@ pub(crate) struct Lowered {
     pub(crate) shared: Arc<Shared>,
     pub(crate) graph: Graph,
     pub(crate) schedule: Schedule,
+    /// Every value has a place of its own, and can be read.
+    pub(crate) taps: bool,
     pub(crate) needed: Vec<Needed>,
     pub(crate) aliases: Vec<bool>,
     pub(crate) weights: DeviceWeights,
@@ -284,7 +292,34 @@ impl Lowered {
             (shape.wanted.has(index) && !unchosen).then(|| self.value(*id, shape, memory)).transpose()
         };
         let outputs = self.graph.outputs().iter().enumerate().map(output).collect::<Result<_, _>>()?;
-        Ok(Prepared { shape: *shape, list, counts, launches, outputs, _kernels: kernels.pipelines })
+        let taps = self.tapped(shape, nodes.iter().map(|(id, _)| *id), memory)?;
+        let made = nodes.iter().filter_map(|(id, ready)| Some((*id, ready.provider?)));
+        let makers = made.filter(|_| self.taps).collect();
+        Ok(Prepared {
+            shape: *shape,
+            list,
+            counts,
+            launches,
+            outputs,
+            taps,
+            makers,
+            _kernels: kernels.pipelines,
+        })
+    }
+
+    /// Where the values of these nodes, and of those that are the same, lie; by node, none where nobody asks.
+    fn tapped(
+        &self,
+        shape: &StepShape,
+        computed: impl Iterator<Item = NodeId>,
+        memory: StepMemory,
+    ) -> Result<Vec<Option<Region>>, GpuError> {
+        let mut taps = vec![None; if self.taps { self.graph.nodes().len() } else { 0 }];
+        let aliases = (0..taps.len()).map(NodeId).filter(|id| self.is_alias(*id, shape));
+        for id in computed.chain(aliases).filter(|_| self.taps) {
+            taps[id.0] = Some(self.value(id, shape, memory)?);
+        }
+        Ok(taps)
     }
 
     fn region(
