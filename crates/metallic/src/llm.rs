@@ -1,16 +1,18 @@
 //! A model ready to answer: engine, tokenizer and chat template together.
 
 use std::borrow::Cow;
+use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Instant;
 
-use metallic_core::{Backend, BackendError, DType, StateLayout};
+use metallic_core::{Backend, BackendError, CompileOptions, DType, Program, StateLayout};
 use serde_json::Value;
 
 use crate::adapter::AdapterOptions;
 use crate::chat::Chat;
 use crate::device::{Device, OpenOptions, Providers, available_memory};
+use crate::diff::{self, DiffError, Verification, VerifyOptions};
 use crate::generate::{
     Engine, EngineConfig, EngineError, Generation, Options, Request, STEP_TOKENS, blocks_at_once,
 };
@@ -33,6 +35,9 @@ pub enum Error {
     /// The device failed.
     #[error(transparent)]
     Backend(#[from] BackendError),
+    /// Steps cannot be looked over.
+    #[error(transparent)]
+    Verify(#[from] DiffError),
     /// The model has no tokenizer, so it cannot take text.
     #[error("`{path}` has no tokenizer, so it takes token ids only")]
     NoTokenizer {
@@ -69,6 +74,9 @@ pub struct EngineOptions {
     pub max_sequences: usize,
     /// Keeps what was computed for prompts that begin the same way.
     pub prefix_cache: bool,
+    /// Computes one operation of every so many steps again by the reference ([`crate::diff::verified`]): slower, and the arena is
+    /// larger. `None`: never.
+    pub verify: Option<NonZeroUsize>,
 }
 
 impl Default for EngineOptions {
@@ -79,6 +87,7 @@ impl Default for EngineOptions {
             kv_budget: None,
             max_sequences: 16,
             prefix_cache: true,
+            verify: None,
         }
     }
 }
@@ -89,6 +98,7 @@ metallic_core::setters!(EngineOptions {
     kv_budget: impl Into<Option<u64>>,
     max_sequences: usize,
     prefix_cache: bool,
+    verify: impl Into<Option<NonZeroUsize>>,
 });
 
 /// How a model is loaded.
@@ -130,6 +140,7 @@ metallic_core::setters!(
         kv_budget: impl Into<Option<u64>>,
         max_sequences: usize,
         prefix_cache: bool,
+        verify: impl Into<Option<NonZeroUsize>>,
     }
 );
 
@@ -173,6 +184,7 @@ pub struct Llm {
     tool_template: Option<Arc<ChatTemplate>>,
     device: String,
     load_s: f64,
+    verification: Option<Verification>,
 }
 
 /// Sequences whose full context the default budget pays for.
@@ -208,7 +220,7 @@ impl Llm {
         let backend = device.open_with(open)?;
         let weights = held_bytes(&model, backend.as_ref());
         let mut config = engine.resolve(&model, &tokenizer, weights, memory_of(backend.as_ref()))?;
-        let program = model.compile(backend.as_ref(), engine.kv_type)?;
+        let (program, verification) = compile(&model, backend.as_ref(), device, open, engine)?;
         // Blocks of layers with a window were counted for steps as they usually are.
         if !config.states.is_mixed() {
             config.step_tokens = config.step_tokens.max(program.step_tokens());
@@ -216,7 +228,7 @@ impl Llm {
         let engine = Engine::with_text(program, config, Arc::clone(&tokenizer) as _)?;
         let device = backend.info().kind.to_owned();
         let load_s = start.elapsed().as_secs_f64();
-        Ok(Llm { model, engine, tokenizer, template, tool_template, device, load_s })
+        Ok(Llm { model, engine, tokenizer, template, tool_template, device, load_s, verification })
     }
 
     /// Continues text or tokens.
@@ -343,10 +355,32 @@ impl Llm {
         &self.device
     }
 
+    /// What looking over steps has found so far, where [that was asked for](EngineOptions::verify).
+    pub fn verification(&self) -> Option<&Verification> {
+        self.verification.as_ref()
+    }
+
     /// Seconds loading took.
     pub fn load_s(&self) -> f64 {
         self.load_s
     }
+}
+
+/// Makes the model ready, to be looked over where that is asked for.
+fn compile(
+    model: &Model,
+    backend: &dyn Backend,
+    device: &Device,
+    open: &OpenOptions,
+    engine: &EngineOptions,
+) -> Result<(Box<dyn Program>, Option<Verification>), Error> {
+    let compile = CompileOptions { taps: engine.verify.is_some(), ..CompileOptions::kv(engine.kv_type) };
+    let program = model.compile(backend, compile)?;
+    let Some(every) = engine.verify else { return Ok((program, None)) };
+    let products = diff::products(device, open.exact, engine.kv_type);
+    let options = VerifyOptions { every: every.get(), compile, products };
+    let (program, verification) = diff::verified(program, model, options)?;
+    Ok((program, Some(verification)))
 }
 
 /// Bytes a model may take: what the device has, and no more than the machine has left. Large steps take a part of a GPU's memory.
