@@ -53,7 +53,7 @@ pub(crate) fn install() -> anyhow::Result<()> {
                 // The line may hold half an answer, or a progress bar.
                 let _ = writeln!(io::stderr());
             }
-            fail::report(&Interrupted.into());
+            fail::report(&Interrupted.into(), fail::INTERRUPTED);
             process::exit(fail::INTERRUPTED.into());
         }
     })

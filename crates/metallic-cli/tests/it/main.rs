@@ -5,6 +5,7 @@
 mod answer;
 mod bad;
 mod devices;
+mod diff;
 mod disk;
 mod hostile;
 mod hub;
