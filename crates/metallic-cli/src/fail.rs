@@ -30,8 +30,13 @@ impl Failure {
 #[error("interrupted")]
 pub(crate) struct Stopped;
 
-/// Prints `error: …` and, where one is known, `hint: …`; gives the exit code.
-pub(crate) fn report(error: &anyhow::Error) -> ExitCode {
+/// Two ways of computing differ, which was shown: only the exit code is left to give.
+#[derive(Debug, thiserror::Error)]
+#[error("the ways differ")]
+pub(crate) struct Differs;
+
+/// Prints `error: …` and, where one is known, `hint: …`; gives the exit code, `failure` unless something else says more.
+pub(crate) fn report(error: &anyhow::Error, failure: u8) -> ExitCode {
     if is_broken_pipe(error) {
         // The reader (`head`, a closed pager) has all it wanted.
         return ExitCode::SUCCESS;
@@ -39,12 +44,15 @@ pub(crate) fn report(error: &anyhow::Error) -> ExitCode {
     if error.is::<Stopped>() {
         return ExitCode::from(INTERRUPTED);
     }
+    if error.is::<Differs>() {
+        return ExitCode::FAILURE;
+    }
     let mut err = io::stderr().lock();
     let _ = writeln!(err, "{} {}", term::paint("error:", "1;31"), reason(error));
     if let Some(hint) = hint(error) {
         let _ = writeln!(err, "{} {}", term::paint("hint:", "1;36"), one_line(&hint));
     }
-    if is_interrupted(error) { ExitCode::from(INTERRUPTED) } else { ExitCode::FAILURE }
+    ExitCode::from(if is_interrupted(error) { INTERRUPTED } else { failure })
 }
 
 /// Prints clap's message (help and version go to stdout); gives 2 for wrong usage.

@@ -3,8 +3,13 @@
 use std::error::Error;
 
 use metallic::{
-    core::BackendError, formats::FormatError, generate::EngineError, model::ModelError,
-    quantize::QuantizeError, text::TextError,
+    core::BackendError,
+    diff::{DiffError, SavedError},
+    formats::FormatError,
+    generate::EngineError,
+    model::ModelError,
+    quantize::QuantizeError,
+    text::TextError,
 };
 
 const WEIGHTS: &str =
@@ -34,6 +39,8 @@ pub(crate) fn of(error: &(dyn Error + 'static)) -> Option<&'static str> {
         .or_else(|| error.downcast_ref().and_then(of_quantize))
         .or_else(|| error.downcast_ref().and_then(of_text))
         .or_else(|| error.downcast_ref().and_then(of_engine))
+        .or_else(|| error.downcast_ref().and_then(of_diff))
+        .or_else(|| error.downcast_ref().map(of_saved))
         .or_else(|| error.downcast_ref().and_then(of_backend))
 }
 
@@ -50,6 +57,29 @@ fn of_library(error: &metallic::Error) -> Option<&'static str> {
         E::NoTemplate { .. } => Some("`metallic run --raw` continues plain text"),
         E::NoRoom { .. } => Some(MEMORY),
         _ => None,
+    }
+}
+
+fn of_diff(error: &DiffError) -> Option<&'static str> {
+    match error {
+        DiffError::Model(error) => of_model(error),
+        DiffError::Backend(error) => of_backend(error),
+        DiffError::Saved(error) => Some(of_saved(error)),
+        DiffError::Models { .. } => {
+            Some("give two files of one model; `metallic inspect FILE` shows what each is")
+        }
+        DiffError::Tokens { .. } => Some("give fewer tokens, or fewer `--steps`"),
+        _ => None,
+    }
+}
+
+fn of_saved(error: &SavedError) -> &'static str {
+    match error {
+        SavedError::Tokens { .. } => "leave out `--prompt` and `--tokens`: those that were saved are run",
+        SavedError::Model { .. } => "give the model that was saved (`-m`)",
+        SavedError::Exists { .. } => "give another folder, or remove this one",
+        SavedError::Half { .. } => "`--full` saves 32 bits",
+        _ => "`metallic diff --save FOLDER` makes such a folder anew",
     }
 }
 

@@ -54,7 +54,7 @@ pub(crate) fn install() -> anyhow::Result<()> {
                 // The line may hold half an answer, or a progress bar.
                 let _ = writeln!(io::stderr());
             }
-            fail::report(&Interrupted.into());
+            fail::report(&Interrupted.into(), fail::INTERRUPTED);
             // What could not be written does not matter any more.
             let _ = telemetry::finish();
             process::exit(fail::INTERRUPTED.into());

@@ -1,6 +1,7 @@
 //! From a name to a model that runs.
 
 use std::{
+    num::NonZeroUsize,
     path::{Path, PathBuf},
     time::Instant,
 };
@@ -62,6 +63,17 @@ pub(crate) fn llm(
     template: Option<&Path>,
     ui: Ui,
 ) -> anyhow::Result<Llm> {
+    llm_verified(model, answer, template, None, ui)
+}
+
+/// The same, with one operation of every `verify` steps computed again by the reference.
+pub(crate) fn llm_verified(
+    model: &ModelOptions,
+    answer: &AnswerOptions,
+    template: Option<&Path>,
+    verify: Option<NonZeroUsize>,
+    ui: Ui,
+) -> anyhow::Result<Llm> {
     let path = path(&model.model, ui)?;
     let context = answer.ctx.map(usize::from);
     let options = LoadOptions::default()
@@ -69,6 +81,7 @@ pub(crate) fn llm(
         .open(model.device.open()?)
         .kv_type(model.device.kv_type)
         .context(context)
+        .verify(verify)
         .model(model.device.read())
         .adapters(model.lora.as_slice())
         .merge_adapters(model.merge_lora)

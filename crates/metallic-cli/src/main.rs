@@ -33,6 +33,8 @@ fn main() -> ExitCode {
         Err(usage) => return fail::report_usage(&usage),
     };
     let ui = Ui { quiet: cli.quiet };
+    // A comparison that finds a difference has not failed.
+    let failure = if matches!(cli.command, Command::Diff(_)) { 2 } else { 1 };
     let outcome = interrupt::install().and_then(|()| match cli.command {
         Command::Run(args) => commands::run::run(&args, ui),
         Command::Chat(args) => commands::chat::run(&args, ui),
@@ -44,6 +46,7 @@ fn main() -> ExitCode {
         Command::Inspect(args) => commands::inspect::run(&args),
         Command::Quantize(args) => commands::quantize::run(&args, ui),
         Command::Imatrix(args) => commands::imatrix::run(&args, ui),
+        Command::Diff(args) => commands::diff::run(&args, ui),
         Command::Tool(args) => commands::tool::run(&args, ui),
         Command::Pull(args) => commands::pull::run(&args, ui),
         Command::List(args) => commands::list::run(&args, ui),
@@ -52,6 +55,6 @@ fn main() -> ExitCode {
     });
     match outcome {
         Ok(()) => ExitCode::SUCCESS,
-        Err(error) => fail::report(&error),
+        Err(error) => fail::report(&error, failure),
     }
 }

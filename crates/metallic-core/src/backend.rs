@@ -7,7 +7,7 @@ use std::time::Duration;
 use crate::plan::ProgramPlan;
 use crate::tensor::{TensorDevice, TensorError};
 use crate::{
-    Blocks, BytesLost, CacheUse, DType, Graph, KernelCount, Peaks, PoolUse, RunStats, Step, StepError,
+    Blocks, BytesLost, CacheUse, DType, Graph, KernelCount, Peaks, PoolUse, RunStats, Step, StepError, Taps,
     TypeError,
 };
 
@@ -78,11 +78,15 @@ pub struct CompileOptions {
     pub kv: DType,
     /// What the activations of tokens are: `F32`, `F16` or `BF16`. Rows whose result was asked for are `F32` always.
     pub activations: DType,
+    /// Fuse operations, where the backend does; off for comparisons of single operations.
+    pub fuse: bool,
+    /// Keep the value of every operation readable after a step ([`Program::taps`]): each then has a place of its own in the arena.
+    pub taps: bool,
 }
 
 impl Default for CompileOptions {
     fn default() -> CompileOptions {
-        CompileOptions { kv: DType::F16, activations: DType::F32 }
+        CompileOptions { kv: DType::F16, activations: DType::F32, fuse: true, taps: false }
     }
 }
 
@@ -214,6 +218,11 @@ pub trait Program: Send {
     /// The pools of memory behind it, those it shares with other programs included.
     fn pools(&self) -> Vec<PoolUse> {
         Vec::new()
+    }
+
+    /// What every operation has made in the step last finished; `None` unless the program was made with [`CompileOptions::taps`].
+    fn taps(&mut self) -> Option<&mut dyn Taps> {
+        None
     }
 }
 

@@ -21,6 +21,7 @@ mod spec;
 mod state;
 mod stats;
 mod step;
+mod taps;
 pub mod tensor;
 mod typing;
 
@@ -37,4 +38,5 @@ pub use spec::{Attention, Mask, Project, ProjectInputs, Qkv, Recurrence, Rope, R
 pub use state::{Blocks, KvState, State, StateLayout};
 pub use stats::{KernelCount, OpCost, RunStats};
 pub use step::{BLOCK_TOKENS, Fed, Needed, SequenceSpan, Step, StepError, StepLimits, Wanted};
+pub use taps::{Aside, KvRows, Tapped, Taps};
 pub use typing::{TypeError, infer};

@@ -72,8 +72,13 @@ pub fn trace(graph: &Graph) -> Result<Fused, TypeError> {
 /// The same computation with the activations of tokens in another float type. Rows whose result was asked for are few and
 /// decide which token is chosen: they are `F32`.
 pub fn with_activations(graph: &Graph, dtype: DType) -> Result<Graph, TypeError> {
+    Ok(retyped(graph, dtype)?.0)
+}
+
+/// [`with_activations`], with the node that has the value of each node before.
+pub fn retyped(graph: &Graph, dtype: DType) -> Result<(Graph, Vec<NodeId>), TypeError> {
     if dtype == DType::F32 {
-        return Ok(graph.clone());
+        return Ok((graph.clone(), (0..graph.nodes.len()).map(NodeId).collect()));
     }
     let mut out = Graph { weights: graph.weights.clone(), ..Graph::default() };
     let mut map = Vec::with_capacity(graph.nodes.len());
@@ -94,7 +99,7 @@ pub fn with_activations(graph: &Graph, dtype: DType) -> Result<Graph, TypeError>
         map.push(id);
     }
     out.outputs = graph.outputs.iter().map(|id| map[id.0]).collect();
-    Ok(out)
+    Ok((out, map))
 }
 
 /// What stands in a node's place in the new graph; inputs are nodes of the old one.

@@ -38,8 +38,17 @@ pub struct Schedule {
 impl Schedule {
     /// Places every intermediate of `graph`, whose nodes run in their order.
     pub fn of(graph: &Graph) -> Schedule {
-        let mut schedule =
-            Schedule { places: vec![None; graph.nodes().len()], last: last_uses(graph), room: [0; 3] };
+        Schedule::until(graph, last_uses(graph))
+    }
+
+    /// The same without reuse: every value is there when the step has run.
+    pub fn apart(graph: &Graph) -> Schedule {
+        Schedule::until(graph, vec![usize::MAX; graph.nodes().len()])
+    }
+
+    /// Each node's place is its own up to the node of this index.
+    fn until(graph: &Graph, last: Vec<usize>) -> Schedule {
+        let mut schedule = Schedule { places: vec![None; graph.nodes().len()], last, room: [0; 3] };
         let mut live: Vec<(usize, Span)> = Vec::new();
         for (index, node) in graph.nodes().iter().enumerate() {
             // A node may not overwrite what it reads: places free up only after their last reader.
@@ -141,6 +150,14 @@ mod tests {
         let schedule = Schedule::of(&graph);
         let sizes = Sizes { tokens: 5, outputs: 2 };
         assert_eq!(schedule.arena_bytes(sizes), 4 * (3 * 8 * 5 + 8 * 2));
+    }
+
+    #[test]
+    fn values_that_are_kept_apart_have_a_place_each() {
+        let graph = chain(&GraphBuilder::new(), 10);
+        let sizes = Sizes { tokens: 5, outputs: 2 };
+        // The table's rows, ten links and the sum; the selection.
+        assert_eq!(Schedule::apart(&graph).arena_bytes(sizes), 4 * (12 * 8 * 5 + 8 * 2));
     }
 
     #[test]

@@ -1,11 +1,13 @@
 //! What is kept between steps: keys and values in blocks, and recurrent states.
 
+use std::ops::Range;
+
 use metallic_core::{
     BLOCK_TOKENS, BackendError, Blocks, KvState, Recurrence, SequenceSpan, State, StateId, StateLayout, Step,
 };
 
 use crate::exec::{Args, grow};
-use crate::simd::{KvBlock, KvType, axpy, scale, store_key, store_value};
+use crate::simd::{KvBlock, KvType, axpy, load_row, scale, store_key, store_value};
 use crate::{Processor, failed, no_room};
 
 /// Blocks are made room for this many at a time.
@@ -196,6 +198,32 @@ impl Kept {
         let rows = &cache.slabs[block as usize / SLAB_BLOCKS][at..at + cache.head_bytes()];
         let (keys, values) = rows.split_at(cache.key_bytes);
         KvBlock { keys, values }
+    }
+
+    /// What the cache holds of these positions of a sequence with this block table, as numbers.
+    pub(crate) fn rows(
+        &self,
+        id: StateId,
+        table: &[u32],
+        positions: Range<usize>,
+    ) -> Result<metallic_core::KvRows, BackendError> {
+        let kv = self.layout.kv(id).ok_or_else(|| failed(format!("state {} holds no keys", id.0)))?;
+        let reserved = if self.is_near(id) { self.blocks.near } else { self.blocks.far };
+        let mut rows = metallic_core::KvRows::default();
+        let (mut key, mut value) = (vec![0.0; kv.key_dim], vec![0.0; kv.value_dim]);
+        for position in positions {
+            let block = table.get(position / BLOCK_TOKENS).copied().filter(|b| (*b as usize) < reserved);
+            let missing = || failed(format!("position {position} of state {} was never reserved", id.0));
+            let (block, position) = (block.ok_or_else(missing)?, position % BLOCK_TOKENS);
+            for head in 0..kv.kv_heads {
+                let KvBlock { keys, values } = self.head(id, block, head);
+                load_row(self.kind, position, true, keys, &mut key);
+                load_row(self.kind, position, false, values, &mut value);
+                rows.keys.extend_from_slice(&key);
+                rows.values.extend_from_slice(&value);
+            }
+        }
+        Ok(rows)
     }
 
     /// Stores the keys and values of a step; returns the bytes they take.

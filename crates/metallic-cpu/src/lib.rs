@@ -110,9 +110,10 @@ impl Backend for Cpu {
     /// Activations of `F16` and `BF16` are computed in 32 bits and rounded where they are stored: half the memory, but
     /// slower than `F32`, which is read and written where it lies.
     fn compile(&self, graph: &Graph, options: CompileOptions) -> Result<Box<dyn Program>, BackendError> {
-        let graph = rewrite::fuse(&rewrite::with_activations(graph, options.activations)?)?;
+        let graph = rewrite::with_activations(graph, options.activations)?;
+        let graph = if options.fuse { rewrite::fuse(&graph)? } else { graph };
         let work = exec::Work::new(Arc::clone(&self.team), self.isa);
-        Ok(Box::new(program::CpuProgram::new(graph, options.kv, work, self.options)?))
+        Ok(Box::new(program::CpuProgram::new(graph, options, work, self.options)?))
     }
 
     fn describe(

@@ -4,8 +4,8 @@ use std::ops::Range;
 use std::time::Instant;
 
 use metallic_core::{
-    BackendError, Blocks, DType, Graph, Needed, NodeId, Op, OpCost, Program, ProgramMemory, RunStats,
-    Schedule, Sizes, StateLayout, Step, StepLimits, Wanted,
+    BackendError, Blocks, CompileOptions, DType, Graph, KvRows, Needed, NodeId, Op, OpCost, Program,
+    ProgramMemory, RunStats, Schedule, Sizes, StateId, StateLayout, Step, StepLimits, Tapped, Taps, Wanted,
 };
 
 use crate::exec::{Args, Input, Now, Out, Value, Work, decode, grow};
@@ -19,6 +19,8 @@ pub(crate) struct CpuProgram {
     schedule: Schedule,
     weights: PackedWeights,
     kept: Kept,
+    /// Every value has a place of its own, and can be read.
+    taps: bool,
     arena: AlignedBytes,
     work: Work,
     profile: bool,
@@ -110,23 +112,61 @@ impl Program for CpuProgram {
             kv: self.kept.bytes(),
         }
     }
+
+    fn taps(&mut self) -> Option<&mut dyn Taps> {
+        self.taps.then_some(self as _)
+    }
+}
+
+impl Taps for CpuProgram {
+    fn graph(&self) -> &Graph {
+        &self.graph
+    }
+
+    fn value(&mut self, node: NodeId) -> Result<Option<Tapped>, BackendError> {
+        let of = self.graph.nodes().get(node.0);
+        let of = of.ok_or_else(|| failed(format!("node {} of {}", node.0, self.graph.nodes().len())))?;
+        let unchosen = of.op == Op::Sample && !self.chosen;
+        let computed = self.needed[node.0].for_step(self.wanted) && !of.op.is_source() && !unchosen;
+        let range = self.schedule.range(node, self.sizes).filter(|range| computed && !range.is_empty());
+        let Some(bytes) = range.and_then(|range| self.arena.bytes().get(range)) else { return Ok(None) };
+        Ok(Some(match of.ty.dtype {
+            DType::F32 => Tapped::Floats(floats(bytes).to_vec()),
+            DType::U32 | DType::I32 => Tapped::Words(words(bytes).to_vec()),
+            dtype => {
+                let mut numbers = vec![0.0; bytes.len() / dtype.block_bytes() * dtype.block_len()];
+                decode(&self.work.team, dtype, bytes, &mut numbers)?;
+                Tapped::Floats(numbers)
+            }
+        }))
+    }
+
+    fn kept(
+        &mut self,
+        state: StateId,
+        table: &[u32],
+        positions: Range<usize>,
+    ) -> Result<KvRows, BackendError> {
+        self.kept.rows(state, table, positions)
+    }
 }
 
 impl CpuProgram {
     pub(crate) fn new(
         graph: Graph,
-        kv: DType,
+        compile: CompileOptions,
         work: Work,
         options: CpuOptions,
     ) -> Result<CpuProgram, BackendError> {
         Ok(CpuProgram {
-            schedule: Schedule::of(&graph),
+            schedule: if compile.taps { Schedule::apart(&graph) } else { Schedule::of(&graph) },
             weights: PackedWeights::new(
                 &graph,
                 Processor { isa: work.isa, team: &work.team },
                 options.exact,
             )?,
-            kept: Kept::new(StateLayout::of(&graph, kv)?)?,
+            kept: Kept::new(StateLayout::of(&graph, compile.kv)?)?,
+            taps: compile.taps,
             arena: AlignedBytes::default(),
             work,
             profile: options.profile,

@@ -150,8 +150,8 @@ impl Backend for GpuBackend {
     fn compile(&self, graph: &Graph, options: CompileOptions) -> Result<Box<dyn Program>, BackendError> {
         let device = self.shared.kind();
         let graph = rewrite::with_activations(graph, options.activations)?;
-        let fused = if self.shared.options.fuse { rewrite::fuse(&graph)? } else { graph };
-        let program = GpuProgram::new(self.shared.clone(), fused, options.kv).map_err(|e| e.on(device))?;
+        let fused = if self.shared.options.fuse && options.fuse { rewrite::fuse(&graph)? } else { graph };
+        let program = GpuProgram::new(self.shared.clone(), fused, options).map_err(|e| e.on(device))?;
         // What there is to say of kernels is known when they have been made ready.
         self.shared.options.providers.tell(self.shared.gpu.notes());
         Ok(Box::new(program))

@@ -29,7 +29,7 @@ impl Access {
         matches!(self, Access::Read | Access::ReadWrite)
     }
 
-    fn writes(self) -> bool {
+    pub(crate) fn writes(self) -> bool {
         matches!(self, Access::Write | Access::ReadWrite)
     }
 

@@ -72,6 +72,7 @@ fn validate(
 fn lowered(shared: &Arc<Shared>, graph: Graph, layout: StateLayout) -> Result<Lowered, GpuError> {
     Ok(Lowered {
         schedule: Schedule::of(&graph),
+        taps: false,
         needed: graph.needed(),
         layers: graph.layers(),
         keeps_launches: false,

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use metallic_core::{Bytes, DeviceInfo};
 
-use crate::command::CommandList;
+use crate::command::{CommandList, Dispatch, Region};
 use crate::error::GpuError;
 use crate::gpu::{BufferId, Gpu, Imported, LibraryId, Limits, Pipeline, PipelineId, Storage, Submission};
 use crate::kernels::{Call, Constants};
@@ -79,6 +79,18 @@ struct State {
     /// Command buffers that each submission says it is, where it is not for the device to say.
     cut: Option<u64>,
     labels: Vec<&'static str>,
+    distortion: Option<Distortion>,
+}
+
+/// What is made wrong of dispatches.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Distortion {
+    /// Of which: an operation, or how the names of kernels begin.
+    pub of: String,
+    /// Which of them in a submission, from 0; `None`: all.
+    pub nth: Option<usize>,
+    /// Every number of the result is multiplied by it.
+    pub factor: f32,
 }
 
 impl Faulty {
@@ -113,6 +125,11 @@ impl Faulty {
     /// Lets every submission from now on say that it is so many command buffers, as a driver does that cuts long lists.
     pub fn cut(&self, command_buffers: u64) {
         lock(&self.state).cut = Some(command_buffers);
+    }
+
+    /// Makes results of dispatches wrong from now on, or right again: it then waits for each of them, and changes what it has written.
+    pub fn distort(&self, distortion: Option<Distortion>) {
+        lock(&self.state).distortion = distortion;
     }
 
     /// The operations of the last submission's dispatches, in order.
@@ -300,8 +317,10 @@ impl Faulty {
         }
         // Each is counted, whatever the others say.
         let faults = [Fault::Execute, Fault::Hang, Fault::Wait].map(|fault| self.fails(fault));
-        let inner = match faults {
-            [false, false, _] => Some(submit(&*self.inner)?),
+        let distortion = lock(&self.state).distortion.clone();
+        let inner = match (faults, distortion) {
+            ([false, false, _], None) => Some(submit(&*self.inner)?),
+            ([false, false, _], Some(distortion)) => Some(self.distorted(commands, &distortion)?),
             _ => None,
         };
         self.submissions.fetch_add(1, Ordering::Relaxed);
@@ -310,6 +329,50 @@ impl Faulty {
         Ok(Box::new(Watched { inner, breaks: faults[0], late: faults[2], cut, held }))
     }
 }
+
+impl Faulty {
+    /// Runs commands in pieces that end with a result which is then made wrong.
+    fn distorted(
+        &self,
+        commands: &CommandList,
+        distortion: &Distortion,
+    ) -> Result<Box<dyn Submission>, GpuError> {
+        let Distortion { of, nth, factor } = distortion;
+        let (mut piece, mut seen, mut last) = (CommandList::new(), 0, None);
+        for command in commands.commands() {
+            piece.push(*command);
+            let named = |d: &&Dispatch| d.label == of || d.launch.kernel.function.starts_with(&**of);
+            let Some(dispatch) = command.dispatch().filter(named) else { continue };
+            seen += 1;
+            if nth.is_some_and(|nth| nth + 1 != seen) {
+                continue;
+            }
+            let mut submission = self.inner.submit(&piece)?;
+            submission.wait(DISTORTED)?;
+            let written = dispatch.bindings().find(|(_, binding)| binding.access.writes());
+            if let Some((_, binding)) = written {
+                self.scale(binding.region, *factor)?;
+            }
+            (piece, last) = (CommandList::new(), Some(submission));
+        }
+        match last {
+            Some(done) if piece.is_empty() => Ok(done),
+            _ => self.inner.submit(&piece),
+        }
+    }
+
+    fn scale(&self, region: Region, factor: f32) -> Result<(), GpuError> {
+        let mut bytes = vec![0; region.len()];
+        self.inner.read(region.buffer(), region.offset(), &mut bytes)?;
+        for number in bytes.as_chunks_mut::<4>().0 {
+            *number = (f32::from_ne_bytes(*number) * factor).to_ne_bytes();
+        }
+        self.inner.write(region.buffer(), region.offset(), &bytes)
+    }
+}
+
+/// How long a piece may take that is to be made wrong.
+const DISTORTED: Duration = Duration::from_secs(600);
 
 struct Watched {
     /// `None` where the work is not given to the device.

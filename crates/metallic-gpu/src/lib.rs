@@ -39,6 +39,7 @@ mod provider;
 pub mod soft;
 mod states;
 mod step;
+mod taps;
 mod tell;
 mod tensor;
 mod threadgroup;

@@ -150,6 +150,10 @@ pub(crate) struct Prepared {
     pub(crate) launches: Vec<LaunchCounts>,
     /// Where each wanted output lies; `None` where it is not wanted.
     pub(crate) outputs: Vec<Option<Region>>,
+    /// Where each node's value lies, by node, where it was asked for; `None` for what the step does not compute.
+    pub(crate) taps: Vec<Option<Region>>,
+    /// Who made what, where there was a choice and it was asked for.
+    pub(crate) makers: Vec<(NodeId, Provider)>,
     /// As long as they stand here the cache lets none of them go.
     _kernels: Vec<Arc<ReadyPipeline>>,
 }
@@ -204,6 +208,8 @@ pub(crate) struct Lowered {
     pub(crate) shared: Arc<Shared>,
     pub(crate) graph: Graph,
     pub(crate) schedule: Schedule,
+    /// Every value has a place of its own, and can be read.
+    pub(crate) taps: bool,
     pub(crate) needed: Vec<Needed>,
     /// The layer of each node.
     pub(crate) layers: Vec<Option<u32>>,
@@ -287,7 +293,9 @@ impl Lowered {
     /// else happens between them.
     pub(crate) fn next(&self, id: NodeId, shape: &StepShape) -> Option<NodeId> {
         let nodes = self.graph.nodes();
-        let attends = matches!(nodes[id.0].op, Op::Attention(_)) && !self.graph.outputs().contains(&id);
+        // Where every value is to be read, attention's is one of them.
+        let attends =
+            matches!(nodes[id.0].op, Op::Attention(_)) && !self.graph.outputs().contains(&id) && !self.taps;
         let after = nodes.iter().enumerate().skip(id.0 + 1).filter(|(_, node)| !node.op.is_source());
         let (index, node) = after.clone().next().filter(|_| attends)?;
         let alone = node.inputs.first() == Some(&id)
@@ -352,7 +360,35 @@ impl Lowered {
             (shape.wanted.has(index) && !unchosen).then(|| self.value(*id, shape, memory)).transpose()
         };
         let outputs = self.graph.outputs().iter().enumerate().map(output).collect::<Result<_, _>>()?;
-        Ok(Prepared { shape: *shape, list, counts, launches, outputs, _kernels: planned.kernels.pipelines })
+        let taps = self.tapped(shape, planned.nodes.iter().map(|(id, _)| *id), memory)?;
+        let made =
+            planned.nodes.iter().filter_map(|(id, ready)| Some((*id, ready.chosen.as_ref()?.provider)));
+        let makers = made.filter(|_| self.taps).collect();
+        Ok(Prepared {
+            shape: *shape,
+            list,
+            counts,
+            launches,
+            outputs,
+            taps,
+            makers,
+            _kernels: planned.kernels.pipelines,
+        })
+    }
+
+    /// Where the values of these nodes, and of those that are the same, lie; by node, none where nobody asks.
+    fn tapped(
+        &self,
+        shape: &StepShape,
+        computed: impl Iterator<Item = NodeId>,
+        memory: StepMemory,
+    ) -> Result<Vec<Option<Region>>, GpuError> {
+        let mut taps = vec![None; if self.taps { self.graph.nodes().len() } else { 0 }];
+        let aliases = (0..taps.len()).map(NodeId).filter(|id| self.is_alias(*id, shape));
+        for id in computed.chain(aliases).filter(|_| self.taps) {
+            taps[id.0] = Some(self.value(id, shape, memory)?);
+        }
+        Ok(taps)
     }
 
     /// Every launch of a plan as a command, in order, with the node it belongs to.

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use metallic_core::{
-    BackendError, Blocks, CacheUse, DType, Graph, KernelCount, PoolUse, Program, ProgramMemory, RunStats,
-    Schedule, StateLayout, Step, StepLimits, Wanted,
+    BackendError, Blocks, CacheUse, CompileOptions, DType, Graph, KernelCount, PoolUse, Program,
+    ProgramMemory, RunStats, Schedule, StateLayout, Step, StepLimits, Taps, Wanted,
 };
 use metallic_telemetry::SPANS;
 use metallic_telemetry::tracing::debug_span;
@@ -73,8 +73,8 @@ fn rehearsed(tuning: &Tuning) -> Vec<(usize, usize, usize)> {
 }
 
 pub(crate) struct GpuProgram {
-    lowered: Lowered,
-    plans: Plans,
+    pub(crate) lowered: Lowered,
+    pub(crate) plans: Plans,
     /// Whether the next step tells what each of its operations took.
     notes_each: bool,
     /// What the plans may choose, as it was when they were made.
@@ -86,9 +86,11 @@ pub(crate) struct GpuProgram {
     arena: Option<Allocation>,
     /// Tokens chosen by the steps of each lane.
     chosen: Option<Allocation>,
-    under_way: VecDeque<UnderWay>,
+    pub(crate) under_way: VecDeque<UnderWay>,
     /// What the step last submitted is like, and what it looks at.
     last: Option<(StepShape, StepCounts)>,
+    /// The plan of the step last finished, where its values can be read.
+    pub(crate) finished: Option<Arc<Prepared>>,
     words: Vec<u32>,
     outputs: Vec<Vec<f32>>,
     ids: Vec<Vec<u32>>,
@@ -96,7 +98,7 @@ pub(crate) struct GpuProgram {
     staging: Vec<u8>,
 }
 
-struct UnderWay {
+pub(crate) struct UnderWay {
     plan: Arc<Prepared>,
     counts: StepCounts,
     submission: Option<Box<dyn Submission>>,
@@ -108,16 +110,21 @@ struct UnderWay {
 }
 
 impl GpuProgram {
-    pub(crate) fn new(shared: Arc<Shared>, graph: Graph, kv: DType) -> Result<GpuProgram, GpuError> {
-        let layout =
-            StateLayout::of(&graph, kv).map_err(|error| GpuError::unsupported("state", error.to_string()))?;
+    pub(crate) fn new(
+        shared: Arc<Shared>,
+        graph: Graph,
+        options: CompileOptions,
+    ) -> Result<GpuProgram, GpuError> {
+        let layout = StateLayout::of(&graph, options.kv)
+            .map_err(|error| GpuError::unsupported("state", error.to_string()))?;
         let weights = DeviceWeights::new(&shared, &graph)?;
         shared.options.providers.tell(shared.gpu.notes());
         let lanes = shared.depth();
         let tuned = shared.options.tuned.version();
         let outputs = graph.outputs().len();
         let lowered = Lowered {
-            schedule: Schedule::of(&graph),
+            schedule: if options.taps { Schedule::apart(&graph) } else { Schedule::of(&graph) },
+            taps: options.taps,
             needed: graph.needed(),
             layers: graph.layers(),
             keeps_launches: shared.options.profile,
@@ -138,6 +145,7 @@ impl GpuProgram {
             chosen: None,
             under_way: VecDeque::new(),
             last: None,
+            finished: None,
             words: Vec::new(),
             outputs: vec![Vec::new(); outputs],
             ids: vec![Vec::new(); outputs],
@@ -307,6 +315,7 @@ impl GpuProgram {
             // What is still under way keeps what it uses: the driver holds it until the device is done, and later steps take
             // their own. Keys and values stay where they are: the device does its work in order.
             self.under_way.clear();
+            self.finished = None;
             (self.arena, self.chosen) = (None, None);
             self.lanes.fill_with(|| None);
             self.plans.clear();
@@ -333,6 +342,7 @@ impl GpuProgram {
         let waited = Instant::now();
         self.lowered.weights.check()?;
         self.fetch(&step.plan)?;
+        self.finished = self.lowered.taps.then_some(step.plan);
         stats.time = step.begun.elapsed();
         stats.host_time += waited.elapsed();
         Ok(stats)
@@ -440,6 +450,10 @@ impl Program for GpuProgram {
 
     fn ids(&self, index: usize) -> &[u32] {
         self.ids.get(index).map_or(&[], Vec::as_slice)
+    }
+
+    fn taps(&mut self) -> Option<&mut dyn Taps> {
+        self.lowered.taps.then_some(self as _)
     }
 
     fn kernels(&self) -> Vec<KernelCount> {

@@ -385,6 +385,19 @@ impl Providers {
         lock(&self.state).quarantined.clone()
     }
 
+    /// Lets a provider serve no more.
+    pub(crate) fn set_aside(&self, provider: Provider, error: GpuError) {
+        let mut state = lock(&self.state);
+        if !state.quarantined.iter().any(|known| known.provider == provider) {
+            state.quarantined.push(Quarantined { op: provider.op(), provider, error });
+        }
+    }
+
+    /// Lets one provider serve again.
+    pub(crate) fn take_back(&self, provider: Provider) {
+        lock(&self.state).quarantined.retain(|known| known.provider != provider);
+    }
+
     /// Keeps what the device has to say, each thing once.
     pub(crate) fn tell(&self, mut notes: Vec<String>) {
         let mut state = lock(&self.state);

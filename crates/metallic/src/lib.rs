@@ -10,6 +10,7 @@ mod adapter;
 pub mod bench;
 mod chat;
 pub mod device;
+pub mod diff;
 pub mod generate;
 mod llm;
 pub mod model;

@@ -1,16 +1,18 @@
 //! A model ready to answer: engine, tokenizer and chat template together.
 
 use std::borrow::Cow;
+use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Instant;
 
-use metallic_core::{Backend, BackendError, DType, StateLayout};
+use metallic_core::{Backend, BackendError, CompileOptions, DType, Program, StateLayout};
 use serde_json::Value;
 
 use crate::adapter::AdapterOptions;
 use crate::chat::Chat;
 use crate::device::{Device, OpenOptions, Providers, available_memory};
+use crate::diff::{self, DiffError, Verification, VerifyOptions};
 use crate::generate::{
     Engine, EngineConfig, EngineError, Generation, Options, Request, STEP_TOKENS, blocks_at_once,
 };
@@ -34,6 +36,9 @@ pub enum Error {
     /// The device failed.
     #[error(transparent)]
     Backend(#[from] BackendError),
+    /// Steps cannot be looked over.
+    #[error(transparent)]
+    Verify(#[from] DiffError),
     /// The model has no tokenizer, so it cannot take text.
     #[error("`{path}` has no tokenizer, so it takes token ids only")]
     NoTokenizer {
@@ -70,6 +75,9 @@ pub struct EngineOptions {
     pub max_sequences: usize,
     /// Keeps what was computed for prompts that begin the same way.
     pub prefix_cache: bool,
+    /// Computes one operation of every so many steps again by the reference ([`crate::diff::verified`]): slower, and the arena is
+    /// larger. `None`: never.
+    pub verify: Option<NonZeroUsize>,
 }
 
 impl Default for EngineOptions {
@@ -80,6 +88,7 @@ impl Default for EngineOptions {
             kv_budget: None,
             max_sequences: 16,
             prefix_cache: true,
+            verify: None,
         }
     }
 }
@@ -90,6 +99,7 @@ metallic_core::setters!(EngineOptions {
     kv_budget: impl Into<Option<u64>>,
     max_sequences: usize,
     prefix_cache: bool,
+    verify: impl Into<Option<NonZeroUsize>>,
 });
 
 /// How a model is loaded.
@@ -131,6 +141,7 @@ metallic_core::setters!(
         kv_budget: impl Into<Option<u64>>,
         max_sequences: usize,
         prefix_cache: bool,
+        verify: impl Into<Option<NonZeroUsize>>,
     }
 );
 
@@ -174,6 +185,7 @@ pub struct Llm {
     tool_template: Option<Arc<ChatTemplate>>,
     device: String,
     load_s: f64,
+    verification: Option<Verification>,
 }
 
 /// Sequences whose full context the default budget pays for.
@@ -215,7 +227,7 @@ impl Llm {
         let memory = memory_of(backend.as_ref());
         let mut config = engine.resolve(&model, &tokenizer, weights, memory)?.memory_bytes(memory);
         let compiling = Instant::now();
-        let program = model.compile(backend.as_ref(), engine.kv_type)?;
+        let (program, verification) = compile(&model, backend.as_ref(), device, open, engine)?;
         let compiled = compiling.elapsed();
         // Blocks of layers with a window were counted for steps as they usually are.
         if !config.states.is_mixed() {
@@ -229,7 +241,7 @@ impl Llm {
         let engine = Engine::with_text(program, config, Arc::clone(&tokenizer) as _)?;
         let device = backend.info().kind.to_owned();
         let load_s = start.elapsed().as_secs_f64();
-        Ok(Llm { model, engine, tokenizer, template, tool_template, device, load_s })
+        Ok(Llm { model, engine, tokenizer, template, tool_template, device, load_s, verification })
     }
 
     /// Continues text or tokens.
@@ -356,6 +368,11 @@ impl Llm {
         &self.device
     }
 
+    /// What looking over steps has found so far, where [that was asked for](EngineOptions::verify).
+    pub fn verification(&self) -> Option<&Verification> {
+        self.verification.as_ref()
+    }
+
     /// Seconds loading took.
     pub fn load_s(&self) -> f64 {
         self.load_s
@@ -376,6 +393,23 @@ fn degraded(options: &LoadOptions, model: &Model, tokenizer: &Tokenizer) {
     for note in options.open.tuned.notes() {
         telemetry::warn("tuning", || note);
     }
+}
+
+/// Makes the model ready, to be looked over where that is asked for.
+fn compile(
+    model: &Model,
+    backend: &dyn Backend,
+    device: &Device,
+    open: &OpenOptions,
+    engine: &EngineOptions,
+) -> Result<(Box<dyn Program>, Option<Verification>), Error> {
+    let compile = CompileOptions { taps: engine.verify.is_some(), ..CompileOptions::kv(engine.kv_type) };
+    let program = model.compile(backend, compile)?;
+    let Some(every) = engine.verify else { return Ok((program, None)) };
+    let products = diff::products(device, open.exact, engine.kv_type);
+    let options = VerifyOptions { every: every.get(), compile, products };
+    let (program, verification) = diff::verified(program, model, options)?;
+    Ok((program, Some(verification)))
 }
 
 /// Bytes a model may take: what the device has, and no more than the machine has left. Large steps take a part of a GPU's memory.

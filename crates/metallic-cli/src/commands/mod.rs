@@ -4,6 +4,7 @@ pub(crate) mod bench;
 pub(crate) mod chat;
 pub(crate) mod completions;
 pub(crate) mod devices;
+pub(crate) mod diff;
 pub(crate) mod doctor;
 pub(crate) mod imatrix;
 pub(crate) mod inspect;
@@ -54,6 +55,8 @@ pub(crate) enum Command {
     Quantize(quantize::QuantizeArgs),
     /// Find out which columns of a model's matrices matter, for `quantize --imatrix`
     Imatrix(imatrix::ImatrixArgs),
+    /// Find the first operation where two ways of computing part
+    Diff(diff::DiffArgs),
     /// Use the parts of the engine one by one
     Tool(tool::ToolArgs),
     /// Fetch a model into the cache

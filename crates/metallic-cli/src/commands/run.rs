@@ -1,10 +1,14 @@
 //! `metallic run`: one answer, streamed.
 
-use std::io::{self, IsTerminal};
+use std::{
+    io::{self, IsTerminal},
+    num::NonZeroUsize,
+};
 
 use clap::Args;
 use metallic::{
     FinishReason, Generation, Llm, Message,
+    diff::Verification,
     generate::{EngineError, RequestStats},
 };
 use serde_json::{Value, json};
@@ -13,7 +17,7 @@ use crate::{
     answer::{self, Answer, Screen, Unseen},
     commands::{
         MODEL_HELP,
-        options::{AnswerOptions, ModelOptions},
+        options::{AnswerOptions, ModelOptions, parse_count},
         templating::{TemplateOptions, Told},
     },
     fail::{Failure, Stopped},
@@ -41,6 +45,9 @@ pub(crate) struct RunArgs {
     /// Continue the prompt as plain text, without the chat template
     #[arg(long, conflicts_with_all = ["system", "template", "set", "tools", "hide_thinking"])]
     raw: bool,
+    /// Compute one operation of every N steps again by the reference, and say what is wrong: slower, for doubts about a device
+    #[arg(long, value_name = "N", value_parser = parse_count)]
+    verify: Option<NonZeroUsize>,
     /// Print the answer with its tokens and figures as JSON, at the end
     #[arg(long)]
     json: bool,
@@ -73,13 +80,15 @@ pub(crate) fn run(args: &RunArgs, ui: Ui) -> anyhow::Result<()> {
     let _telling = args.telemetry.start("metallic run", ui)?;
     let prompt = Prompt::of(args, ui)?;
     let told = args.template.read()?;
-    let llm = load::llm(&args.model, &args.answer, args.template.template.as_deref(), ui)?;
+    let llm =
+        load::llm_verified(&args.model, &args.answer, args.template.template.as_deref(), args.verify, ui)?;
     let told = args.template.told_to(&llm, told)?;
     let _listener = Listener::new();
     let generation = begin(args, &llm, &prompt, &told, ui).map_err(|error| prompt.explain(error))?;
     if args.json {
         let answer = answer::follow(generation, &mut Unseen)?;
         term::print_json(&report(&llm, &answer)?)?;
+        tell_verified(&llm, ui);
         return ended(&answer);
     }
     let (mut out, mut err) = (io::stdout().lock(), io::stderr());
@@ -93,7 +102,17 @@ pub(crate) fn run(args: &RunArgs, ui: Ui) -> anyhow::Result<()> {
         ui.note("note: the context is full; the answer breaks off here");
     }
     ui.note(&speed(&answer.stats, llm.device()));
+    tell_verified(&llm, ui);
     ended(&answer)
+}
+
+/// What looking over steps has found; what was wrong is told on stderr, whatever else is.
+fn tell_verified(llm: &Llm, ui: Ui) {
+    let Some(found) = llm.verification().map(Verification::found) else { return };
+    for warning in &found.warnings {
+        Ui { quiet: false }.note(&format!("warning: {warning}"));
+    }
+    ui.note(&format!("verified {} operations, {} were wrong", found.checked, found.failed));
 }
 
 /// What was said is all there is to say of an interrupted answer; its exit code tells the rest.

@@ -6,6 +6,7 @@ mod answer;
 mod bad;
 mod caches;
 mod devices;
+mod diff;
 mod disk;
 mod doctor;
 mod hostile;

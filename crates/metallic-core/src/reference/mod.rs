@@ -1,21 +1,28 @@
 //! The naive meaning of every operation: the executable specification other backends are measured against.
 
+mod bound;
 mod eval;
 mod ops;
+mod oracle;
 mod state;
 mod tensor;
 mod value;
 
+use std::ops::Range;
 use std::sync::Arc;
 use std::time::Instant;
 
 use crate::op::{matrix_ops, plain_ops, source_ops};
 use crate::tensor::TensorDevice;
 use crate::{
-    Backend, BackendError, Blocks, CompileOptions, DeviceInfo, Graph, Needed, Node, NodeId, Op, OpCost,
-    Program, ProgramMemory, RunStats, StateLayout, Step, StepLimits, Wanted, rewrite,
+    Backend, BackendError, Blocks, CompileOptions, DeviceInfo, Graph, KvRows, Needed, Node, NodeId, Op,
+    OpCost, Program, ProgramMemory, RunStats, StateId, StateLayout, Step, StepLimits, Tapped, Taps, Wanted,
+    rewrite,
 };
+pub use bound::ProductInputs;
 use eval::{Args, evaluate, project};
+use oracle::Operand;
+pub use oracle::{Expected, Oracle};
 use state::Kept;
 use value::{Value, failed};
 
@@ -69,6 +76,7 @@ impl Backend for Reference {
             profile: self.profile,
             notes_each: false,
             layers: graph.layers(),
+            taps: options.taps,
             values: vec![Value::Words(Vec::new()); graph.nodes().len()],
             needed: graph.needed(),
             submitted: None,
@@ -92,6 +100,7 @@ struct Interpreter {
     /// Whether each node of a step is noted, with its layer, and those layers.
     notes_each: bool,
     layers: Vec<Option<u32>>,
+    taps: bool,
     /// The value of each node after the last run.
     values: Vec<Value>,
     /// Which outputs need each node.
@@ -181,6 +190,34 @@ impl Program for Interpreter {
         let (weights, arena) = (bytes(&self.weights), bytes(&self.values));
         ProgramMemory { weights, mapped: 0, arena, kv: self.kept.bytes() }
     }
+
+    fn taps(&mut self) -> Option<&mut dyn Taps> {
+        self.taps.then_some(self as _)
+    }
+}
+
+impl Taps for Interpreter {
+    fn graph(&self) -> &Graph {
+        &self.graph
+    }
+
+    fn value(&mut self, node: NodeId) -> Result<Option<Tapped>, BackendError> {
+        let (Some(value), Some(of)) = (self.values.get(node.0), self.graph.nodes().get(node.0)) else {
+            return Err(failed(format!("node {} of {}", node.0, self.values.len())));
+        };
+        // What was not computed, and a receipt, has no numbers.
+        let computed = !of.op.is_source() && value.bytes() > 0;
+        Ok(computed.then(|| value.clone().tapped()))
+    }
+
+    fn kept(
+        &mut self,
+        state: StateId,
+        table: &[u32],
+        positions: Range<usize>,
+    ) -> Result<KvRows, BackendError> {
+        self.kept.rows(state, table, positions)
+    }
 }
 
 impl Interpreter {
@@ -201,41 +238,45 @@ impl Interpreter {
             sizes: step.sizes(),
             threads: self.threads,
         };
-        let kept = &mut self.kept;
-        Ok(Value::Floats(match node.op {
-            Op::KvWrite { state, .. } => {
-                kept.write(state, step, args.x(0), args.x(1))?;
-                return Ok(Value::Words(Vec::new()));
-            }
-            Op::Attention(a) => kept.attention(&a, args.x(0), a.sinks.then(|| args.x(2)), step),
-            Op::ShortConv { state } => kept.short_conv(state, args.x(0), args.x(1), step),
-            Op::Recurrence(r) => kept.recurrence(&r, [0, 1, 2, 3, 4].map(|index| args.x(index)), step),
-            Op::Qkv(spec) => {
-                let [q_cols, k_cols, v_cols] = spec.cols();
-                let (mut q, mut k, mut v) = (Vec::new(), Vec::new(), Vec::new());
-                let rows = project(&spec.project(), &args);
-                // Normalised by the weight at `which` of the head norms, and rotated.
-                let turned = |x: &[f32], which: usize, heads: usize, position: u32| {
-                    let mut x = match (spec.head_norm, spec.head_norms()) {
-                        (Some(eps), Some(first)) => ops::rms_norm(x, args.x(first + which), eps, heads),
-                        _ => x.to_vec(),
-                    };
-                    ops::rope(&spec.rope, &mut x, position, args.x(spec.freqs()));
-                    x
-                };
-                let positions = args.words(spec.positions());
-                for (row, position) in rows.chunks(q_cols + k_cols + v_cols).zip(positions) {
-                    q.extend(turned(&row[..q_cols], 0, spec.heads, *position));
-                    k.extend(turned(&row[q_cols..q_cols + k_cols], 1, spec.kv_heads, *position));
-                    v.extend_from_slice(&row[q_cols + k_cols..]);
-                }
-                kept.write(spec.state, step, &k, &v)?;
-                q
-            }
-            source_ops!() => Vec::new(),
-            matrix_ops!() | plain_ops!() => return Ok(evaluate(&node.op, &args)),
-        }))
+        carry_out(&node.op, &args, &mut self.kept, step)
     }
+}
+
+/// The result of an operation; one with an effect has it on what is kept.
+fn carry_out(op: &Op, args: &Args<'_>, kept: &mut Kept, step: &Step<'_>) -> Result<Value, BackendError> {
+    Ok(Value::Floats(match *op {
+        Op::KvWrite { state, .. } => {
+            kept.write(state, step, args.x(0), args.x(1))?;
+            return Ok(Value::Words(Vec::new()));
+        }
+        Op::Attention(a) => kept.attention(&a, args.x(0), a.sinks.then(|| args.x(2)), step),
+        Op::ShortConv { state } => kept.short_conv(state, args.x(0), args.x(1), step),
+        Op::Recurrence(r) => kept.recurrence(&r, [0, 1, 2, 3, 4].map(|index| args.x(index)), step),
+        Op::Qkv(spec) => {
+            let [q_cols, k_cols, v_cols] = spec.cols();
+            let (mut q, mut k, mut v) = (Vec::new(), Vec::new(), Vec::new());
+            let rows = project(&spec.project(), args);
+            // Normalised by the weight at `which` of the head norms, and rotated.
+            let turned = |x: &[f32], which: usize, heads: usize, position: u32| {
+                let mut x = match (spec.head_norm, spec.head_norms()) {
+                    (Some(eps), Some(first)) => ops::rms_norm(x, args.x(first + which), eps, heads),
+                    _ => x.to_vec(),
+                };
+                ops::rope(&spec.rope, &mut x, position, args.x(spec.freqs()));
+                x
+            };
+            let positions = args.words(spec.positions());
+            for (row, position) in rows.chunks(q_cols + k_cols + v_cols).zip(positions) {
+                q.extend(turned(&row[..q_cols], 0, spec.heads, *position));
+                k.extend(turned(&row[q_cols..q_cols + k_cols], 1, spec.kv_heads, *position));
+                v.extend_from_slice(&row[q_cols + k_cols..]);
+            }
+            kept.write(spec.state, step, &k, &v)?;
+            q
+        }
+        source_ops!() => Vec::new(),
+        matrix_ops!() | plain_ops!() => return Ok(evaluate(op, args)),
+    }))
 }
 
 /// What the step says in place of a source; nothing for others.

@@ -1,12 +1,14 @@
 //! What is kept between steps, as plain numbers that were rounded to the storage type.
 
 use super::ops;
-use super::value::Value;
+use super::value::{Value, failed};
 use crate::{
-    Attention, BLOCK_TOKENS, BackendError, Blocks, KvState, Recurrence, SequenceSpan, State, StateId,
+    Attention, BLOCK_TOKENS, BackendError, Blocks, KvRows, KvState, Recurrence, SequenceSpan, State, StateId,
     StateLayout, Step,
 };
+use std::ops::Range;
 
+#[derive(Debug)]
 pub(super) struct Kept {
     layout: StateLayout,
     /// By state. Keys and values: blocks × tokens of a block × (keys, values of all heads). Recurrent: slots × numbers.
@@ -19,6 +21,10 @@ impl Kept {
     pub(super) fn new(layout: StateLayout) -> Kept {
         let states = vec![Vec::new(); layout.states().len()];
         Kept { layout, states, blocks: Blocks::default(), slots: 0 }
+    }
+
+    pub(super) fn layout(&self) -> &StateLayout {
+        &self.layout
     }
 
     pub(super) fn slots(&self) -> Option<usize> {
@@ -43,6 +49,15 @@ impl Kept {
             };
             // Unwritten cache is poison: reading it must show.
             numbers.resize(len, f32::NAN);
+        }
+    }
+
+    /// Lets go of all, and makes room in one state alone.
+    pub(super) fn reserve_only(&mut self, only: Option<StateId>, blocks: usize) {
+        (self.blocks, self.slots) = (Blocks::both(blocks), 0);
+        for (id, numbers) in self.states.iter_mut().enumerate() {
+            let kv = self.layout.kv(StateId(id)).filter(|_| only == Some(StateId(id)));
+            *numbers = vec![f32::NAN; kv.map_or(0, |kv| blocks * BLOCK_TOKENS * token_len(kv))];
         }
     }
 
@@ -77,6 +92,61 @@ impl Kept {
                 self.states[id.0][at..at + k_cols].copy_from_slice(k.floats());
                 self.states[id.0][at + k_cols..at + k_cols + v_cols].copy_from_slice(v.floats());
             }
+        }
+        Ok(())
+    }
+
+    /// Where each of these positions lies, with the columns of keys and of values.
+    fn places(
+        &self,
+        id: StateId,
+        table: &[u32],
+        positions: Range<usize>,
+    ) -> Result<(Vec<usize>, [usize; 2]), BackendError> {
+        let found = || failed(format!("state {} holds no keys and values", id.0));
+        let kv = self.layout.kv(id).copied().ok_or_else(found)?;
+        let held = self.states.get(id.0).map_or(0, Vec::len) / token_len(&kv).max(1);
+        let place = |position: usize| {
+            let block = table.get(position / BLOCK_TOKENS).copied().unwrap_or(u32::MAX);
+            let reserved = (block as usize).saturating_add(1).saturating_mul(BLOCK_TOKENS) <= held;
+            let missing = || failed(format!("position {position} of state {} was never reserved", id.0));
+            reserved.then(|| token_at(&kv, table, position)).ok_or_else(missing)
+        };
+        let places = positions.map(place).collect::<Result<_, _>>()?;
+        Ok((places, [kv.kv_heads * kv.key_dim, kv.kv_heads * kv.value_dim]))
+    }
+
+    /// What is kept of these positions.
+    pub(super) fn rows(
+        &self,
+        id: StateId,
+        table: &[u32],
+        positions: Range<usize>,
+    ) -> Result<KvRows, BackendError> {
+        let (places, [k_cols, v_cols]) = self.places(id, table, positions)?;
+        let numbers = |at: usize, cols: usize| self.states[id.0][at..at + cols].iter().copied();
+        Ok(KvRows {
+            keys: places.iter().flat_map(|at| numbers(*at, k_cols)).collect(),
+            values: places.iter().flat_map(|at| numbers(at + k_cols, v_cols)).collect(),
+        })
+    }
+
+    /// Puts these rows in the place of what is kept of these positions.
+    pub(super) fn put(
+        &mut self,
+        id: StateId,
+        table: &[u32],
+        positions: Range<usize>,
+        rows: &KvRows,
+    ) -> Result<(), BackendError> {
+        let (places, [k_cols, v_cols]) = self.places(id, table, positions)?;
+        if rows.keys.len() != places.len() * k_cols || rows.values.len() != places.len() * v_cols {
+            let (found, needed) = (rows.keys.len() + rows.values.len(), places.len() * (k_cols + v_cols));
+            return Err(failed(format!("{found} numbers of keys and values, {needed} are needed")));
+        }
+        for (i, at) in places.into_iter().enumerate() {
+            self.states[id.0][at..at + k_cols].copy_from_slice(&rows.keys[i * k_cols..][..k_cols]);
+            self.states[id.0][at + k_cols..][..v_cols].copy_from_slice(&rows.values[i * v_cols..][..v_cols]);
         }
         Ok(())
     }

@@ -1,7 +1,7 @@
 //! Numbers of a tensor, as the reference works with them.
 
 use crate::quant::{dequantize, quantize};
-use crate::{BackendError, DType};
+use crate::{BackendError, DType, Tapped};
 
 /// The elements of a tensor in row-major order; floats hold what their type can.
 #[derive(Clone, Debug)]
@@ -17,6 +17,13 @@ impl Value {
 
     pub(super) fn words(&self) -> &[u32] {
         if let Value::Words(values) = self { values } else { &[] }
+    }
+
+    pub(super) fn tapped(self) -> Tapped {
+        match self {
+            Value::Floats(values) => Tapped::Floats(values),
+            Value::Words(words) => Tapped::Words(words),
+        }
     }
 
     pub(super) fn bytes(&self) -> usize {
@@ -53,6 +60,15 @@ impl Value {
         match self {
             Value::Floats(_) if dtype != DType::F32 => Value::load(dtype, &self.store(dtype)?),
             exact => Ok(exact),
+        }
+    }
+}
+
+impl From<Tapped> for Value {
+    fn from(tapped: Tapped) -> Value {
+        match tapped {
+            Tapped::Floats(values) => Value::Floats(values),
+            Tapped::Words(words) => Value::Words(words),
         }
     }
 }

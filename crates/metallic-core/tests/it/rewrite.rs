@@ -146,7 +146,7 @@ fn half_activations_round_and_stay_near() {
     for (activations, near) in [(DType::F16, 2e-3), (DType::BF16, 2e-2)] {
         let half = with_activations(&graph, activations).unwrap();
         assert!(half.nodes().iter().filter(|n| n.ty.dtype == activations).count() > 20);
-        let found = run(&graph, CompileOptions { kv: DType::F32, activations });
+        let found = run(&graph, CompileOptions { activations, ..CompileOptions::kv(DType::F32) });
         assert_eq!(found, run(&half, CompileOptions::kv(DType::F32)));
         assert_ne!(found, exact);
         assert!(found.iter().zip(&exact).all(|(a, b)| (a - b).abs() < near), "{activations}");

@@ -80,6 +80,32 @@ struct Place {
     turned: bool,
 }
 
+/// Reads one position's key, or where `turned` is false its value, of a block: what was stored, as numbers. For comparisons: it takes its
+/// time.
+pub fn load(kind: KvType, position: usize, turned: bool, block: &[u8], out: &mut [f32]) {
+    let dim = out.len();
+    let index =
+        |column: usize| if turned { column * BLOCK_TOKENS + position } else { position * dim + column };
+    let pair = |at: usize| [block[2 * at], block[2 * at + 1]];
+    for (column, out) in out.iter_mut().enumerate() {
+        *out = match kind {
+            KvType::F32 => {
+                let at = 4 * index(column);
+                f32::from_le_bytes([block[at], block[at + 1], block[at + 2], block[at + 3]])
+            }
+            KvType::F16 => half::f16::from_le_bytes(pair(index(column))).to_f32(),
+            KvType::BF16 => bf16::from_le_bytes(pair(index(column))).to_f32(),
+            KvType::Q8_0 => {
+                let group = &block[column / GROUP * GROUP_BYTES..][..GROUP_BYTES];
+                let scale = half::f16::from_le_bytes([group[2 * position], group[2 * position + 1]]);
+                let column = column % GROUP;
+                let at = if turned { column * BLOCK_TOKENS + position } else { position * GROUP + column };
+                scale.to_f32() * f32::from(group[SCALES_BYTES + at] as i8)
+            }
+        };
+    }
+}
+
 fn store(isa: Isa, place: Place, src: &[f32], block: &mut [u8]) {
     assert!(place.position < BLOCK_TOKENS, "position {} in a block", place.position);
     let whole = place.kind != KvType::Q8_0 || src.len().is_multiple_of(GROUP);

@@ -26,7 +26,7 @@ mod tests;
 pub use activations::{Activations, GROUP, Grain, QGroup, QuantizedRows};
 pub use attend::{KvBlock, Seen, Tile, TileShape};
 pub use isa::Isa;
-pub use kv::{KvType, store_key, store_value};
+pub use kv::{KvType, load as load_row, store_key, store_value};
 pub use math::{
     add, axpy, dot_f32, exp_in_place, gated, rms_norm, scale, silu_in_place, softmax, sum_of_squares,
 };

@@ -11,7 +11,8 @@ use crate::tiny::Tiny;
 
 /// Two blocks of the cache, and a bit of a third.
 const TOKENS: usize = 70;
-const F32: CompileOptions = CompileOptions { kv: DType::F32, activations: DType::F32 };
+const F32: CompileOptions =
+    CompileOptions { kv: DType::F32, activations: DType::F32, fuse: true, taps: false };
 const HALF: CompileOptions = CompileOptions { activations: DType::F16, ..F32 };
 
 fn variable(name: &str) -> Option<String> {

@@ -190,6 +190,11 @@ pub fn find(device: &TunedDevice) -> Result<Found, BackendError> {
     find_by(device, std::env::var_os(VARIABLE), cache_folder().as_deref())
 }
 
+/// What a device goes by where this is asked for, as by the environment: `off`, or a file.
+pub(crate) fn asked(device: &TunedDevice, from: OsString) -> Result<Found, BackendError> {
+    find_by(device, Some(from), None)
+}
+
 /// Says so where the cache's file is of another release, which may have had other fields.
 fn of_another_release(path: &Path) -> Option<String> {
     let text = fs::metadata(path)

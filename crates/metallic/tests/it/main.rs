@@ -3,6 +3,8 @@
 mod adapters;
 mod adapters_families;
 mod apple_speed;
+mod diff;
+mod diff_verify;
 mod examples;
 mod families;
 mod generate_engine;
