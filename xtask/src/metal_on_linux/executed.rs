@@ -114,7 +114,7 @@ fn of_driver(lcov: &str) -> Result<Found> {
     for line in lcov.lines() {
         if let Some(path) = line.strip_prefix("SF:") {
             let inside = path.split_once("metallic-gpu/src/metal/").map(|(_, file)| file);
-            let own = inside.filter(|file| !matches!(*file, "tests.rs" | "on_linux.rs"));
+            let own = inside.filter(|file| !matches!(*file, "tests.rs" | "apple_tests.rs" | "on_linux.rs"));
             file = own.map(|file| (file.to_owned(), fs::read_to_string(path).unwrap_or_default()));
         }
         let (Some((name, text)), Some(counted)) = (&file, line.strip_prefix("DA:")) else { continue };
