@@ -115,7 +115,7 @@ fn a_timeline_has_slices_that_nest_and_counters() {
         .ok();
     let text = fs::read_to_string(machine.folder().join("trace.json")).unwrap();
     let events: Vec<Value> = serde_json::from_str(&text).unwrap();
-    let mut rows: std::collections::BTreeMap<u64, Vec<(i64, i64, &str)>> = Default::default();
+    let mut rows = std::collections::BTreeMap::<u64, Vec<(i64, i64, &str)>>::new();
     for event in &events {
         let (name, ph) = (event["name"].as_str().unwrap(), event["ph"].as_str().unwrap());
         assert!(!name.is_empty() && ["X", "M", "C", "i", "b", "n", "e"].contains(&ph), "{event}");
@@ -165,8 +165,8 @@ fn a_timeline_has_slices_that_nest_and_counters() {
 fn attach(folder: &Path) -> UnixStream {
     let end = Instant::now() + Duration::from_secs(20);
     loop {
-        let sockets = fs::read_dir(folder).into_iter().flatten().map(|entry| entry.unwrap().path());
-        if let Some(stream) = sockets.filter_map(|path| UnixStream::connect(path).ok()).next() {
+        let mut sockets = fs::read_dir(folder).into_iter().flatten().map(|entry| entry.unwrap().path());
+        if let Some(stream) = sockets.find_map(|path| UnixStream::connect(path).ok()) {
             return stream;
         }
         assert!(Instant::now() < end, "no socket in {}", folder.display());
