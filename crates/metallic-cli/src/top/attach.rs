@@ -45,12 +45,13 @@ fn choose(
     };
     let all = |found: &[Process]| found.iter().map(described).collect::<Vec<_>>().join(", ");
     if let Some(pid) = pid {
+        if let Some(at) = found.iter().position(|process| process.pid == pid) {
+            return Ok(found.remove(at));
+        }
         let known = all(&found);
-        return found.into_iter().find(|process| process.pid == pid).ok_or_else(|| {
-            let hint =
-                if known.is_empty() { NONE.to_owned() } else { format!("these can be looked at: {known}") };
-            Failure::new(format!("process {pid} is no metallic that can be looked at"), hint).into()
-        });
+        let hint =
+            if known.is_empty() { NONE.to_owned() } else { format!("these can be looked at: {known}") };
+        return Err(Failure::new(format!("process {pid} is no metallic that can be looked at"), hint).into());
     }
     match found.len() {
         0 => Err(Failure::new("no metallic runs here that could be looked at", NONE).into()),

@@ -300,10 +300,21 @@ fn an_answer_is_shown_below_its_figures_and_printed_at_the_end() {
     // Leaving before the end ends the answer; a conversation at the keyboard has no room for it.
     let endless = endless(&machine);
     let line = format!("run -m {endless} --device cpu -t 1 --raw --dashboard 'Once upon a time'");
-    let pane = Pane::start(&machine, (110, 40), "METALLIC_RUNTIME_DIR=run", &line);
-    pane.until(&["decode tok/s", "answer", "median"]);
-    pane.keys(&["C-c"]);
-    assert_eq!(pane.left(), 130, "{}", pane.file("errors"));
+    for (end, code) in [("C-c", 130), ("-TERM", 143)] {
+        let pane = Pane::start(&machine, (110, 40), "METALLIC_RUNTIME_DIR=run", &line);
+        pane.until(&["decode tok/s", "answer", "median"]);
+        match end {
+            "C-c" => pane.keys(&[end]),
+            signal => pane.signal(signal),
+        }
+        assert_eq!(pane.left(), code, "{}", pane.file("errors"));
+    }
+    let piped = "printf 'Once\\nThe dog\\n' | METALLIC_RUNTIME_DIR=run";
+    let pane = Pane::start(&machine, (110, 40), piped, &(args("chat") + " --temp 0 -n 30"));
+    pane.until(&["there was a little girl", "requests 2 (2 ended)", "ended"]);
+    pane.keys(&["q"]);
+    assert_eq!(pane.left(), 0, "{}", pane.file("errors"));
+    assert!(pane.screen().contains("there was a little girl"), "{}", pane.screen());
     drop(pane);
     let pane = Pane::start(&machine, (110, 40), "METALLIC_RUNTIME_DIR=run", &args("chat"));
     assert_eq!(pane.left(), 1);
