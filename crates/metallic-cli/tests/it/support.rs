@@ -54,6 +54,7 @@ impl Machine {
         command
             .env("HOME", self.folder())
             .env("METALLIC_HOME", self.folder().join("cache"))
+            .env("METALLIC_RUNTIME_DIR", self.folder().join("run"))
             .env("HF_ENDPOINT", &self.endpoint)
             .current_dir(self.folder())
             .stdin(Stdio::null())

@@ -1,6 +1,7 @@
 //! `--telemetry` and `--trace`: what the binary writes while it works.
 
 use std::{
+    collections::BTreeMap,
     fs,
     io::{BufRead, BufReader},
     os::unix::net::UnixStream,
@@ -115,7 +116,7 @@ fn a_timeline_has_slices_that_nest_and_counters() {
         .ok();
     let text = fs::read_to_string(machine.folder().join("trace.json")).unwrap();
     let events: Vec<Value> = serde_json::from_str(&text).unwrap();
-    let mut rows = std::collections::BTreeMap::<u64, Vec<(i64, i64, &str)>>::new();
+    let mut rows = BTreeMap::<u64, Vec<(i64, i64, &str)>>::new();
     for event in &events {
         let (name, ph) = (event["name"].as_str().unwrap(), event["ph"].as_str().unwrap());
         assert!(!name.is_empty() && ["X", "M", "C", "i", "b", "n", "e"].contains(&ph), "{event}");
@@ -175,13 +176,11 @@ fn attach(folder: &Path) -> UnixStream {
 }
 
 #[test]
-fn readers_attach_to_a_running_process_and_slow_ones_are_told_what_they_lost() {
+fn readers_attach_to_a_running_process_and_go_and_see_its_end() {
     let machine = Machine::without_hub();
     let (model, folder) = (endless(&machine), machine.folder().join("run"));
-    let mut command = machine.command(&["run", "-q", "-m", &model, "--raw", "Once"]);
-    let command = command.env("METALLIC_RUNTIME_DIR", &folder).stdout(Stdio::null()).stderr(Stdio::null());
-    let child = command.spawn().unwrap();
-    let slow = attach(&folder);
+    let mut command = machine.command(&["run", "-q", "-m", &model, "--json", "--raw", "Once"]);
+    let child = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
     let read = |stream: UnixStream, until: &dyn Fn(&Value) -> bool| -> Vec<Value> {
         stream.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
         let mut found = Vec::new();
@@ -200,13 +199,6 @@ fn readers_attach_to_a_running_process_and_slow_ones_are_told_what_they_lost() {
         let needed = |kind: &str| found.iter().any(|line| line["kind"] == kind);
         assert!(first[0] == "start" && needed("load") && needed("memory") && needed("step"), "{first:?}");
     }
-    // Nobody has read this one meanwhile; steps went on.
-    std::thread::sleep(Duration::from_secs(2));
-    let found = read(slow, &|line| line["kind"] == "lost");
-    assert!(found.last().unwrap()["records"].as_u64().unwrap() > 0);
-    let steps: Vec<u64> = found.iter().filter_map(|line| line["step"].as_u64()).collect();
-    assert!(steps.is_sorted() && steps.len() > 10);
-
     let last = attach(&folder);
     interrupt(&child);
     let found = read(last, &|line| line["kind"] == "end");

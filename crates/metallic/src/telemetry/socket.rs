@@ -15,7 +15,7 @@ use super::hub::Hub;
 use super::writer::{Lines, Writer};
 
 /// How long the end waits for a reader.
-const PATIENCE: Duration = Duration::from_millis(300);
+const PATIENCE: Duration = Duration::from_secs(1);
 /// After a failure to accept, such as too many open files.
 const PAUSE: Duration = Duration::from_millis(100);
 
