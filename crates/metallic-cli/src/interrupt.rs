@@ -63,6 +63,11 @@ pub(crate) fn install() -> anyhow::Result<()> {
     .context("cannot listen for Ctrl-C")
 }
 
+/// As Ctrl-C does where somebody listens.
+pub(crate) fn press() {
+    PRESSED.store(true, Ordering::SeqCst);
+}
+
 /// Fails once Ctrl-C was pressed.
 pub(crate) fn check() -> Result<(), Interrupted> {
     if PRESSED.load(Ordering::SeqCst) { Err(Interrupted) } else { Ok(()) }

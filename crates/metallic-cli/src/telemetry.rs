@@ -3,11 +3,11 @@
 use std::{
     env,
     path::PathBuf,
-    sync::{Mutex, PoisonError},
+    sync::{Mutex, PoisonError, mpsc::Receiver},
 };
 
 use clap::Args;
-use metallic::telemetry::{Telemetry, TelemetryError};
+use metallic::telemetry::{Record, Telemetry, TelemetryError};
 
 use crate::{fail::Failure, term::Ui};
 
@@ -69,6 +69,14 @@ fn refused(error: &TelemetryError, option: &str) -> Failure {
 
 fn running() -> std::sync::MutexGuard<'static, Option<Telemetry>> {
     RUNNING.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Records that wait for the dashboard; more are lost, which is told.
+const WAITING: usize = 1 << 14;
+
+/// What is told from now on, for a dashboard of this process; `None` where nothing is told.
+pub(crate) fn records() -> Option<Receiver<Record>> {
+    running().as_ref().map(|telemetry| telemetry.channel(WAITING))
 }
 
 /// Writes the end of everything that is told; gives what could not be written.

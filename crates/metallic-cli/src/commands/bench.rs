@@ -12,6 +12,7 @@ use metallic::{
 use serde_json::{Value, json};
 
 use crate::{
+    answer::Show,
     commands::{
         MODEL_HELP,
         options::{Counts, ModelOptions, parse_count},
@@ -19,6 +20,7 @@ use crate::{
     load::{self, Loaded},
     telemetry::TelemetryOptions,
     term::{self, Ui},
+    top::own::{DashboardOptions, Prepared},
 };
 
 #[derive(Debug, Args)]
@@ -52,6 +54,8 @@ pub(crate) struct BenchArgs {
     json: bool,
     #[command(flatten)]
     telemetry: TelemetryOptions,
+    #[command(flatten)]
+    dashboard: DashboardOptions,
 }
 
 const EXAMPLES: &str = "\
@@ -66,6 +70,7 @@ Examples:
 
 pub(crate) fn run(args: &BenchArgs, ui: Ui) -> anyhow::Result<()> {
     let _telling = args.telemetry.start("metallic bench", ui)?;
+    let dashboard = args.dashboard.prepare()?;
     let mut loaded = load::program(&args.model, args.ops, ui)?;
     let tests = tests(args);
     for test in &tests {
@@ -75,10 +80,21 @@ pub(crate) fn run(args: &BenchArgs, ui: Ui) -> anyhow::Result<()> {
     let peaks = if args.no_limits { None } else { peaks(&loaded, ui) };
     loaded.tell_peaks(peaks.as_ref());
     let vocab = loaded.model.config().vocab;
+    let dashboard = dashboard.map(Prepared::start).transpose()?;
     let mut results = Vec::new();
     for test in tests {
-        let _spinner = ui.spinner(&test.name());
-        results.push((test, measure(loaded.program.as_mut(), vocab, test, args.repetitions.get())?));
+        // The dashboard has the terminal.
+        let _spinner = Ui { quiet: ui.quiet || dashboard.is_some() }.spinner(&test.name());
+        let measured = measure(loaded.program.as_mut(), vocab, test, args.repetitions.get())?;
+        if let Some(dashboard) = &dashboard {
+            let line = format!("{:16} median {:.2} tokens/s\n", test.name(), measured.median());
+            dashboard.pane().answer(&line)?;
+            dashboard.check()?;
+        }
+        results.push((test, measured));
+    }
+    if let Some(dashboard) = dashboard {
+        dashboard.wait()?;
     }
     if args.json {
         let rows: Vec<Value> =

@@ -17,10 +17,12 @@ use crate::{
         run::speed,
         templating::{TemplateOptions, Told},
     },
+    fail::{Failure, Stopped},
     hub::Cache,
     load,
     telemetry::TelemetryOptions,
-    term::Ui,
+    term::{self, Ui},
+    top::own::{Dashboard, Prepared},
 };
 
 #[derive(Debug, Args)]
@@ -43,6 +45,10 @@ pub(crate) struct ChatArgs {
     stats: bool,
     #[command(flatten)]
     telemetry: TelemetryOptions,
+    /// Show the dashboard of `metallic top` around a conversation that is piped in, without thoughts; where messages are typed,
+    /// start `metallic top` in another terminal
+    #[arg(long)]
+    dashboard: bool,
 }
 
 const EXAMPLES: &str = "\
@@ -57,6 +63,13 @@ without its oldest turns: a line says so. Thoughts of earlier answers go to the 
 
 pub(crate) fn run(args: &ChatArgs, ui: Ui) -> anyhow::Result<()> {
     let _telling = args.telemetry.start("metallic chat", ui)?;
+    if args.dashboard && io::stdin().is_terminal() {
+        let reason = "`--dashboard` needs the terminal that messages are typed in";
+        return Err(
+            Failure::new(reason, "start `metallic top` in another terminal, or pipe messages in").into()
+        );
+    }
+    let dashboard = args.dashboard.then(Dashboard::prepare).transpose()?;
     let told = args.template.read()?;
     let llm = load::llm(&args.model, &args.answer, args.template.template.as_deref(), ui)?;
     let told = args.template.told_to(&llm, told)?;
@@ -70,9 +83,18 @@ pub(crate) fn run(args: &ChatArgs, ui: Ui) -> anyhow::Result<()> {
         Box::new(Plain(io::stdin().lock()))
     };
     let mut conversation = Conversation::new(args.system.clone());
-    let answers = Answers { llm: &llm, args, told, ui };
-    let (mut out, mut notes) = (io::stdout().lock(), io::stderr());
-    chat::talk(&mut conversation, input.as_mut(), &answers, &mut out, &mut notes)
+    let dashboard = dashboard.map(Prepared::start).transpose()?;
+    let answers = Answers { llm: &llm, args, told, ui, dashboard: dashboard.as_ref() };
+    let Some(pane) = dashboard.as_ref().map(Dashboard::pane) else {
+        let (mut out, mut notes) = (io::stdout().lock(), io::stderr());
+        return chat::talk(&mut conversation, input.as_mut(), &answers, &mut out, &mut notes);
+    };
+    let talked =
+        chat::talk(&mut conversation, input.as_mut(), &answers, &mut pane.clone(), &mut pane.clone());
+    let stopped = dashboard.as_ref().is_some_and(|dashboard| dashboard.check().is_err());
+    let left = dashboard.map_or(Ok(()), Dashboard::wait);
+    term::print_output(&pane.text())?;
+    if stopped { Err(Stopped.into()) } else { talked.and(left) }
 }
 
 struct Answers<'a> {
@@ -80,6 +102,7 @@ struct Answers<'a> {
     args: &'a ChatArgs,
     told: Told,
     ui: Ui,
+    dashboard: Option<&'a Dashboard>,
 }
 
 impl Answers<'_> {
@@ -105,11 +128,16 @@ impl Responder for Answers<'_> {
     }
 
     fn answer(&self, messages: &[Message], out: &mut dyn Write) -> anyhow::Result<Reply> {
+        if self.dashboard.is_some_and(|dashboard| dashboard.check().is_err()) {
+            // Ends the conversation: nobody looks any more.
+            return Err(io::Error::from(io::ErrorKind::Interrupted).into());
+        }
         let options = self.args.answer.options();
         let is_limited = options.max_tokens.is_some();
         let generation = self.llm.submit(self.request(messages)?.options(options))?;
         let mut err = io::stderr();
-        let mut screen = Screen::new(out, &mut err).hiding(self.args.hide_thinking, self.ui);
+        let mut screen =
+            Screen::new(out, &mut err).hiding(self.args.hide_thinking || self.dashboard.is_some(), self.ui);
         let answer = answer::follow(generation, &mut screen)?;
         screen.end_line()?;
         let mut remarks = Vec::new();

@@ -25,6 +25,7 @@ use crate::{
     load, stdin,
     telemetry::TelemetryOptions,
     term::{self, Ui},
+    top::own::{DashboardOptions, Prepared},
 };
 
 #[derive(Debug, Args)]
@@ -53,6 +54,8 @@ pub(crate) struct RunArgs {
     json: bool,
     #[command(flatten)]
     telemetry: TelemetryOptions,
+    #[command(flatten)]
+    dashboard: DashboardOptions,
     /// The prompt; without one, or for `-`, it is what comes on stdin. What is piped in besides a prompt follows it
     prompt: Option<String>,
     /// `-` after the prompt waits for what is piped in, however long that takes
@@ -78,6 +81,7 @@ says so and the prompt stands alone. Ctrl-C ends the answer, keeps what there is
 
 pub(crate) fn run(args: &RunArgs, ui: Ui) -> anyhow::Result<()> {
     let _telling = args.telemetry.start("metallic run", ui)?;
+    let dashboard = args.dashboard.prepare()?;
     let prompt = Prompt::of(args, ui)?;
     let told = args.template.read()?;
     let llm =
@@ -91,10 +95,10 @@ pub(crate) fn run(args: &RunArgs, ui: Ui) -> anyhow::Result<()> {
         tell_verified(&llm, ui);
         return ended(&answer);
     }
-    let (mut out, mut err) = (io::stdout().lock(), io::stderr());
-    let mut screen = Screen::new(&mut out, &mut err).hiding(args.hide_thinking, ui);
-    let answer = answer::follow(generation, &mut screen)?;
-    screen.end_line()?;
+    let answer = match dashboard {
+        Some(dashboard) => watched(args, generation, dashboard)?,
+        None => streamed(args, generation, ui)?,
+    };
     if answer.is_interrupted() {
         ui.note("note: interrupted; the answer breaks off here");
     }
@@ -113,6 +117,24 @@ fn tell_verified(llm: &Llm, ui: Ui) {
         Ui { quiet: false }.note(&format!("warning: {warning}"));
     }
     ui.note(&format!("verified {} operations, {} were wrong", found.checked, found.failed));
+}
+
+/// The answer as it comes.
+fn streamed(args: &RunArgs, generation: Generation, ui: Ui) -> anyhow::Result<Answer> {
+    let (mut out, mut err) = (io::stdout().lock(), io::stderr());
+    let mut screen = Screen::new(&mut out, &mut err).hiding(args.hide_thinking, ui);
+    let answer = answer::follow(generation, &mut screen)?;
+    screen.end_line()?;
+    Ok(answer)
+}
+
+/// The answer below the figures of the engine; it is printed when whoever looks has left.
+fn watched(args: &RunArgs, generation: Generation, dashboard: Prepared) -> anyhow::Result<Answer> {
+    let dashboard = dashboard.start()?;
+    let answer = answer::follow(generation, &mut dashboard.pane().hiding(args.hide_thinking))?;
+    dashboard.wait()?;
+    term::print_output(&format!("{}\n", answer.text))?;
+    Ok(answer)
 }
 
 /// What was said is all there is to say of an interrupted answer; its exit code tells the rest.

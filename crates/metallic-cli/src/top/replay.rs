@@ -147,7 +147,7 @@ fn parse(bytes: &[u8], length: u64) -> Result<Option<Record>, Unread> {
 }
 
 /// Reads a line, of which no more than the limit is kept; gives its length, `None` at the end.
-fn next_line(lines: &mut impl BufRead, kept: &mut Vec<u8>) -> io::Result<Option<u64>> {
+pub(crate) fn next_line(lines: &mut impl BufRead, kept: &mut Vec<u8>) -> io::Result<Option<u64>> {
     kept.clear();
     let mut length = lines.by_ref().take(MOST_LINE_BYTES + 1).read_until(b'\n', kept)? as u64;
     if length == 0 {

@@ -46,6 +46,18 @@ pub(crate) enum Ended {
     Terminated,
 }
 
+/// Whether there is a terminal to draw on; for those who would work first.
+pub(crate) fn check() -> anyhow::Result<()> {
+    const HINT: &str = "`metallic top --once` prints one screen as text";
+    if !io::stdout().is_terminal() {
+        return Err(Failure::new("stdout is no terminal, so there is nothing to draw on", HINT).into());
+    }
+    if env::var_os("TERM").is_some_and(|term| term == "dumb") {
+        return Err(Failure::new("TERM is `dumb`: this terminal has no places to draw at", HINT).into());
+    }
+    Ok(())
+}
+
 /// The terminal.
 pub(crate) struct Screen {
     terminal: Terminal<Tty>,
@@ -56,13 +68,7 @@ pub(crate) struct Screen {
 
 impl Screen {
     pub(crate) fn open() -> anyhow::Result<Screen> {
-        const HINT: &str = "`--once` prints one screen as text";
-        if !io::stdout().is_terminal() {
-            return Err(Failure::new("stdout is no terminal, so there is nothing to draw on", HINT).into());
-        }
-        if env::var_os("TERM").is_some_and(|term| term == "dumb") {
-            return Err(Failure::new("TERM is `dumb`: this terminal has no places to draw at", HINT).into());
-        }
+        check()?;
         let terminated = Arc::new(AtomicBool::new(false));
         #[cfg(unix)]
         let handlers = listen(&terminated).context("cannot listen for SIGTERM")?;

@@ -20,7 +20,7 @@ pub(crate) fn drawing(buffer: &Buffer) -> String {
         (f64::from(area.width) * WIDTH + 2.0 * MARGIN, f64::from(area.height) * HEIGHT + 2.0 * MARGIN);
     let mut svg = format!(
         "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {width} {height}\" \
-         font-family=\"ui-monospace,SFMono-Regular,Menlo,Consolas,monospace\" font-size=\"13\">\n\
+         font-family=\"ui-monospace,SFMono-Regular,Menlo,Consolas,monospace\" font-size=\"13\" shape-rendering=\"crispEdges\">\n\
          <rect width=\"{width}\" height=\"{height}\" rx=\"8\" fill=\"{BACKGROUND}\"/>\n"
     );
     for y in area.top()..area.bottom() {
@@ -41,7 +41,8 @@ fn line(svg: &mut String, cells: &[&Cell], y: f64) {
             Some(_) => cell.symbol() == first.symbol() && cell.style() == style,
             None => Shape::of(cell.symbol()).is_none() && cell.style() == style,
         };
-        let count = cells[index..].iter().take_while(like).count();
+        let like_it = cells[index..].iter().take_while(like).count();
+        let count = if Shape::of(first.symbol()).is_some_and(Shape::is_upright) { 1 } else { like_it };
         let (x, width) = (MARGIN + index as f64 * WIDTH, count as f64 * WIDTH);
         if let Some(shape) = Shape::of(first.symbol()) {
             shape.draw(svg, (x, y), width, fill(style));
@@ -51,6 +52,26 @@ fn line(svg: &mut String, cells: &[&Cell], y: f64) {
         }
         index += count;
     }
+    gaps(svg, cells, y);
+}
+
+/// Bars of neighbouring rows are held apart.
+fn gaps(svg: &mut String, cells: &[&Cell], y: f64) {
+    let mut begin = 0;
+    for run in cells.chunk_by(|a, b| is_of_bar(a) == is_of_bar(b)) {
+        if run.iter().any(|cell| cell.symbol() == "░") {
+            let (x, width) = (MARGIN + begin as f64 * WIDTH, run.len() as f64 * WIDTH);
+            let _ = writeln!(
+                svg,
+                "<rect x=\"{x}\" y=\"{y}\" width=\"{width}\" height=\"4\" fill=\"{BACKGROUND}\"/>"
+            );
+        }
+        begin += run.len();
+    }
+}
+
+fn is_of_bar(cell: &Cell) -> bool {
+    "░█▏▎▍▌▋▊▉".contains(cell.symbol()) && !cell.symbol().is_empty()
 }
 
 fn words(svg: &mut String, text: &str, (x, y): (f64, f64), style: Style) {
@@ -102,7 +123,7 @@ impl Shape {
             return Some(Shape::Block(1.0, height));
         }
         if let Some(width) = eighths("▏▎▍▌▋▊▉") {
-            return Some(Shape::Block(width, 0.7));
+            return Some(Shape::Block(width, 1.0));
         }
         Some(match symbol {
             "░" => Shape::Shade,
@@ -116,6 +137,15 @@ impl Shape {
         })
     }
 
+    /// Whether neighbours of it are not one shape with it.
+    fn is_upright(self) -> bool {
+        match self {
+            Shape::Block(width, _) => width < 1.0,
+            Shape::Shade => false,
+            Shape::Lines([.., up, down]) => up || down,
+        }
+    }
+
     fn draw(self, svg: &mut String, (x, y): (f64, f64), width: f64, fill: &str) {
         match self {
             Shape::Block(share, height) => {
@@ -127,10 +157,9 @@ impl Shape {
                 );
             }
             Shape::Shade => {
-                let (top, height) = (y + HEIGHT * 0.3, HEIGHT * 0.7);
                 let _ = writeln!(
                     svg,
-                    "<rect x=\"{x}\" y=\"{top:.1}\" width=\"{width}\" height=\"{height:.1}\" fill=\"#2a2f39\"/>"
+                    "<rect x=\"{x}\" y=\"{y}\" width=\"{width}\" height=\"{HEIGHT}\" fill=\"#2a2f39\"/>"
                 );
             }
             Shape::Lines([left, right, up, down]) => {
@@ -160,7 +189,7 @@ mod tests {
     fn letters_are_text_and_bars_are_shapes() {
         let svg = drawing(&Buffer::with_lines(["╭─ a<b & c ─╮", "████░░ ▁▄"]));
         assert!(svg.contains(">a&lt;b &amp; c</text>"), "{svg}");
-        assert_eq!(svg.matches("<rect").count(), 1 + 4, "{svg}");
+        assert_eq!(svg.matches("<rect").count(), 1 + 4 + 1, "{svg}");
         assert!(!svg.contains('█') && !svg.contains('╭') && svg.ends_with("</svg>\n"), "{svg}");
     }
 }

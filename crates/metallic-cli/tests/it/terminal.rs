@@ -2,8 +2,9 @@
 
 use std::{
     fs,
-    path::Path,
+    path::{Path, PathBuf},
     process::{Command, Output, Stdio},
+    sync::atomic::{AtomicUsize, Ordering},
     thread,
     time::{Duration, Instant},
 };
@@ -16,7 +17,11 @@ const PATIENCE: Duration = Duration::from_secs(60);
 /// A pane with a shell line running in it.
 pub(crate) struct Pane<'a> {
     machine: &'a Machine,
+    socket: PathBuf,
 }
+
+/// Panes so far: a server that goes may still hold its socket.
+static PANES: AtomicUsize = AtomicUsize::new(0);
 
 /// Whether there is a tmux. Where there is none the test says so, and fails if every test is to run.
 pub(crate) fn is_there() -> bool {
@@ -28,7 +33,11 @@ impl<'a> Pane<'a> {
     /// Runs the binary in a pane of this size. `before` stands before it on the shell's line: variables. When it has ended, the exit code is
     /// in `code`, and what the terminal was left like in `modes`.
     pub(crate) fn start(machine: &'a Machine, size: (u16, u16), before: &str, args: &str) -> Pane<'a> {
-        let pane = Pane { machine };
+        let number = PANES.fetch_add(1, Ordering::SeqCst);
+        let pane = Pane { machine, socket: machine.folder().join(format!("tmux-{number}")) };
+        for left in ["code", "modes", "errors"] {
+            let _ = fs::remove_file(machine.folder().join(left));
+        }
         let line = format!(
             "stty -a > modes-before; {before} {BINARY} {args} 2> errors; echo $? > code; stty -a > modes; echo back at the shell; sleep 600"
         );
@@ -46,13 +55,7 @@ impl<'a> Pane<'a> {
             command.env_remove(name);
         }
         command.env("LC_ALL", "C.UTF-8").env("TERM", "xterm-256color");
-        command
-            .arg("-S")
-            .arg(self.machine.folder().join("tmux"))
-            .args(args)
-            .stdin(Stdio::null())
-            .output()
-            .unwrap()
+        command.arg("-S").arg(&self.socket).args(args).stdin(Stdio::null()).output().unwrap()
     }
 
     pub(crate) fn screen(&self) -> String {

@@ -1,11 +1,11 @@
 //! `metallic top`.
 
-use std::fs;
+use std::{fs, io::Read, process::Child, time::Duration};
 
 use metallic_telemetry::{Event, Load, OpTime, Ops, Phase, Record, Request, Start, Step, VERSION, Warning};
 
 use crate::{
-    support::{Machine, Ran},
+    support::{Machine, Ran, endless, interrupt, start, stories, wait},
     terminal::{self, Pane},
 };
 
@@ -126,6 +126,7 @@ fn files_that_are_no_recorded_run_are_refused_by_name() {
         (["--at", "-1"], "--at"),
         (["--size", "9x9"], "--size"),
         (["--pane", "x"], "--pane"),
+        (["--window", "7"], "--window"),
     ] {
         let ran = once(&machine, &args);
         assert!(ran.code == Some(2) && ran.err.contains(option), "{ran:?}");
@@ -137,7 +138,7 @@ fn off_a_terminal_only_text_can_be_had() {
     let machine = Machine::without_hub();
     recorded(&machine);
     let ran = machine.run(&["top", "--replay", "run.jsonl"]);
-    ran.failed(1, "stdout is no terminal", "`--once` prints one screen as text");
+    ran.failed(1, "stdout is no terminal", "`metallic top --once` prints one screen as text");
 }
 
 #[test]
@@ -191,4 +192,143 @@ fn the_terminal_is_given_back_however_it_ends() {
         }
         assert_eq!(pane.left(), code, "{end}");
     }
+}
+
+/// A process that answers for as long as it may. It lives until it is interrupted.
+fn answering(machine: &Machine) -> Child {
+    let model = endless(machine);
+    let mut command =
+        machine.command(&["run", "-m", &model, "--device", "cpu", "-t", "1", "--raw", "Once upon a time"]);
+    command.env("METALLIC_RUNTIME_DIR", machine.folder().join("run"));
+    let mut child = start(command);
+    // Who writes has loaded.
+    child.stdout.as_mut().unwrap().read_exact(&mut [0]).unwrap();
+    child
+}
+
+fn end(child: Child) {
+    interrupt(&child);
+    let ran = wait(child, Duration::from_secs(60));
+    assert_eq!(ran.code, Some(130), "{ran:?}");
+}
+
+fn top(machine: &Machine, args: &[&str]) -> Ran {
+    let mut command = machine.command(&[&["top"], args].concat());
+    command.env("METALLIC_RUNTIME_DIR", machine.folder().join("run")).env("LC_ALL", "C.UTF-8");
+    Ran::from(command.output().unwrap())
+}
+
+#[test]
+fn processes_that_run_are_found_and_looked_at() {
+    let machine = Machine::without_hub();
+    top(&machine, &["--once"]).failed(1, "no metallic runs here that could be looked at", "`metallic chat`");
+    let first = answering(&machine);
+    let ran = top(&machine, &["--once", &first.id().to_string()]).ok();
+    let pid = format!("pid {} up ", first.id());
+    for text in [
+        "metallic run  endless.gguf · cpu",
+        "kv F16",
+        &pid,
+        "decode tok/s",
+        "running 1",
+        "attention",
+        "weights",
+    ] {
+        assert!(ran.out.contains(text), "wanted {text} in\n{}", ran.out);
+    }
+    assert!(!ran.out.contains("no step in this window"), "{}", ran.out);
+
+    let second = answering(&machine);
+    let both = format!("2 processes can be looked at: {} (metallic run)", first.id().min(second.id()));
+    top(&machine, &["--once"]).failed(1, &both, "name one, such as `metallic top ");
+    top(&machine, &["--once", "1"]).failed(1, "process 1 is no metallic", &first.id().to_string());
+    end(second);
+    end(first);
+    top(&machine, &["--once"]).failed(1, "no metallic runs here", "--replay");
+}
+
+#[test]
+fn a_process_that_runs_is_shown_until_it_ends() {
+    if !terminal::is_there() {
+        return;
+    }
+    let machine = Machine::without_hub();
+    let child = answering(&machine);
+    let pane = Pane::start(&machine, (110, 36), "METALLIC_RUNTIME_DIR=run", "top");
+    pane.until(&["metallic run  endless.gguf", "median", "attention", "running 1"]);
+    pane.keys(&["p"]);
+    pane.until(&["paused"]);
+    pane.keys(&["p", "3"]);
+    pane.until(&["[3 caches]", "kernels:"]);
+    end(child);
+    pane.until(&["ended"]);
+    pane.keys(&["q"]);
+    assert_eq!((pane.left(), pane.file("errors")), (0, String::new()));
+}
+
+#[test]
+fn an_answer_is_shown_below_its_figures_and_printed_at_the_end() {
+    if !terminal::is_there() {
+        return;
+    }
+    let machine = Machine::without_hub();
+    let model = stories();
+    let args = |command: &str| format!("{command} -m {model} --device cpu -t 1 --dashboard");
+    let pane = Pane::start(
+        &machine,
+        (110, 40),
+        "METALLIC_RUNTIME_DIR=run",
+        &(args("run") + " --raw --temp 0 -n 40 --telemetry run.jsonl 'Once upon a time'"),
+    );
+    pane.until(&["answer", "there was a little girl", "time by operation", "ended"]);
+    pane.keys(&["q"]);
+    assert_eq!(pane.left(), 0, "{}", pane.file("errors"));
+    assert!(pane.screen().contains("there was a little girl"), "{}", pane.screen());
+    assert!(pane.file("errors").contains("40 generated"), "{}", pane.file("errors"));
+    drop(pane);
+    // The same run, from its file.
+    let again = once(&machine, &["--pane", "ops"]).ok().out;
+    assert!(again.contains("stories260K-f32.gguf") && again.contains("time by layer"), "{again}");
+
+    let pane = Pane::start(
+        &machine,
+        (110, 40),
+        "METALLIC_RUNTIME_DIR=run",
+        &(args("bench") + " --no-limits -p 8 -n 8,16 -r 1"),
+    );
+    pane.until(&["median", "tokens/s", "tg16", "ended"]);
+    pane.keys(&["q"]);
+    assert_eq!(pane.left(), 0, "{}", pane.file("errors"));
+    assert!(pane.screen().contains("MEAN t/s"), "{}", pane.screen());
+    drop(pane);
+
+    // Leaving before the end ends the answer; a conversation at the keyboard has no room for it.
+    let endless = endless(&machine);
+    let line = format!("run -m {endless} --device cpu -t 1 --raw --dashboard 'Once upon a time'");
+    for (end, code) in [("C-c", 130), ("-TERM", 143)] {
+        let pane = Pane::start(&machine, (110, 40), "METALLIC_RUNTIME_DIR=run", &line);
+        pane.until(&["decode tok/s", "answer", "median"]);
+        match end {
+            "C-c" => pane.keys(&[end]),
+            signal => pane.signal(signal),
+        }
+        assert_eq!(pane.left(), code, "{}", pane.file("errors"));
+    }
+    let piped = "printf 'Once\\nThe dog\\n' | METALLIC_RUNTIME_DIR=run";
+    let pane = Pane::start(&machine, (110, 40), piped, &(args("chat") + " --temp 0 -n 30"));
+    pane.until(&["there was a little girl", "requests 2 (2 ended)", "ended"]);
+    pane.keys(&["q"]);
+    assert_eq!(pane.left(), 0, "{}", pane.file("errors"));
+    assert!(pane.screen().contains("there was a little girl"), "{}", pane.screen());
+    drop(pane);
+    let pane = Pane::start(&machine, (110, 40), "METALLIC_RUNTIME_DIR=run", &args("chat"));
+    assert_eq!(pane.left(), 1);
+    let errors = pane.file("errors");
+    assert!(errors.contains("needs the terminal that messages are typed in"), "{errors}");
+    drop(pane);
+    machine.run(&["run", "-m", &model, "--dashboard", "x"]).failed(
+        1,
+        "stdout is no terminal, so there is nothing to draw on",
+        "`metallic top --once`",
+    );
 }

@@ -183,6 +183,11 @@ impl State {
                 }
                 self.end = Some(end.clone());
             }
+            Event::Lost(lost) => {
+                let text =
+                    format!("{} records were lost on their way here: figures are too low", lost.records);
+                self.tell(t, Level::Warning, "telemetry", text);
+            }
             // `Start` is taken before, `Ops` are digested; kinds that are added later have no place here yet.
             Event::Start(_) | Event::Ops(_) => {}
             other => {

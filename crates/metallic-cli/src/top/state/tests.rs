@@ -1,4 +1,4 @@
-use metallic_telemetry::{Fault, OpTime, Ops, Record, VERSION, Verify, Warning};
+use metallic_telemetry::{Fault, Lost, OpTime, Ops, Record, VERSION, Verify, Warning};
 
 use super::*;
 use crate::top::moment::Digester;
@@ -102,7 +102,7 @@ fn the_log_has_what_degraded_and_what_failed_and_counts_what_repeats() {
         (4.0, Event::Verify(Verify { op: "linear".into(), passed: true, ..Verify::default() })),
         (5.0, Event::Verify(Verify { op: "linear".into(), layer: Some(3), ..Verify::default() })),
         (6.0, Event::Fault(Fault { at: "step".into(), error: "device lost".into() })),
-        (7.0, Event::End(End { steps: 1, lost: 4 })),
+        (7.0, Event::Lost(Lost { records: 4 })),
     ]);
     let log: Vec<_> = state.log().map(|entry| (entry.level, &*entry.about, entry.times)).collect();
     assert_eq!(

@@ -77,7 +77,6 @@ impl Look {
 
 /// Where the records come from, and how that stands.
 #[derive(Clone, Debug, PartialEq)]
-#[cfg_attr(not(test), expect(dead_code, reason = "files are the first source; processes come next"))]
 pub(crate) enum Feed<'a> {
     Replay {
         at: f64,
@@ -89,6 +88,7 @@ pub(crate) enum Feed<'a> {
     /// Another process.
     Live {
         stands: Stands,
+        bad_lines: u64,
     },
     /// This process, with the text it makes.
     Own {
@@ -200,17 +200,21 @@ fn header(p: &mut Painter<'_>, area: Rect, scene: &Scene<'_>) {
 }
 
 fn status(feed: &Feed<'_>, state: &State) -> (String, Tone) {
+    let bad =
+        |count: u64| if count == 0 { String::new() } else { format!(", {} bad lines", units::count(count)) };
+    let process = || {
+        let pid = state.start.as_ref().map(|start| format!("pid {} ", start.pid)).unwrap_or_default();
+        format!("{pid}up {}", units::clock(state.uptime()))
+    };
     let (stands, mut text) = match feed {
         Feed::Replay { at, length, speed, stands, bad_lines } => {
-            let bad = if *bad_lines == 0 { String::new() } else { format!(", {bad_lines} bad lines") };
             let speed = if *speed < 1.0 { format!("1/{:.0}", 1.0 / speed) } else { units::amount(*speed) };
             let speed = speed.strip_suffix(".00").map(str::to_owned).unwrap_or(speed);
-            (*stands, format!("replay {}/{} ×{speed}{bad}", units::clock(*at), units::clock(*length)))
+            let (at, length) = (units::clock(*at), units::clock(*length));
+            (*stands, format!("replay {at}/{length} ×{speed}{}", bad(*bad_lines)))
         }
-        Feed::Live { stands } | Feed::Own { stands, .. } => {
-            let pid = state.start.as_ref().map(|start| format!("pid {} ", start.pid)).unwrap_or_default();
-            (*stands, format!("{pid}up {}", units::clock(state.uptime())))
-        }
+        Feed::Live { stands, bad_lines } => (*stands, process() + &bad(*bad_lines)),
+        Feed::Own { stands, .. } => (*stands, process()),
     };
     let tone = match stands {
         Stands::Moves => Tone::Dim,

@@ -1,7 +1,7 @@
 //! Marks on the screen: text, frames, bars, columns. All text of records goes through `Painter::text`, which spells out what would
 //! steer a terminal.
 
-use ratatui_core::{buffer::Buffer, layout::Rect, text::Span};
+use ratatui_core::{buffer::Buffer, layout::Rect, style::Style, text::Span};
 
 use super::theme::{Theme, Tone};
 use crate::escape;
@@ -22,6 +22,9 @@ impl Painter<'_> {
         let safe = escape::line(text);
         let spelled = self.theme.spelled(&safe);
         let style = self.theme.style(tone);
+        // What was there before leaves no colour.
+        let columns = width(&spelled).min(area.width);
+        self.buffer.set_style(Rect { width: columns, height: 1, ..area }, Style::reset());
         let (end, _) = self.buffer.set_stringn(area.x, area.y, &spelled, area.width.into(), style);
         if width(&spelled) > area.width {
             let more = self.theme.spelled("…");

@@ -177,7 +177,7 @@ struct Case {
 const PLAIN: Theme = Theme { colour: false, unicode: true };
 const REPLAY: Feed<'static> =
     Feed::Replay { at: 39.0, length: 61.0, speed: 2.0, stands: Stands::Moves, bad_lines: 3 };
-const LIVE: Feed<'static> = Feed::Live { stands: Stands::Moves };
+const LIVE: Feed<'static> = Feed::Live { stands: Stands::Moves, bad_lines: 0 };
 
 fn case(name: &'static str, size: (u16, u16), pane: Pane) -> Case {
     Case { name, size, look: Look { pane, ..Look::default() }, theme: PLAIN, feed: LIVE }
@@ -201,7 +201,7 @@ fn cases() -> Vec<Case> {
         Case { look: short, ..case("overview-5s-80x24", (80, 24), Pane::Overview) },
         Case { look: scrolled, ..case("log-scrolled-60x14", (60, 14), Pane::Log) },
         Case {
-            feed: Feed::Live { stands: Stands::Paused },
+            feed: Feed::Live { stands: Stands::Paused, bad_lines: 0 },
             theme: Theme { unicode: false, ..PLAIN },
             ..case("overview-ascii-40x12", (40, 12), Pane::Overview)
         },

@@ -44,6 +44,7 @@ pub(crate) fn percent(share: f64) -> String {
     let value = share * 100.0;
     match value {
         v if !v.is_finite() => "-".to_owned(),
+        v if v > 0.0 && v < 0.05 => "<0.1 %".to_owned(),
         v if v == 0.0 || v >= 9.95 => format!("{v:.0} %"),
         v => format!("{v:.1} %"),
     }
@@ -78,7 +79,7 @@ mod tests {
             assert_eq!(amount(value), text);
         }
         assert_eq!((count(99_999), count(123_456)), ("99999".to_owned(), "123k".to_owned()));
-        assert_eq!([0.0, 0.042, 0.87, 1.0].map(percent), ["0 %", "4.2 %", "87 %", "100 %"]);
+        assert_eq!([0.0, 0.0001, 0.042, 0.87, 1.0].map(percent), ["0 %", "<0.1 %", "4.2 %", "87 %", "100 %"]);
         assert_eq!((seconds(f64::NAN), percent(f64::NAN)), ("-".to_owned(), "-".to_owned()));
     }
 }
