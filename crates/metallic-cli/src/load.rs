@@ -121,7 +121,7 @@ pub(crate) fn doubts(tokenizer: &Tokenizer, ui: Ui) {
 
 /// Says which kernels of the device could not be had, where others serve in their place, which wishes are idle, and what its
 /// plans go by where that is not what is built in.
-fn tell(open: &OpenOptions, ui: Ui) {
+pub(crate) fn tell(open: &OpenOptions, ui: Ui) {
     let providers = &open.providers;
     for note in open.tuned.notes() {
         ui.note(&format!("note: {note}"));

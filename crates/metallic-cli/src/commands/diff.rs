@@ -115,6 +115,7 @@ pub(crate) fn run(args: &DiffArgs, ui: Ui) -> anyhow::Result<()> {
             return Err(Failure::new("there is no second way", "give one, or `--against FOLDER`").into());
         }
     };
+    load::tell(&a.way.open, ui);
     if args.json {
         term::print_json(&report)?;
     } else {
@@ -127,8 +128,11 @@ fn compare(args: &DiffArgs, model: &Model, a: &OpenWay, b: &Way, ui: Ui) -> anyh
     let b = b.open()?;
     let other = args.model_b.as_ref().map(|other| open(other, ui)).transpose()?;
     let run = planned(args, model, ui)?;
-    let _spinner = ui.spinner("comparing");
-    Ok(diff::diff(&a.side(model), &b.side(other.as_ref().unwrap_or(model)), &run)?)
+    let spinner = ui.spinner("comparing");
+    let report = diff::diff(&a.side(model), &b.side(other.as_ref().unwrap_or(model)), &run)?;
+    drop(spinner);
+    load::tell(&b.way.open, ui);
+    Ok(report)
 }
 
 fn open(name: &str, ui: Ui) -> anyhow::Result<Model> {

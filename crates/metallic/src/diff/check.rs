@@ -7,7 +7,7 @@ use metallic_core::quant::{dequantize, quantize};
 use metallic_core::reference::{Expected, Oracle, ProductInputs};
 use metallic_core::{DType, KvRows, NodeId, Op, StateId, Step, Tapped};
 
-use super::figures::{Error, Place, errors};
+use super::figures::{Deviation, Place, errors};
 use super::lineage::Lineage;
 use super::record::StepTaps;
 use super::{DiffError, Side, What};
@@ -21,7 +21,7 @@ pub(crate) struct Check {
     /// Whose keys or values.
     pub(crate) state: Option<StateId>,
     /// Off what the reference makes of the same inputs.
-    pub(crate) error: Error,
+    pub(crate) error: Deviation,
     /// What 32-bit arithmetic explains, element by element.
     pub(crate) bounds: Vec<f32>,
     /// Set where numbers are not such as the cache's type holds.
@@ -221,22 +221,23 @@ fn checked(node: NodeId, expected: &Expected, found: &Tapped, cols: usize) -> Ch
 }
 
 /// The same inputs give the same indices.
-fn of_indices(expected: &[u32], found: &[u32], cols: usize) -> Error {
+fn of_indices(expected: &[u32], found: &[u32], cols: usize) -> Deviation {
     let other = expected.iter().zip(found).position(|(a, b)| a != b);
     let at = other.or((expected.len() != found.len()).then_some(0));
-    let Some(at) = at else { return Error::default() };
+    let Some(at) = at else { return Deviation { gain: 1.0, ..Deviation::default() } };
     let number = |of: &[u32]| of.get(at).map_or(f32::NAN, |id| *id as f32);
     let (found, expected) = (number(found), number(expected));
     let place = Place { row: at / cols.max(1), column: at % cols.max(1) };
     let off = f64::INFINITY;
-    Error {
+    Deviation {
         tight: off,
         loose: off,
         place,
         found,
         expected,
         largest: f64::from((found - expected).abs()),
-        ..Error::default()
+        gain: 1.0,
+        ..Deviation::default()
     }
 }
 

@@ -13,7 +13,7 @@ pub struct Place {
 
 /// How far results are off what the reference makes of the same inputs.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct Error {
+pub struct Deviation {
     /// The largest difference in units of what 32-bit arithmetic explains there: above 1 it does not.
     pub tight: f64,
     /// The same in units of what rounding of products by design explains.
@@ -38,10 +38,10 @@ pub struct Error {
 const GAIN: f64 = 0.0075;
 
 /// Compares with what is expected; `bounds` are what 32 bits, and what products by design, explain.
-pub(crate) fn errors(found: &[f32], expected: &[f32], bounds: [&[f32]; 2], cols: usize) -> Error {
-    let mut error = Error { gain: 1.0, ..Error::default() };
+pub(crate) fn errors(found: &[f32], expected: &[f32], bounds: [&[f32]; 2], cols: usize) -> Deviation {
+    let mut error = Deviation { gain: 1.0, ..Deviation::default() };
     if found.len() != expected.len() {
-        return Error { tight: f64::INFINITY, loose: f64::INFINITY, not_finite: expected.len(), ..error };
+        return Deviation { tight: f64::INFINITY, loose: f64::INFINITY, not_finite: expected.len(), ..error };
     }
     let (mut along, mut squares, mut spread) = (0f64, 0f64, 0f64);
     let place = |at: usize| Place { row: at / cols.max(1), column: at % cols.max(1) };

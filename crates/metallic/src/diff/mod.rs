@@ -38,10 +38,10 @@ use lineage::Lineage;
 use record::{Fed, Recorder, Stage, StepTaps};
 use tally::Tally;
 
-pub use figures::{CLASSES, Error, Figures, Place};
+pub use figures::{CLASSES, Deviation, Figures, Place};
 pub use report::{Explanation, Finding, OpReport, Report, Verdict};
 pub use saved::{SAVED_VERSION, SaveOptions, SavedError, SavedRun, save, saved_bytes};
-pub use verify::{Found, Verification, VerifyOptions, verified};
+pub use verify::{Verification, VerifyCounts, VerifyOptions, verified};
 pub(crate) use way::products;
 pub use way::{OpenWay, Way, WayError};
 

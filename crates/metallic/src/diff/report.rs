@@ -6,7 +6,7 @@ use metallic_core::reference::ProductInputs;
 use serde::{Deserialize, Serialize};
 
 use super::What;
-use super::figures::{Error, Figures};
+use super::figures::{Deviation, Figures};
 
 /// What two ways of computing have in common.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -110,7 +110,7 @@ pub struct Finding {
     /// The step: 0 is the prompt.
     pub step: usize,
     /// How far it is off; `None` where weights differ.
-    pub error: Option<Error>,
+    pub error: Option<Deviation>,
     /// The operations before fusion it is made of; none where nothing was fused.
     pub parts: Vec<String>,
     /// Which of them is at fault.
@@ -157,7 +157,7 @@ impl fmt::Display for Finding {
         if let Some(reason) = reason {
             write!(f, "{has} something else: {reason}")?;
         } else if let Some(error) = error {
-            let Error { place, found, expected, loose, gain, not_finite, .. } = error;
+            let Deviation { place, found, expected, loose, gain, not_finite, .. } = error;
             write!(f, "{has} {found:e} at row {}, column {}, where {expected:e}", place.row, place.column)?;
             write!(f, " follows from its inputs: {loose:.0} times what rounding explains")?;
             if (gain - 1.0).abs() > 1e-4 {
@@ -206,7 +206,7 @@ pub struct OpReport {
     /// Both sides beside each other; `None` where only one has the value.
     pub figures: Option<Figures>,
     /// Each side against what the reference makes of that side's inputs.
-    pub errors: [Option<Error>; 2],
+    pub errors: [Option<Deviation>; 2],
 }
 
 impl OpReport {

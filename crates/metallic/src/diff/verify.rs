@@ -21,12 +21,12 @@ use crate::model::{CHOSEN, Model};
 /// What looking over steps has found so far. Clones share it.
 #[derive(Clone, Debug, Default)]
 pub struct Verification {
-    found: Arc<Mutex<Found>>,
+    found: Arc<Mutex<VerifyCounts>>,
 }
 
 /// Figures of a [`Verification`].
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Found {
+pub struct VerifyCounts {
     /// Operations that were computed again.
     pub checked: u64,
     /// Those that rounding does not explain.
@@ -40,7 +40,7 @@ const WARNINGS: usize = 64;
 
 impl Verification {
     /// What was found so far.
-    pub fn found(&self) -> Found {
+    pub fn found(&self) -> VerifyCounts {
         self.found.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 

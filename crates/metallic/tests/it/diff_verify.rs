@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use metallic::Model;
-use metallic::diff::{Found, Verification, VerifyOptions, verified};
+use metallic::diff::{Verification, VerifyCounts, VerifyOptions, verified};
 use metallic::generate::{Engine, EngineConfig, Generation, Request, Sampling};
 use metallic_core::reference::ProductInputs;
 use metallic_core::{Backend, CompileOptions, DType};
@@ -41,7 +41,7 @@ fn is_clean(name: &Path, backend: &dyn Backend, products: ProductInputs) {
     for generation in requests {
         generation.complete().unwrap();
     }
-    let Found { checked, failed, warnings } = log.found();
+    let VerifyCounts { checked, failed, warnings } = log.found();
     assert!(checked >= 20 && failed == 0 && warnings.is_empty(), "{}: {:?}", name.display(), log.found());
 }
 
@@ -91,7 +91,7 @@ mod soft {
         for every in [1, 3] {
             let (engine, log) = engine(&model, &backend, every, ProductInputs::Exact);
             assert_eq!(ask(&engine, &prompt, story.len()), story);
-            let Found { checked, failed, .. } = log.found();
+            let VerifyCounts { checked, failed, .. } = log.found();
             assert!(checked >= 12 / every as u64 && failed == 0, "{:?}", log.found());
         }
     }
