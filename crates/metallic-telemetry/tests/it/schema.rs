@@ -1,6 +1,7 @@
 //! The table of fields in the documentation is made of the types: where the two part, this says which lines.
 
 use std::collections::BTreeMap;
+use std::fmt::Write as _;
 use std::fs;
 use std::path::Path;
 
@@ -98,9 +99,10 @@ fn table() -> String {
     let mut text = String::new();
     for (kind, name) in kinds(&types) {
         let declared = &types[&name];
-        text += &format!("\n#### `{kind}`\n\n{}\n\n| field | type | |\n| --- | --- | --- |\n", declared.doc);
+        let head = "| field | type | |\n| --- | --- | --- |";
+        let _ = writeln!(text, "\n#### `{kind}`\n\n{}\n\n{head}", declared.doc);
         for (field, ty, doc) in &declared.members {
-            text += &format!("| `{field}` | {} | {doc} |\n", json_type(ty, &types));
+            let _ = writeln!(text, "| `{field}` | {} | {doc} |", json_type(ty, &types));
         }
     }
     text + "\n"
@@ -166,7 +168,8 @@ fn lines_have_the_fields_that_are_declared_and_no_others() {
         let mut found: Vec<&str> = value.as_object().expect("an object").keys().map(String::as_str).collect();
         let mut needed = vec!["v", "t", "kind"];
         needed.extend(types[name].members.iter().map(|(field, ..)| field.as_str()));
-        (found.sort_unstable(), needed.sort_unstable());
+        found.sort_unstable();
+        needed.sort_unstable();
         assert_eq!(found, needed, "{kind}");
     }
 }
