@@ -7,8 +7,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use metallic_core::reference::ProductInputs;
 use metallic_core::sample::NO_CANDIDATE;
 use metallic_core::{
-    Aside, BLOCK_TOKENS, BackendError, Blocks, CompileOptions, Fed, KernelCount, KvRows, NodeId, Op, Program,
-    ProgramMemory, RunStats, SequenceSpan, StateId, Step, Taps, Wanted,
+    Aside, BLOCK_TOKENS, BackendError, Blocks, CacheUse, CompileOptions, Fed, KernelCount, KvRows, NodeId,
+    Op, PoolUse, Program, ProgramMemory, RunStats, SequenceSpan, StateId, Step, Taps, Wanted,
 };
 use metallic_telemetry::{Event, Verify, Warning, emit};
 
@@ -412,6 +412,22 @@ impl Program for Verified {
 
     fn kernels(&self) -> Vec<KernelCount> {
         self.program.kernels()
+    }
+
+    fn profile(&mut self, on: bool) {
+        self.program.profile(on);
+    }
+
+    fn profile_every(&self) -> u64 {
+        self.program.profile_every()
+    }
+
+    fn caches(&self) -> Vec<CacheUse> {
+        self.program.caches()
+    }
+
+    fn pools(&self) -> Vec<PoolUse> {
+        self.program.pools()
     }
 
     fn taps(&mut self) -> Option<&mut dyn Taps> {

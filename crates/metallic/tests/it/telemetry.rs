@@ -1,7 +1,7 @@
 //! What the engine tells: every kind of event, where it happens.
 
 use std::collections::BTreeSet;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -330,7 +330,7 @@ fn lines_are_written_by_a_thread_and_end_with_the_end() {
 #[test]
 fn a_disk_that_is_full_is_told_once_and_stops_nothing() {
     let telemetry = Telemetry::new("a test", "0");
-    telemetry.write_lines(Path::new("/dev/full")).unwrap();
+    telemetry.write_lines(std::path::Path::new("/dev/full")).unwrap();
     let records = telemetry.channel(1 << 12);
     tracing::subscriber::with_default(telemetry.subscriber(), || {
         let model = Model::open(&stories()).unwrap();
