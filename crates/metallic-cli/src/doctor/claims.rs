@@ -93,7 +93,8 @@ pub(crate) fn claims(all: &[Listed], ui: Ui) -> Vec<Finding> {
 
 fn tried(claim: &Claim, backend: &dyn Backend, ui: Ui) -> Finding {
     let Claim { what, words, holds } = claim;
-    let system = if cfg!(target_os = "macos") { "" } else { " on a stand-in for Metal, which is no Mac" };
+    let system =
+        if std::env::consts::OS == "macos" { "" } else { " on a stand-in for Metal, which is no Mac" };
     match holds(backend, ui) {
         Ok(how) => Finding::new(AREA, *what, Status::Ok, format!("confirmed{system}: {words} ({how})")),
         Err(why) => Finding::new(AREA, *what, Status::Failure, format!("refuted{system}: {words}: {why}"))
