@@ -111,6 +111,7 @@ pub struct CacheFile {
     /// How it is.
     pub state: FileState,
     /// What removes it, where that is more than a file.
+    #[cfg_attr(not(feature = "soft"), allow(dead_code, reason = "nothing is made that needs it"))]
     soft: Option<scan::SoftHandle>,
 }
 

@@ -97,6 +97,7 @@ fn files(kind: CacheKind, folder: &Path) -> io::Result<Vec<CacheFile>> {
 }
 
 #[cfg(not(feature = "soft"))]
+#[allow(clippy::unnecessary_wraps, reason = "with the feature it may fail")]
 fn soft_files(_: &Path) -> io::Result<Vec<CacheFile>> {
     Ok(Vec::new())
 }
