@@ -4,11 +4,13 @@ use std::path::Path;
 
 use metallic::Model;
 use metallic::diff::{Verification, VerifyCounts, VerifyOptions, verified};
-use metallic::generate::{Engine, EngineConfig, Generation, Request, Sampling};
+use metallic::generate::{Engine, EngineConfig, Request, Sampling};
 use metallic_core::reference::ProductInputs;
 use metallic_core::{Backend, CompileOptions, DType};
 use metallic_cpu::{Cpu, CpuOptions};
-use metallic_testkit::{data, golden};
+#[cfg(feature = "soft")]
+use metallic_testkit::data;
+use metallic_testkit::golden;
 
 /// An engine on a program that is looked over.
 fn engine(
@@ -25,9 +27,10 @@ fn engine(
     (Engine::new(program, config.prefix_cache(false)).unwrap(), log)
 }
 
+#[cfg(feature = "soft")]
 fn ask(engine: &Engine, prompt: &[u32], tokens: usize) -> Vec<u32> {
     let request = Request::new(prompt.to_vec()).max_tokens(tokens).sampling(Sampling::greedy());
-    engine.submit(request).and_then(Generation::complete).unwrap().tokens
+    engine.submit(request).and_then(metallic::generate::Generation::complete).unwrap().tokens
 }
 
 fn is_clean(name: &Path, backend: &dyn Backend, products: ProductInputs) {
