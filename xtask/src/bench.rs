@@ -314,7 +314,7 @@ fn by_test(rounds: &[Speeds]) -> BTreeMap<String, Vec<f64>> {
     tests
 }
 
-fn median(values: &[f64]) -> f64 {
+pub(crate) fn median(values: &[f64]) -> f64 {
     let mut sorted = values.to_vec();
     sorted.sort_by(f64::total_cmp);
     match sorted.len() {

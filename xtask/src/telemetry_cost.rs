@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, bail, ensure};
 use serde_json::Value;
 
+use crate::bench::median;
 use crate::bench::{build, busy, count};
 use crate::models::SMOLLM2;
 use crate::process::{command, output};
@@ -110,26 +111,16 @@ fn measure(way: &Way, options: &Options, scratch: &Path) -> Result<f64> {
     rows[0]["median"].as_f64().context("`metallic bench` gave no median")
 }
 
-/// The middle one.
-fn median(mut numbers: Vec<f64>) -> f64 {
-    numbers.sort_by(f64::total_cmp);
-    match numbers.len() {
-        0 => f64::NAN,
-        n if n % 2 == 1 => numbers[n / 2],
-        n => f64::midpoint(numbers[n / 2 - 1], numbers[n / 2]),
-    }
-}
-
 /// How much slower one is than another, in percent: the median over rounds, in which both had the same machine.
 fn slower(way: &Way, than: &Way) -> f64 {
-    median(way.speeds.iter().zip(&than.speeds).map(|(speed, than)| 100.0 * (than / speed - 1.0)).collect())
+    let slower: Vec<f64> =
+        way.speeds.iter().zip(&than.speeds).map(|(speed, than)| 100.0 * (than / speed - 1.0)).collect();
+    median(&slower)
 }
 
 fn report(ways: &[Way]) -> String {
-    let mut lines: Vec<String> = ways
-        .iter()
-        .map(|way| format!("{:20} {:8.2} tokens/s", way.name, median(way.speeds.clone())))
-        .collect();
+    let mut lines: Vec<String> =
+        ways.iter().map(|way| format!("{:20} {:8.2} tokens/s", way.name, median(&way.speeds))).collect();
     let find = |name: &str| ways.iter().find(|way| way.name == name);
     let compared =
         [("off", "before", OFF_MOST), ("telemetry", "off", ON_MOST), ("telemetry and trace", "off", ON_MOST)];

@@ -1,5 +1,7 @@
 //! A graph made ready for a GPU. The plan of a step's shape is made once; a step writes its tables and is submitted.
 
+mod rehearsed;
+
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Instant;
@@ -14,63 +16,21 @@ use metallic_telemetry::tracing::debug_span;
 use crate::backend::Shared;
 use crate::command::Region;
 use crate::error::GpuError;
-use crate::gpu::{Limits, Storage, Submission};
-use crate::kernels::{TILE_TOKENS, sample};
+use crate::gpu::{Storage, Submission};
+use crate::kernels::sample;
 use crate::pipelines::PipelineMetrics;
 use crate::pool::Allocation;
 use crate::prepare::{ALIGN, Lowered, Plans, Prepared, StepMemory, aliases};
-use crate::provider::OpKind;
 use crate::states::States;
 use crate::step::{StepCounts, StepShape, write_tables};
-use crate::tuning::Tuning;
 use crate::weights::DeviceWeights;
 
-/// Steps that are planned when a program is made, as tokens, results and tokens in sight: each takes kernels the others
-/// do not. So every kernel of later steps is ready, or known not to compile.
-const REHEARSED: [(usize, usize, usize); 13] = [
-    (1, 1, 1),
-    (1, 1, LONG),
-    (2, 1, 2),
-    (2, 2, 2),
-    (4, 4, 4),
-    // Vectors of eight may be laid out before where those of five are not.
-    (5, 5, 5),
-    (8, 8, 8),
-    (FEW, 1, FEW),
-    (FEW, FEW, FEW),
-    (TILED, 1, TILED),
-    (TILED, TILED, TILED),
-    // They look at little: what all of that would take is for steps that do.
-    (MANY, 1, TILED),
-    (MANY / 4, MANY / 4, TILED),
-];
-/// More tokens than go one by one, and fewer than fill tiles.
-const FEW: usize = 16;
-/// Tokens that fill tiles.
-const TILED: usize = 2 * TILE_TOKENS;
-/// Tokens that fill the largest tiles many times.
-const MANY: usize = 1 << 13;
-/// Sequences with a token each that leave no core without a row, whatever is in sight.
-const SEQUENCES: usize = 512;
-/// Tokens in sight of which threadgroups take a part each.
-const LONG: usize = 1 << 14;
 /// Steps of which one may be timed operation by operation: its list is recorded for that alone.
 const TIMED_EVERY: u64 = 64;
 /// Bytes of step tables at least.
 const TABLES: usize = 1 << 16;
 /// Rows from which tokens are chosen at most.
 pub(crate) const CHOSEN: usize = 1024;
-
-/// [`REHEARSED`], and where other numbers of tokens are the first to need a kernel, these as well.
-fn rehearsed(tuning: &Tuning) -> Vec<(usize, usize, usize)> {
-    let thresholds = |tuning: &Tuning| [tuning.vector_tokens, tuning.small_tile_tokens];
-    let mut shapes = REHEARSED.to_vec();
-    for (last, usual) in thresholds(tuning).into_iter().zip(thresholds(&Tuning::DEFAULT)) {
-        let counts = [last, last + 1].map(|tokens| tokens as usize).into_iter().filter(|_| last != usual);
-        shapes.extend(counts.flat_map(|tokens| [(tokens, 1, tokens), (tokens, tokens, tokens)]));
-    }
-    shapes
-}
 
 pub(crate) struct GpuProgram {
     pub(crate) lowered: Lowered,
@@ -153,35 +113,6 @@ impl GpuProgram {
         };
         program.rehearse()?;
         Ok(program)
-    }
-
-    fn rehearse(&self) -> Result<(), GpuError> {
-        let shapes = rehearsed(&self.lowered.shared.limits().tuning);
-        let alone = shapes.into_iter().map(|(tokens, outputs, visible)| (tokens, outputs, visible, 1));
-        let together = (SEQUENCES, SEQUENCES, 1, SEQUENCES);
-        for (tokens, outputs, visible, sequences) in alone.chain([together]) {
-            let shape = StepShape {
-                tokens,
-                outputs,
-                sequences,
-                tiles: tokens.div_ceil(TILE_TOKENS).max(sequences),
-                visible,
-                choices: 1,
-                adapters: tokens * self.lowered.graph.adapters(),
-                edits: true,
-                all_outputs: outputs == tokens,
-                wanted: Wanted::ALL,
-                ..StepShape::default()
-            };
-            self.lowered.plan(&shape)?;
-            self.lowered.plan(&StepShape { fed: true, ..shape })?;
-            // What a library takes over from some number of tokens on, kernels do up to it.
-            let limits = self.lowered.shared.limits();
-            if limits.library && !self.lowered.shared.options.providers.is_forced(OpKind::Matmul) {
-                self.lowered.plan_within(&shape, &Limits { library: false, ..limits })?;
-            }
-        }
-        Ok(())
     }
 
     fn limits(&self) -> StepLimits {
