@@ -81,7 +81,7 @@ pub(crate) fn run(args: &[String]) -> Result<()> {
 }
 
 /// Says where others compute beside what is measured, and how much.
-fn warn_if_busy() -> Option<f64> {
+pub(crate) fn warn_if_busy() -> Option<f64> {
     let load = fs::read_to_string("/proc/loadavg").ok().and_then(|text| busy(&text))?;
     eprintln!("THE MACHINE IS BUSY (load {load}): these figures, and the ratios, will mean nothing");
     Some(load)

@@ -2,6 +2,7 @@
 
 mod apple_speed;
 mod bench;
+mod browser;
 mod checks;
 mod clang;
 mod guest;
@@ -12,6 +13,7 @@ mod process;
 mod programs;
 mod ptx;
 mod replay;
+mod serve_bench;
 mod soundness;
 mod telemetry_cost;
 mod test;
@@ -58,6 +60,9 @@ cargo xtask NAME [OPTIONS]
                  --compare A B  build two commits and measure them in turns; fails where B is slower by more than the noise
                  --compare-kept A B
                                 the same of kept figures
+  serve-bench  many streams at once on `metallic serve`: tokens per second, who waits how long
+                 --peers        against llama.cpp's server, in turns
+                 --model F, --streams N,N, --tokens N, --rounds R, --threads N, --json FILE
   telemetry-cost
                measure what telemetry costs, off and on, in turns
                  --before PROGRAM  a `metallic` of another commit, to compare `off` with
@@ -83,8 +88,8 @@ cargo xtask NAME [OPTIONS]
 
 Environment: METALLIC_TEST_MODELS (folder of the test models, default target/test-models),
 METALLIC_SHARED (folder of larger test data, default ../shared, not needed), SOFTMETAL_PTXAS (NVIDIA's assembler, which
-is fetched on Linux with x86-64 where none is named). Tests that need a clang or tmux fail without
-it under METALLIC_TEST_ALL=1, which `test` sets; elsewhere they say that they prove nothing.";
+is fetched on Linux with x86-64 where none is named). Tests that need a clang, tmux or a browser with
+chromedriver fail without it under METALLIC_TEST_ALL=1, which `test` sets; elsewhere they say that they prove nothing.";
 
 fn main() -> ExitCode {
     let mut args = std::env::args().skip(1);
@@ -105,6 +110,7 @@ fn main() -> ExitCode {
         "ptx" => ptx::run(&rest),
         "replay" => replay::run(&rest),
         "soundness" => soundness::soundness(&rest),
+        "serve-bench" => serve_bench::run(&rest),
         "telemetry-cost" => telemetry_cost::run(&rest),
         "" | "help" | "-h" | "--help" => {
             println!("{HELP}");

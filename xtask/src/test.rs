@@ -6,6 +6,7 @@ use std::thread;
 
 use anyhow::{Result, bail};
 
+use crate::browser;
 use crate::checks::ALL_FEATURES;
 use crate::clang;
 use crate::models::{self, PTXAS, QWEN, SMOLLM2};
@@ -104,6 +105,7 @@ fn prepare(fetch: Fetch) -> Result<Vec<String>> {
     if fetch != Fetch::Nothing {
         clang::install()?;
         install_tmux()?;
+        browser::install()?;
         let python = models::python()?;
         eprintln!("test models: {}", models::folder().display());
         SMOLLM2.fetch(&python, LIMIT_S)?;
@@ -126,6 +128,9 @@ fn prepare(fetch: Fetch) -> Result<Vec<String>> {
     }
     if !has_tmux() {
         notes.push("NOT THERE: tmux. The tests that need a terminal did not run.".into());
+    }
+    if !browser::is_there() {
+        notes.push("NOT THERE: chromedriver and its browser. The tests of the web page did not run.".into());
     }
     for model in [&SMOLLM2, &QWEN] {
         if !model.path().exists() {
@@ -181,7 +186,7 @@ fn run_tests(command: &mut Command) -> Result<()> {
         command.env("SOFTMETAL_PTXAS", ptxas);
     }
     // Without one, which only `--offline` comes to, the closing lines say what did not run.
-    if clang::is_there() && has_tmux() {
+    if clang::is_there() && has_tmux() && browser::is_there() {
         command.env("METALLIC_TEST_ALL", "1");
     }
     match shared() {

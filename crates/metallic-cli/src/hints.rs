@@ -56,6 +56,7 @@ fn of_library(error: &metallic::Error) -> Option<&'static str> {
         }
         E::NoTemplate { .. } => Some("`metallic run --raw` continues plain text"),
         E::NoRoom { .. } => Some(MEMORY),
+        E::DraftVocabulary { .. } => Some("take a smaller model of the same make, or `--speculate lookup`"),
         _ => None,
     }
 }

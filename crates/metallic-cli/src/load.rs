@@ -74,18 +74,36 @@ pub(crate) fn llm_verified(
     verify: Option<NonZeroUsize>,
     ui: Ui,
 ) -> anyhow::Result<Llm> {
+    let speculation = answer.speculation.resolve(ui)?;
+    let change = |options: LoadOptions| {
+        options.verify(verify).speculation(speculation).template(template.map(Path::to_owned))
+    };
+    let llm = llm_with(model, answer.ctx, change, ui)?;
+    if answer.speculation.is_on() && !llm.engine().config().speculation.is_on() {
+        ui.note("note: nothing is guessed ahead: the model has recurrent layers, whose states cannot be taken back");
+    }
+    Ok(llm)
+}
+
+/// The same with options that are not for all commands.
+pub(crate) fn llm_with(
+    model: &ModelOptions,
+    context: Option<NonZeroUsize>,
+    change: impl FnOnce(LoadOptions) -> LoadOptions,
+    ui: Ui,
+) -> anyhow::Result<Llm> {
     let path = path(&model.model, ui)?;
-    let context = answer.ctx.map(usize::from);
-    let options = LoadOptions::default()
-        .device(model.device.device.clone())
-        .open(model.device.open()?)
-        .kv_type(model.device.kv_type)
-        .context(context)
-        .verify(verify)
-        .model(model.device.read())
-        .adapters(model.lora.as_slice())
-        .merge_adapters(model.merge_lora)
-        .template(template.map(Path::to_owned));
+    let context = context.map(usize::from);
+    let options = change(
+        LoadOptions::default()
+            .device(model.device.device.clone())
+            .open(model.device.open()?)
+            .kv_type(model.device.kv_type)
+            .context(context)
+            .model(model.device.read())
+            .adapters(model.lora.as_slice())
+            .merge_adapters(model.merge_lora),
+    );
     if plan_dump::is_wanted() {
         dump_plan(&path, &options)?;
     }

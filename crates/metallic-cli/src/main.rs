@@ -38,6 +38,7 @@ fn main() -> ExitCode {
     let outcome = interrupt::install().and_then(|()| match cli.command {
         Command::Run(args) => commands::run::run(&args, ui),
         Command::Chat(args) => commands::chat::run(&args, ui),
+        Command::Serve(args) => commands::serve::run(&args, ui),
         Command::Bench(args) => commands::bench::run(&args, ui),
         Command::Top(args) => commands::top::run(&args, ui),
         Command::Tune(args) => commands::tune::run(&args, ui),

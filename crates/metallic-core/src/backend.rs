@@ -169,6 +169,12 @@ pub trait Program: Send {
         1
     }
 
+    /// Whether it is better to have it choose tokens than to read logits and choose by them, where either will do: it need not be
+    /// waited for, or has more threads for it than the caller.
+    fn chooses(&self) -> bool {
+        self.depth() > 1
+    }
+
     /// Hands a step to the device. After an error nothing of it is under way. [`BackendError::Failed`] where as many are under way as
     /// [`Program::depth`] allows.
     fn submit(&mut self, step: &Step<'_>) -> Result<(), BackendError>;

@@ -4,10 +4,11 @@
 
 use std::time::{Duration, Instant};
 
+use metallic_core::sample::{Choice, Choices, Edit, Scratch, gumbel, philox};
 use metallic_core::{BLOCK_TOKENS, DType};
 use metallic_cpu::simd::{
     Activations, Factors, Grain, Isa, KvBlock, KvType, Matmul, PackedMatrix, QuantizedRows, SharedOut, Team,
-    Tile, TileShape, matmul, store_key, store_value,
+    Tile, TileShape, choose, matmul, store_key, store_value,
 };
 
 const TYPES: [DType; 8] =
@@ -17,6 +18,10 @@ const DECODE: [(usize, usize); 4] = [(1536, 576), (49152, 512), (4096, 4096), (4
 /// Weights, and the activations they meet.
 type Kind = (DType, Grain);
 const PREFILL: [usize; 2] = [128, 512];
+/// Tokens of a large vocabulary.
+const VOCAB: u32 = 152_064;
+/// Tokens that are checked together, or a few answers side by side.
+const FEW: [usize; 6] = [1, 2, 3, 4, 8, 16];
 
 fn main() {
     let filters: Vec<String> = std::env::args().skip(1).filter(|a| a != "--bench").collect();
@@ -51,6 +56,14 @@ fn main() {
             }
         }
     }
+    for isa in Isa::available() {
+        for (label, choice, edits) in choices() {
+            let name = format!("choose/{}/{label}", isa.name());
+            if wanted(&name) {
+                println!("{name:48} {:9.1} us of a row of {VOCAB}", choosing(isa, choice, edits) * 1e6);
+            }
+        }
+    }
     for threads in [1, 2] {
         let team = Team::new(threads).expect("threads");
         for isa in Isa::available() {
@@ -68,6 +81,14 @@ fn main() {
                         println!("{name:48} {:9.1} us {:7.1} GB/s", time * 1e6, bytes as f64 / time / 1e9);
                     }
                 }
+                for tokens in FEW {
+                    let (rows, cols) = (49152, 1024);
+                    let name = format!("few{tokens}/{}/{label}/{rows}x{cols}/t{threads}", isa.name());
+                    if wanted(&name) {
+                        let (time, bytes) = product(isa, &team, kind, (rows, cols), tokens);
+                        println!("{name:48} {:9.1} us {:7.1} GB/s", time * 1e6, bytes as f64 / time / 1e9);
+                    }
+                }
                 for tokens in PREFILL {
                     let (rows, cols) = (1536, 1024);
                     let name = format!("prefill{tokens}/{}/{label}/{rows}x{cols}/t{threads}", isa.name());
@@ -80,6 +101,41 @@ fn main() {
             }
         }
     }
+}
+
+/// Ways to choose a token, and how many tokens before it have penalties.
+fn choices() -> [(&'static str, Choice, u32); 6] {
+    let plain = Choice::default();
+    let penalties = Choice { repetition: 1.1, presence: 0.5, frequency: 0.1, ..plain };
+    [
+        ("greedy", Choice::greedy(), 0),
+        ("temperature", plain, 0),
+        ("top-k, top-p, min-p", Choice { temperature: 0.7, top_k: 40, top_p: 0.95, min_p: 0.05, ..plain }, 0),
+        ("top-p", Choice { top_p: 0.95, ..plain }, 0),
+        ("penalties, top-p", Choice { top_p: 0.95, ..penalties }, 64),
+        ("typical", Choice { typical: 0.9, ..plain }, 0),
+    ]
+}
+
+/// Seconds of one choice, the mean of several draws, from a row like that of a model: most far below a few.
+fn choosing(isa: Isa, choice: Choice, edits: u32) -> f64 {
+    const DRAWS: u64 = 16;
+    let noise = |i: u32, word: usize| gumbel(philox([i, 0, 0, 0], [1, 2])[word]);
+    let logits: Vec<f32> =
+        (0..VOCAB).map(|i| noise(i, 0) * 1.7 + if i % 997 == 0 { 8.0 + noise(i, 1) } else { 0.0 }).collect();
+    let edits: Vec<Edit> = (0..edits).map(|i| Edit { id: i * 997, count: 1 + i % 3, bias: 0.0 }).collect();
+    let mut packed = Choices::default();
+    for draw in 0..DRAWS {
+        packed.push(&Choice { seed: 5, draw, ..choice }, &edits).expect("choices of a benchmark");
+    }
+    let (words, mut scratch) = (packed.words(), Scratch::default());
+    let all = best(|| {
+        for row in 0..DRAWS as usize {
+            let chosen = choose(isa, words, row, &logits, &mut scratch);
+            assert!(chosen.is_ok_and(|id| id.is_some()), "a token of a row of numbers");
+        }
+    });
+    all / DRAWS as f64
 }
 
 /// Seconds of a product, quantisation included, and the bytes of its weights.

@@ -9,7 +9,7 @@ use metallic_core::{Attention, BLOCK_TOKENS, BackendError, SequenceSpan, Step};
 
 use crate::exec::grow;
 use crate::kept::Kept;
-use crate::simd::{Seen, Tile, TileShape};
+use crate::simd::{KvBlock, Seen, Tile, TileShape};
 use crate::{Processor, no_room};
 
 /// Queries of a task: neighbours read the same blocks while they are warm.
@@ -21,6 +21,11 @@ const FEW_QUERIES: usize = 16;
 /// Blocks whose results are made apart, then put together.
 const SEGMENT: usize = 8;
 const SEGMENT_TOKENS: usize = SEGMENT * BLOCK_TOKENS;
+/// Tasks of few queries that one thread has at most one after another: each asks for what the next one reads, which no memory
+/// brings in time of itself.
+const MOST_TOGETHER: usize = 16;
+/// Such runs of tasks that a thread has at least, so that threads end at the same time.
+const RUNS: usize = 8;
 /// Tokens of a task that puts results together.
 const JOINED_TOKENS: usize = 16;
 
@@ -31,6 +36,8 @@ struct Part {
     /// First token in the step.
     start: usize,
     shape: TileShape,
+    /// Elements of the memory of each of its tasks.
+    len: usize,
     /// Its tasks, one after another.
     tasks: Range<usize>,
 }
@@ -51,6 +58,9 @@ pub(crate) struct Scratch {
     tasks: Vec<Task>,
     /// Where the memory of each task ends.
     ends: Vec<usize>,
+    /// Tasks that one thread has one after another, but for the last few; where the memory of all of those ends.
+    together: usize,
+    run_ends: Vec<usize>,
     memory: Vec<f32>,
 }
 
@@ -73,14 +83,20 @@ pub(crate) fn attend(
     out: &mut [f32],
 ) -> Result<u64, BackendError> {
     scratch.plan(a, inputs)?;
-    let Scratch { parts, part_of, tasks, ends, memory } = scratch;
+    let Scratch { parts, part_of, tasks, ends, together, run_ends, memory } = scratch;
     let needed = ends.last().copied().unwrap_or(0);
     grow(memory, needed)?;
-    let (parts, tasks, ends) = (&*parts, &*tasks, &*ends);
+    let (parts, tasks, ends, together) = (&*parts, &*tasks, &*ends, *together);
     let Processor { isa, team } = inputs.p;
-    team.for_pieces(&mut memory[..needed], ends, |task, memory| {
-        let Task { part, segments } = &tasks[task];
-        attend_part(a, inputs, &parts[*part], segments.clone(), memory);
+    team.for_pieces(&mut memory[..needed], run_ends, |run, mut memory| {
+        let mut own = tasks.iter().skip(run * together).take(together).peekable();
+        while let Some(Task { part, segments }) = own.next() {
+            let part = &parts[*part];
+            let (of_task, rest) = memory.split_at_mut(part.len);
+            memory = rest;
+            let next = own.peek().and_then(|next| first_block(a, inputs, &parts[next.part], &next.segments));
+            attend_part(a, inputs, (part, segments, next), of_task);
+        }
     });
     let (memory, d) = (&*memory, a.value_dim.max(1));
     let row = a.heads * d;
@@ -133,7 +149,7 @@ fn task_len(shape: &TileShape) -> Option<usize> {
 
 impl Scratch {
     fn plan(&mut self, a: &Attention, inputs: &Inputs<'_>) -> Result<(), BackendError> {
-        let Scratch { parts, part_of, tasks, ends, .. } = self;
+        let Scratch { parts, part_of, tasks, ends, together, run_ends, .. } = self;
         parts.clear();
         tasks.clear();
         ends.clear();
@@ -166,16 +182,44 @@ impl Scratch {
                         let end = ends.last().copied().unwrap_or(0_usize).checked_add(len);
                         ends.push(end.ok_or_else(|| no_room("attention", usize::MAX))?);
                     }
-                    parts.push(Part { span: index, kv_head, start, shape, tasks: first..tasks.len() });
+                    parts.push(Part { span: index, kv_head, start, shape, len, tasks: first..tasks.len() });
                 }
             }
         }
+        // Tasks of many queries are long, and the longest go first.
+        let few = parts.iter().all(|part| part.shape.queries() <= FEW_QUERIES);
+        let fair = if few { tasks.len() / (inputs.p.team.threads() * RUNS) } else { 1 };
+        *together = fair.clamp(1, MOST_TOGETHER);
+        run_ends.clear();
+        run_ends.extend(ends.chunks(*together).filter_map(|run| run.last()));
         Ok(())
     }
 }
 
-/// The segments of one task.
-fn attend_part(a: &Attention, inputs: &Inputs<'_>, part: &Part, segments: Range<usize>, memory: &mut [f32]) {
+/// Blocks of a part.
+fn blocks(shape: &TileShape) -> Range<usize> {
+    shape.first(0) / BLOCK_TOKENS..(shape.position + shape.tokens).div_ceil(BLOCK_TOKENS)
+}
+
+/// What a task reads first.
+fn first_block<'a>(
+    a: &Attention,
+    inputs: &Inputs<'a>,
+    part: &Part,
+    segments: &Range<usize>,
+) -> Option<KvBlock<'a>> {
+    let table = inputs.step.sequences[part.span].table(inputs.kept.is_near(a.state));
+    let block = blocks(&part.shape).start.max(segments.start * SEGMENT);
+    table.get(block).map(|block| inputs.kept.head(a.state, *block, part.kv_head))
+}
+
+/// The segments of one task of a part, and what is read after it.
+fn attend_part(
+    a: &Attention,
+    inputs: &Inputs<'_>,
+    (part, segments, next): (&Part, &Range<usize>, Option<KvBlock<'_>>),
+    memory: &mut [f32],
+) {
     let Inputs { p: Processor { isa, .. }, kept, step, .. } = *inputs;
     let (shape, d, row) = (part.shape, a.head_dim, a.value_dim + 2);
     let table = step.sequences[part.span].table(kept.is_near(a.state));
@@ -190,12 +234,15 @@ fn attend_part(a: &Attention, inputs: &Inputs<'_>, part: &Part, segments: Range<
         result.fill(0.0);
         result[0] = f32::NEG_INFINITY;
     }
-    let blocks = shape.first(0) / BLOCK_TOKENS..(shape.position + shape.tokens).div_ceil(BLOCK_TOKENS);
-    for segment in segments {
+    let blocks = blocks(&shape);
+    let last = blocks.end.min(segments.end * SEGMENT) - 1;
+    for segment in segments.clone() {
         let of_segment = segment * SEGMENT..(segment + 1) * SEGMENT;
         for block in blocks.start.max(of_segment.start)..blocks.end.min(of_segment.end) {
             let head = |block: usize| kept.head(a.state, table[block], part.kv_head);
-            tile.attend(isa, block, (head(block), head((block + 1).min(blocks.end - 1))));
+            let after = if block < last { Some(head(block + 1)) } else { next };
+            let own = head(block);
+            tile.attend(isa, block, (own, after.unwrap_or(own)));
         }
         for (query, result) in results.chunks_exact_mut(row).enumerate() {
             let [top, total, sums @ ..] = result else { continue };

@@ -11,7 +11,7 @@ use metallic_core::{BackendError, DType, NodeId, Op, Rope, Shape, Sizes, Step, T
 use crate::attention::{self, Inputs};
 use crate::kept::{Call, Kept, KvRows, Rows};
 use crate::linear::{Activated, FEW_ROWS};
-use crate::ops::{self, Angles, Norm, PART};
+use crate::ops::{self, Angles, Norm, PART, Scratches};
 use crate::simd::{Isa, PackedMatrix, TILE, Team, floats, floats_mut, softmax, words, words_mut};
 use crate::weights::{MatrixShape, matrix_shape, pack};
 use crate::{Processor, failed, no_room, sdpa, unsupported};
@@ -260,6 +260,7 @@ pub(crate) struct Work {
     pub(crate) order: Vec<u32>,
     attention: attention::Scratch,
     pub(crate) angles: Angles,
+    scratches: Scratches,
     /// The positions, frequencies and magnitude they were computed from.
     angles_of: Option<((NodeId, NodeId), f32)>,
 }
@@ -280,6 +281,7 @@ impl Work {
             order: Vec::new(),
             attention: attention::Scratch::default(),
             angles: Angles::default(),
+            scratches: Scratches::default(),
             angles_of: None,
         }
     }
@@ -413,7 +415,7 @@ impl Work {
                 kept.recurrence(&r, &Call { p, step, args }, out.floats())?;
             }
             Op::Argmax | Op::TopK { .. } => ops::top_k(p, x(0), args.cols(0), out.words()),
-            Op::Sample => ops::choose(p, args, out.words()),
+            Op::Sample => ops::choose(p, args, &self.scratches, out.words()),
             Op::Project(spec) => self.project(&spec, args, out.floats())?,
             Op::GatedProject { norm, act } => self.gated(norm, act, args, out.floats())?,
             Op::Qkv(spec) => self.qkv(&spec, args, now()?, out.floats())?,

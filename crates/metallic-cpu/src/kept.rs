@@ -14,7 +14,7 @@ use crate::{Processor, failed, no_room};
 const SLAB_BLOCKS: usize = 16;
 
 /// Tokens of a step from which on threads store its blocks together.
-const FORK_TOKENS: usize = 64;
+const FORK_TOKENS: usize = 16;
 
 /// Everything a graph keeps.
 pub(crate) struct Kept {
@@ -28,6 +28,8 @@ pub(crate) struct Kept {
     slots: usize,
     /// Results of a recurrence by head, before they are put in rows.
     results: Vec<f32>,
+    /// What a step writes, by block.
+    pieces: Vec<Piece>,
 }
 
 /// The keys and values of a layer; a head's keys of a block lie together, and so do its values.
@@ -112,7 +114,16 @@ impl Kept {
         let caches = layout.states().iter().map(|state| KvSlabs::new(state.as_ref(), &layout, kind));
         let caches = caches.collect::<Result<_, _>>()?;
         let numbers = vec![Vec::new(); layout.states().len()];
-        Ok(Kept { layout, kind, caches, numbers, blocks: Blocks::default(), slots: 0, results: Vec::new() })
+        Ok(Kept {
+            layout,
+            kind,
+            caches,
+            numbers,
+            blocks: Blocks::default(),
+            slots: 0,
+            results: Vec::new(),
+            pieces: Vec::new(),
+        })
     }
 
     /// Recurrent states reserved; `None` where there are none to keep.
@@ -231,7 +242,7 @@ impl Kept {
         let (kind, cache) = (self.kind, &mut self.caches[id.0]);
         let KvState { key_dim, value_dim, .. } = cache.shape;
         let near = cache.near;
-        let all = || step.sequences.iter().flat_map(move |span| pieces(span, near));
+        let pieces_of = |span| pieces(span, near);
         let (head_bytes, key_bytes, block_bytes) = (cache.head_bytes(), cache.key_bytes, cache.block_bytes());
         if block_bytes == 0 {
             return 0;
@@ -247,22 +258,38 @@ impl Kept {
             }
         };
         if step.tokens.len() < FORK_TOKENS {
-            for piece in all() {
+            for piece in step.sequences.iter().flat_map(pieces_of) {
                 let at = cache.place(piece.block);
                 let slab = &mut cache.slabs[piece.block as usize / SLAB_BLOCKS];
                 write(&piece, &mut slab[at..at + block_bytes]);
             }
-        } else {
-            for (index, slab) in cache.slabs.iter_mut().enumerate() {
-                let of_slab = |piece: &Piece| piece.block as usize / SLAB_BLOCKS == index;
-                if !all().any(|piece| of_slab(&piece)) {
-                    continue;
+            return self.token_bytes(id) * step.tokens.len() as u64;
+        }
+        self.pieces.clear();
+        self.pieces.extend(step.sequences.iter().flat_map(pieces_of));
+        self.pieces.sort_unstable_by_key(|piece| (piece.block, piece.token));
+        let all = &self.pieces[..];
+        let of_blocks = |blocks: Range<usize>| {
+            let from = |block: usize| all.partition_point(|piece| (piece.block as usize) < block);
+            &all[from(blocks.start)..from(blocks.end)]
+        };
+        let slab_of = |piece: &Piece| piece.block as usize / SLAB_BLOCKS;
+        let touched = all.chunk_by(|a, b| slab_of(a) == slab_of(b));
+        if touched.clone().count() >= 2 * p.team.threads() {
+            // Slabs are shared out, in one fork.
+            p.team.for_chunks(&mut cache.slabs, 1, |index, slab| {
+                for piece in of_blocks(index * SLAB_BLOCKS..(index + 1) * SLAB_BLOCKS) {
+                    let at = (piece.block as usize - index * SLAB_BLOCKS) * block_bytes;
+                    write(piece, &mut slab[0][at..at + block_bytes]);
                 }
-                p.team.for_chunks(slab, block_bytes, |i, block| {
-                    for piece in all() {
-                        if piece.block as usize == index * SLAB_BLOCKS + i {
-                            write(&piece, block);
-                        }
+            });
+        } else {
+            for pieces in touched {
+                let index = slab_of(&pieces[0]);
+                p.team.for_chunks(&mut cache.slabs[index], block_bytes, |i, block| {
+                    let i = index * SLAB_BLOCKS + i;
+                    for piece in of_blocks(i..i + 1) {
+                        write(piece, block);
                     }
                 });
             }

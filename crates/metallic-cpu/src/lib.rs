@@ -29,12 +29,24 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 use metallic_core::plan::ProgramPlan;
+use metallic_core::sample::{ChoiceError, Scratch};
 use metallic_core::tensor::TensorDevice;
 use metallic_core::{
     Backend, BackendError, CompileOptions, DeviceInfo, Graph, Peaks, Program, Step, rewrite,
 };
 
 use simd::{Isa, Team};
+
+/// Chooses the token of row `row` of packed choices by its logits, as [`metallic_core::sample::choose`] defines it, with the best
+/// instructions this processor has.
+pub fn choose(
+    words: &[u32],
+    row: usize,
+    logits: &[f32],
+    scratch: &mut Scratch,
+) -> Result<Option<u32>, ChoiceError> {
+    simd::choose(Isa::detect(), words, row, logits, scratch)
+}
 
 const DEVICE: &str = "cpu";
 

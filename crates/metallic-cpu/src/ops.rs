@@ -1,5 +1,7 @@
 //! The small operations: rows picked, functions of elements, norms, rotations, and the best of a row.
 
+use std::sync::{Mutex, PoisonError};
+
 use metallic_core::quant::dequantize;
 use metallic_core::{BackendError, Binary, Rope, RopePairs, Unary, sample};
 
@@ -247,15 +249,21 @@ fn many_best(row: &[f32], out: &mut [u32]) {
     out.copy_from_slice(&order);
 }
 
-/// A token from each row of logits; [`u32::MAX`] from a row without a number.
-pub(crate) fn choose(p: Processor<'_>, args: &Args<'_>, out: &mut [u32]) {
+/// A token from each row of logits; [`sample::NO_CANDIDATE`] from a row without a number. `scratches` has one for each thread in
+/// the end.
+pub(crate) fn choose(p: Processor<'_>, args: &Args<'_>, scratches: &Scratches, out: &mut [u32]) {
     let (x, choices, cols) = (args.floats(0), args.words(1), args.cols(0));
+    let lock = || scratches.lock().unwrap_or_else(PoisonError::into_inner);
     p.team.for_chunks(out, 1, |row, out| {
-        let mut scratch = sample::Scratch::default();
-        let chosen = sample::choose(choices, row, &x[row * cols..][..cols], &mut scratch);
+        let mut scratch = lock().pop().unwrap_or_default();
+        let chosen = simd::choose(p.isa, choices, row, &x[row * cols..][..cols], &mut scratch);
+        lock().push(scratch);
         out[0] = chosen.ok().flatten().unwrap_or(sample::NO_CANDIDATE);
     });
 }
+
+/// Memory that choosing works in, kept between steps.
+pub(crate) type Scratches = Mutex<Vec<sample::Scratch>>;
 
 /// The error function, to about 1e-7: the series near zero, a continued fraction beyond.
 fn erf(x: f32) -> f32 {

@@ -56,6 +56,11 @@ impl Program for CpuProgram {
         self.kept.copy_slot(from, to)
     }
 
+    /// Rows are chosen from by all threads, and while they are warm.
+    fn chooses(&self) -> bool {
+        true
+    }
+
     fn submit(&mut self, step: &Step<'_>) -> Result<(), BackendError> {
         if self.submitted.is_some() {
             return Err(failed("a step is under way"));

@@ -147,7 +147,7 @@ pub struct Request {
     pub ttft_seconds: f64,
     /// Tokens of the answer in a second, after the first; 0 before there are two.
     pub decode_tps: f64,
-    /// Why it ended: `stop`, `length`, `cancelled`, `failed`; empty before.
+    /// Why it ended: `stop`, `length`, `cancelled`, `deadline`, `failed`; empty before.
     pub reason: Name,
 }
 

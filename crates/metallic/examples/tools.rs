@@ -1,4 +1,4 @@
-//! A conversation with a tool the model may call, and a variable of its template.
+//! A conversation with a tool: the model is asked, calls the tool, gets its result and answers.
 //!
 //! `cargo run --release -p metallic --example tools -- model.gguf --device cpu`
 
@@ -6,8 +6,9 @@ mod common;
 
 use std::io::Write;
 
-use metallic::{Chat, Llm, LoadOptions, Message, Options, Sampling};
-use serde_json::json;
+use metallic::text::ToolAnswer;
+use metallic::{Chat, Event, Llm, LoadOptions, Message, Options, Sampling};
+use serde_json::{Value, json};
 
 fn main() -> Result<(), common::Failure> {
     run(std::env::args().skip(1), &mut std::io::stdout())
@@ -33,8 +34,50 @@ pub(crate) fn run(args: impl Iterator<Item = String>, out: &mut impl Write) -> R
         .variable("thinks", false);
     writeln!(out, "{}", llm.render(chat.clone())?)?;
 
-    // Whether the answer is a call, and how it is written, is up to the model.
-    let options = Options::default().max_tokens(64).sampling(Sampling::greedy());
-    writeln!(out, "{}", llm.chat(chat, options)?.complete()?.text)?;
+    // Whether the answer is a call is up to the model; how it is written, the parser knows.
+    let answer = ask(&llm, &chat)?;
+    writeln!(out, "text: {}", answer.text)?;
+    for call in &answer.calls {
+        writeln!(out, "call: {}({})", call.name, call.arguments)?;
+    }
+    if !answer.calls.is_empty() {
+        let answer = ask(&llm, &with_results(chat, &answer))?;
+        writeln!(out, "then: {}", answer.text)?;
+    }
     Ok(())
+}
+
+/// Streams an answer and takes it apart.
+fn ask(llm: &Llm, chat: &Chat) -> Result<ToolAnswer, common::Failure> {
+    let format = llm.tools().ok_or("the model has no chat template")?;
+    let mut parser = format.parser(&chat.tools);
+    let mut answer = ToolAnswer::default();
+    let options = Options::default().max_tokens(64).sampling(Sampling::greedy());
+    for event in llm.chat(chat.clone(), options)? {
+        match event? {
+            Event::Token(token) => answer.extend(parser.push_token(token.id, &token.text)),
+            Event::Finished(finished) => answer.extend(parser.push(&finished.text)),
+            _ => {}
+        }
+    }
+    answer.extend(parser.finish());
+    Ok(answer)
+}
+
+/// The conversation with the calls of an answer and what the tools said, as the OpenAI API writes them.
+fn with_results(mut chat: Chat, answer: &ToolAnswer) -> Chat {
+    let calls = answer.calls.iter().enumerate().map(|(i, call)| {
+        json!({"id": format!("call_{i}"), "type": "function", "function": {
+            "name": call.name, "arguments": call.arguments,
+        }})
+    });
+    let mut message = Message::assistant(answer.text.clone());
+    message.extra.insert("tool_calls".into(), calls.collect::<Value>());
+    chat.messages.push(message);
+    for i in 0..answer.calls.len() {
+        let mut result = Message::new("tool", "rain, 8 °C");
+        result.extra.insert("tool_call_id".into(), format!("call_{i}").into());
+        chat.messages.push(result);
+    }
+    chat
 }

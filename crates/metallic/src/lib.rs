@@ -9,11 +9,14 @@
 mod adapter;
 pub mod bench;
 mod chat;
+#[cfg(feature = "constrain")]
+pub mod constrain;
 pub mod device;
 pub mod diff;
 pub mod generate;
 mod llm;
 pub mod model;
+mod needs;
 pub mod nn;
 pub mod plan;
 pub mod quantize;
@@ -28,12 +31,13 @@ pub mod weights;
 pub use adapter::{AdapterOptions, AdapterShare};
 pub use chat::Chat;
 pub use device::Device;
-pub use generate::{Event, FinishReason, Generation, Options, Request, Sampling};
+pub use generate::{Event, FinishReason, Generation, Options, Request, Sampling, Speculation};
 pub use llm::{EngineOptions, Error, Llm, LoadOptions, Prompt};
 /// Element types, graphs, programs and what a backend implements: what [`model`], [`generate`] and [`device`] speak of.
 pub use metallic_core as core;
 /// Readers of model files and a GGUF writer: what [`Model::tensors`] and [`Model::metadata`] give.
 pub use metallic_formats as formats;
 pub use model::Model;
+pub use needs::Needs;
 pub use tensor::Tensor;
 pub use text::{ChatTemplate, Message, Tokenizer};

@@ -1,5 +1,7 @@
 //! A model ready to answer: engine, tokenizer and chat template together.
 
+mod draft;
+
 use std::borrow::Cow;
 use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
@@ -7,18 +9,21 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use metallic_core::{Backend, BackendError, CompileOptions, DType, Program, StateLayout};
-use serde_json::Value;
 
 use crate::adapter::AdapterOptions;
 use crate::chat::Chat;
 use crate::device::{Device, OpenOptions, Providers, available_memory};
 use crate::diff::{self, DiffError, Verification, VerifyOptions};
 use crate::generate::{
-    Engine, EngineConfig, EngineError, Generation, Options, Request, STEP_TOKENS, blocks_at_once,
+    Engine, EngineConfig, EngineError, Generation, MAX_WAITING, Options, Request, STEP_TOKENS, Speculation,
+    blocks_at_once,
 };
 use crate::model::{Access, FAMILIES, Model, ModelError, ModelOptions};
 use crate::telemetry;
-use crate::text::{ChatTemplate, MarkGuard, ReasoningFormat, TextError, Tokenizer};
+use crate::text::{
+    ChatTemplate, MarkGuard, ReasoningFormat, TextError, Tokenizer, ToolFormat, render_with_tools,
+};
+use draft::DraftModel;
 
 /// What can go wrong between a path and an answer.
 #[derive(Debug, thiserror::Error)]
@@ -36,6 +41,10 @@ pub enum Error {
     /// The device failed.
     #[error(transparent)]
     Backend(#[from] BackendError),
+    /// The format of an answer was refused.
+    #[cfg(feature = "constrain")]
+    #[error(transparent)]
+    Constrain(#[from] crate::constrain::ConstrainError),
     /// Steps cannot be looked over.
     #[error(transparent)]
     Verify(#[from] DiffError),
@@ -50,6 +59,18 @@ pub enum Error {
     NoTemplate {
         /// The model.
         path: String,
+    },
+    /// A draft model guesses tokens that the model does not have.
+    #[error("`{path}` cannot guess for this model: its token {id} is `{found}`, the model's is `{needed}`")]
+    DraftVocabulary {
+        /// The draft model.
+        path: String,
+        /// A token that differs.
+        id: u32,
+        /// Its text in the draft model.
+        found: String,
+        /// Its text in the model.
+        needed: String,
     },
     /// The model and the smallest cache do not fit into memory.
     #[error("the model needs {needed} bytes for its weights, {available} are available")]
@@ -73,8 +94,15 @@ pub struct EngineOptions {
     pub kv_budget: Option<u64>,
     /// Most sequences that run at the same time; more wait.
     pub max_sequences: usize,
+    /// Most requests that wait besides them; more are turned away with [`EngineError::Busy`].
+    pub max_waiting: usize,
+    /// Most tokens of one step, at least `max_sequences`; `None`: as many as the device does well with.
+    pub step_tokens: Option<usize>,
     /// Keeps what was computed for prompts that begin the same way.
     pub prefix_cache: bool,
+    /// Whether and how tokens are guessed ahead: faster where an answer repeats what came before, or a smaller model often says the
+    /// same, and the same tokens in any case.
+    pub speculation: Speculation,
     /// Computes one operation of every so many steps again by the reference ([`crate::diff::verified`]): slower, and the arena is
     /// larger. `None`: never.
     pub verify: Option<NonZeroUsize>,
@@ -87,7 +115,10 @@ impl Default for EngineOptions {
             context: None,
             kv_budget: None,
             max_sequences: 16,
+            max_waiting: MAX_WAITING,
+            step_tokens: None,
             prefix_cache: true,
+            speculation: Speculation::Off,
             verify: None,
         }
     }
@@ -98,7 +129,10 @@ metallic_core::setters!(EngineOptions {
     context: impl Into<Option<usize>>,
     kv_budget: impl Into<Option<u64>>,
     max_sequences: usize,
+    max_waiting: usize,
+    step_tokens: impl Into<Option<usize>>,
     prefix_cache: bool,
+    speculation: Speculation,
     verify: impl Into<Option<NonZeroUsize>>,
 });
 
@@ -140,7 +174,10 @@ metallic_core::setters!(
         context: impl Into<Option<usize>>,
         kv_budget: impl Into<Option<u64>>,
         max_sequences: usize,
+        max_waiting: usize,
+        step_tokens: impl Into<Option<usize>>,
         prefix_cache: bool,
+        speculation: Speculation,
         verify: impl Into<Option<NonZeroUsize>>,
     }
 );
@@ -186,6 +223,8 @@ pub struct Llm {
     device: String,
     load_s: f64,
     verification: Option<Verification>,
+    #[cfg(feature = "constrain")]
+    constrainer: std::sync::OnceLock<crate::constrain::Constrainer>,
 }
 
 /// Sequences whose full context the default budget pays for.
@@ -223,14 +262,17 @@ impl Llm {
             (own(false)?, own(true)?)
         };
         let backend = device.open_with(open)?;
-        let weights = held_bytes(&model, backend.as_ref());
         let memory = memory_of(backend.as_ref());
+        let weights = held_bytes(&model, backend.as_ref());
+        let left = memory.map(|memory| memory.saturating_sub(weights));
+        let draft = DraftModel::open(options, &tokenizer, backend.as_ref(), left)?;
+        let weights = weights.saturating_add(draft.as_ref().map_or(0, DraftModel::bytes));
         let mut config = engine.resolve(&model, &tokenizer, weights, memory)?.memory_bytes(memory);
         let compiling = Instant::now();
         let (program, verification) = compile(&model, backend.as_ref(), device, open, engine)?;
         let compiled = compiling.elapsed();
         // Blocks of layers with a window were counted for steps as they usually are.
-        if !config.states.is_mixed() {
+        if !config.states.is_mixed() && engine.step_tokens.is_none() {
             config.step_tokens = config.step_tokens.max(program.step_tokens());
         }
         let mut load =
@@ -238,10 +280,28 @@ impl Llm {
         load.context = config.context_length as u64;
         telemetry::tell_load(&load, &*program, memory);
         degraded(options, &model, &tokenizer);
-        let engine = Engine::with_text(program, config, Arc::clone(&tokenizer) as _)?;
+        let text = Arc::clone(&tokenizer) as _;
+        let engine = match draft {
+            Some(draft) => {
+                let draft = draft.compile(backend.as_ref(), options)?;
+                Engine::with_draft(program, config, Some(text), draft)?
+            }
+            None => Engine::with_text(program, config, text)?,
+        };
         let device = backend.info().kind.to_owned();
         let load_s = start.elapsed().as_secs_f64();
-        Ok(Llm { model, engine, tokenizer, template, tool_template, device, load_s, verification })
+        Ok(Llm {
+            model,
+            engine,
+            tokenizer,
+            template,
+            tool_template,
+            device,
+            load_s,
+            verification,
+            #[cfg(feature = "constrain")]
+            constrainer: std::sync::OnceLock::new(),
+        })
     }
 
     /// Continues text or tokens.
@@ -269,9 +329,10 @@ impl Llm {
             self.tokenizer.guard_marks(&mut chat.messages, &mut chat.variables)?
         };
         let format = self.reasoning().filter(|_| chat.split_reasoning);
+        let has_tools = !chat.tools.is_empty();
         let prompt = self.render(chat)?;
         let request = Request::new(self.tokenizer.encode_guarded(&prompt, &guard)?);
-        Ok(request.reasoning(format.map(|format| format.splitter(&prompt))))
+        Ok(request.reasoning(format.map(|format| format.splitter(&prompt).keep_calls(has_tools))))
     }
 
     /// How the model marks its thoughts; `None` for models that do not think aloud.
@@ -323,17 +384,22 @@ impl Llm {
     }
 
     /// The text a conversation becomes for this model, up to where its answer begins.
+    ///
+    /// Tools reach the model whatever its template does: where that does not write definitions, calls or results, they are put into
+    /// a system message ([`ToolFormat::system_prompt`]) and into texts that it does write. Arguments of calls may be JSON text or
+    /// objects, and content may be a list of texts: the template gets what it can take.
     pub fn render(&self, chat: impl Into<Chat>) -> Result<String, Error> {
         let Chat { messages, tools, variables, .. } = chat.into();
-        let (template, tools) = if tools.is_empty() {
-            (&self.template, None)
-        } else {
-            (&self.tool_template, Some(Value::from(tools)))
-        };
+        let template = if tools.is_empty() { &self.template } else { &self.tool_template };
         let template = template
             .as_ref()
             .ok_or_else(|| Error::NoTemplate { path: self.model.path().display().to_string() })?;
-        Ok(template.render_values(&messages, tools.as_ref(), true, &variables)?)
+        Ok(render_with_tools(template, self.tools().as_ref(), &messages, &tools, &variables)?)
+    }
+
+    /// How the model writes calls of tools; `None` where it has no chat template and its vocabulary does not tell.
+    pub fn tools(&self) -> Option<ToolFormat> {
+        ToolFormat::of(self.tool_template.as_deref().map(ChatTemplate::source), &self.tokenizer)
     }
 
     fn tokens(&self, prompt: Prompt<'_>) -> Result<Vec<u32>, Error> {
@@ -341,6 +407,18 @@ impl Llm {
             Prompt::Text(text) => Ok(self.tokenizer.encode(&text, true, true)?),
             Prompt::Tokens(tokens) => Ok(tokens.into_owned()),
         }
+    }
+
+    /// What makes formats into [constraints](Request::constraint) for this model's vocabulary. It is made when it is first asked for,
+    /// which takes a moment.
+    #[cfg(feature = "constrain")]
+    pub fn constrainer(&self) -> Result<&crate::constrain::Constrainer, Error> {
+        if let Some(constrainer) = self.constrainer.get() {
+            return Ok(constrainer);
+        }
+        let ends: Vec<u32> = self.tokenizer.end_of_generation().collect();
+        let made = crate::constrain::Constrainer::new(&self.tokenizer, &ends)?;
+        Ok(self.constrainer.get_or_init(|| made))
     }
 
     /// The engine, for requests of every kind.
@@ -452,12 +530,15 @@ impl EngineOptions {
         Ok(config
             .kv_budget_bytes(usize::try_from(budget).unwrap_or(usize::MAX))
             .max_sequences(self.max_sequences)
+            .max_waiting(self.max_waiting)
+            .step_tokens(self.step_tokens.unwrap_or(STEP_TOKENS.max(self.max_sequences)))
             .end_tokens(tokenizer.end_of_generation().collect())
             .prefix_cache(self.prefix_cache)
+            .speculation(self.speculation.clone())
             .adapters(model.adapters().to_vec()))
     }
 }
 
-fn full_contexts(context: usize, kv: &StateLayout) -> u64 {
+pub(crate) fn full_contexts(context: usize, kv: &StateLayout) -> u64 {
     (kv.bytes_of(blocks_at_once(kv, context, STEP_TOKENS)) as u64).saturating_mul(FULL_CONTEXTS)
 }

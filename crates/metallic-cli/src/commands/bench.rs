@@ -1,6 +1,7 @@
 //! `metallic bench`: tokens per second, of prompts and of answers, and which part of what the device reaches that is.
 
 mod ops;
+mod speculation;
 
 use std::{fmt::Write, num::NonZeroUsize};
 
@@ -16,6 +17,7 @@ use crate::{
     commands::{
         MODEL_HELP,
         options::{Counts, ModelOptions, parse_count},
+        speculation::SpeculationOptions,
     },
     load::{self, Loaded},
     telemetry::TelemetryOptions,
@@ -46,6 +48,8 @@ pub(crate) struct BenchArgs {
     /// Show the time of each kind of operation, which costs some speed
     #[arg(long, alias = "profile")]
     ops: bool,
+    #[command(flatten)]
+    speculation: SpeculationOptions,
     /// Do not measure what the device reaches at best, which shares are of
     #[arg(long)]
     no_limits: bool,
@@ -65,11 +69,15 @@ Examples:
   metallic bench -n 64 -d 4096 -r 3                      answers deep in a context
   metallic bench -n 64 -s 8                              eight answers side by side
   metallic bench -p 512 --ops                            where the time goes
+  metallic bench --speculate lookup                      answers with guesses and without, in turn
   metallic bench --device null -n 64                     what the host costs
   metallic bench --json > bench.json";
 
 pub(crate) fn run(args: &BenchArgs, ui: Ui) -> anyhow::Result<()> {
     let _telling = args.telemetry.start("metallic bench", ui)?;
+    if args.speculation.is_on() {
+        return speculation::run(args, ui);
+    }
     let dashboard = args.dashboard.prepare()?;
     let mut loaded = load::program(&args.model, args.ops, ui)?;
     let tests = tests(args);

@@ -3,7 +3,7 @@
 use std::io::{self, IsTerminal, Write};
 
 use clap::Args;
-use metallic::{FinishReason, Llm, Message, core::BLOCK_TOKENS, generate::Request};
+use metallic::{FinishReason, Llm, Message, constrain::Format, core::BLOCK_TOKENS, generate::Request};
 
 use crate::{
     answer::{self, Screen},
@@ -15,6 +15,7 @@ use crate::{
         MODEL_HELP,
         options::{AnswerOptions, ModelOptions},
         run::speed,
+        structure::{FormatOptions, hold},
         templating::{TemplateOptions, Told},
     },
     fail::{Failure, Stopped},
@@ -37,6 +38,8 @@ pub(crate) struct ChatArgs {
     system: Option<String>,
     #[command(flatten)]
     template: TemplateOptions,
+    #[command(flatten)]
+    format: FormatOptions,
     /// Do not show what a model thinks before it answers
     #[arg(long)]
     hide_thinking: bool,
@@ -71,6 +74,7 @@ pub(crate) fn run(args: &ChatArgs, ui: Ui) -> anyhow::Result<()> {
     }
     let dashboard = args.dashboard.then(Dashboard::prepare).transpose()?;
     let told = args.template.read()?;
+    let format = args.format.read()?;
     let llm = load::llm(&args.model, &args.answer, args.template.template.as_deref(), ui)?;
     let told = args.template.told_to(&llm, told)?;
     if llm.template().is_none() {
@@ -84,7 +88,7 @@ pub(crate) fn run(args: &ChatArgs, ui: Ui) -> anyhow::Result<()> {
     };
     let mut conversation = Conversation::new(args.system.clone());
     let dashboard = dashboard.map(Prepared::start).transpose()?;
-    let answers = Answers { llm: &llm, args, told, ui, dashboard: dashboard.as_ref() };
+    let answers = Answers { llm: &llm, args, told, format, ui, dashboard: dashboard.as_ref() };
     let Some(pane) = dashboard.as_ref().map(Dashboard::pane) else {
         let (mut out, mut notes) = (io::stdout().lock(), io::stderr());
         return chat::talk(&mut conversation, input.as_mut(), &answers, &mut out, &mut notes);
@@ -101,6 +105,7 @@ struct Answers<'a> {
     llm: &'a Llm,
     args: &'a ChatArgs,
     told: Told,
+    format: Option<Format>,
     ui: Ui,
     dashboard: Option<&'a Dashboard>,
 }
@@ -134,7 +139,8 @@ impl Responder for Answers<'_> {
         }
         let options = self.args.answer.options();
         let is_limited = options.max_tokens.is_some();
-        let generation = self.llm.submit(self.request(messages)?.options(options))?;
+        let request = hold(self.request(messages)?.options(options), self.format.as_ref(), self.llm)?;
+        let generation = self.llm.submit(request)?;
         let mut err = io::stderr();
         let mut screen =
             Screen::new(out, &mut err).hiding(self.args.hide_thinking || self.dashboard.is_some(), self.ui);

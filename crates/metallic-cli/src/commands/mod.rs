@@ -14,6 +14,9 @@ pub(crate) mod pull;
 pub(crate) mod quantize;
 pub(crate) mod rm;
 pub(crate) mod run;
+pub(crate) mod serve;
+mod speculation;
+pub(crate) mod structure;
 pub(crate) mod templating;
 pub(crate) mod tool;
 pub(crate) mod top;
@@ -39,6 +42,8 @@ pub(crate) enum Command {
     Run(run::RunArgs),
     /// Talk with a model
     Chat(chat::ChatArgs),
+    /// Serve models to clients of the OpenAI API
+    Serve(serve::ServeArgs),
     /// Measure the speed of a model
     Bench(bench::BenchArgs),
     /// Show what a running metallic does, or a recorded run
@@ -101,6 +106,7 @@ const EXAMPLES: &str = "\
 Examples:
   metallic run \"Why is the sky blue?\"                    answer with the default model
   metallic chat -m qwen2.5-0.5b                          talk
+  metallic serve -m qwen2.5-0.5b                         answer clients of the OpenAI API on port 8080
   metallic pull                                          fetch the default model (SmolLM2-135M)
   metallic pull qwen2.5-0.5b                             fetch a model by its alias
   metallic pull bartowski/Llama-3.2-1B-Instruct-GGUF:Q8_0

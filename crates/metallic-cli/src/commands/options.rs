@@ -13,7 +13,7 @@ use metallic::{
     model::Access,
 };
 
-use crate::hub::DEFAULT_MODEL;
+use crate::{commands::speculation::SpeculationOptions, hub::DEFAULT_MODEL};
 
 /// Which model, and where and how it runs.
 #[derive(Debug, Args)]
@@ -33,7 +33,7 @@ pub(crate) struct ModelOptions {
 }
 
 /// Reads `PATH` and `PATH=SCALE`.
-fn parse_adapter(text: &str) -> Result<AdapterOptions, String> {
+pub(crate) fn parse_adapter(text: &str) -> Result<AdapterOptions, String> {
     let scaled = text.rsplit_once('=').and_then(|(path, scale)| Some((path, scale.parse::<f32>().ok()?)));
     match scaled {
         Some((path, scale)) if scale.is_finite() => Ok(AdapterOptions::new(path).scale(scale)),
@@ -197,6 +197,8 @@ pub(crate) struct AnswerOptions {
     /// Most tokens of prompt and answer together [default: what the model was made for]
     #[arg(long, value_name = "N", value_parser = parse_count)]
     pub(crate) ctx: Option<NonZeroUsize>,
+    #[command(flatten)]
+    pub(crate) speculation: SpeculationOptions,
 }
 
 impl AnswerOptions {

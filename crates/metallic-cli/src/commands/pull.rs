@@ -67,7 +67,7 @@ pub(crate) fn run(args: &PullArgs, ui: Ui) -> anyhow::Result<()> {
 }
 
 /// `16GB`, `16GiB`, `512M`, or a number of bytes.
-fn parse_size(text: &str) -> Result<u64, String> {
+pub(crate) fn parse_size(text: &str) -> Result<u64, String> {
     let bad = || format!("`{text}` is not a size; it is written 16GB, 16GiB, or as a number of bytes");
     let end = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
     let number: f64 = text[..end].parse().map_err(|_| bad())?;

@@ -9,7 +9,7 @@ use clap::Args;
 use metallic::{
     FinishReason, Generation, Llm, Message,
     diff::Verification,
-    generate::{EngineError, RequestStats},
+    generate::{EngineError, Request, RequestStats},
 };
 use serde_json::{Value, json};
 
@@ -18,6 +18,7 @@ use crate::{
     commands::{
         MODEL_HELP,
         options::{AnswerOptions, ModelOptions, parse_count},
+        structure::{FormatOptions, hold},
         templating::{TemplateOptions, Told},
     },
     fail::{Failure, Stopped},
@@ -40,6 +41,8 @@ pub(crate) struct RunArgs {
     system: Option<String>,
     #[command(flatten)]
     template: TemplateOptions,
+    #[command(flatten)]
+    format: FormatOptions,
     /// Do not show what a model thinks before it answers (on stderr, dimmed); `--json` has it as `reasoning`
     #[arg(long)]
     hide_thinking: bool,
@@ -74,6 +77,8 @@ Examples:
   slow-program | metallic run \"Explain this:\" -           waits for the first byte as long as it takes
   metallic run --set enable_thinking=false \"Name a colour.\"
   metallic run --tools tools.json --template my.jinja \"What is the weather in Oslo?\"
+  metallic run --json-schema person.json \"Who was Ada Lovelace?\"
+  metallic run --regex \"(yes|no)\" \"Is the sky blue?\"
   metallic run --json --seed 7 \"Name a colour.\" | jq -r .text
 
 With a prompt, stdin is read unless it is a terminal or ended (/dev/null). Where nothing comes on an open pipe within 3 seconds, a note
@@ -84,11 +89,14 @@ pub(crate) fn run(args: &RunArgs, ui: Ui) -> anyhow::Result<()> {
     let dashboard = args.dashboard.prepare()?;
     let prompt = Prompt::of(args, ui)?;
     let told = args.template.read()?;
+    let format = args.format.read()?;
     let llm =
         load::llm_verified(&args.model, &args.answer, args.template.template.as_deref(), args.verify, ui)?;
     let told = args.template.told_to(&llm, told)?;
     let _listener = Listener::new();
-    let generation = begin(args, &llm, &prompt, &told, ui).map_err(|error| prompt.explain(error))?;
+    let request = request(args, &llm, &prompt, &told, ui)?.options(args.answer.options());
+    let request = hold(request, format.as_ref(), &llm)?;
+    let generation = llm.submit(request).map_err(|error| prompt.explain(error.into()))?;
     if args.json {
         let answer = answer::follow(generation, &mut Unseen)?;
         term::print_json(&report(&llm, &answer)?)?;
@@ -197,10 +205,10 @@ impl Prompt {
     }
 }
 
-fn begin(args: &RunArgs, llm: &Llm, prompt: &Prompt, told: &Told, ui: Ui) -> anyhow::Result<Generation> {
-    let (options, prompt) = (args.answer.options(), prompt.text.as_str());
+fn request(args: &RunArgs, llm: &Llm, prompt: &Prompt, told: &Told, ui: Ui) -> anyhow::Result<Request> {
+    let prompt = prompt.text.as_str();
     if args.raw {
-        return Ok(llm.generate(prompt, options)?);
+        return Ok(llm.request(prompt)?);
     }
     if llm.template().is_none() {
         if args.system.is_some() {
@@ -208,14 +216,14 @@ fn begin(args: &RunArgs, llm: &Llm, prompt: &Prompt, told: &Told, ui: Ui) -> any
             return Err(Failure::new(reason, "leave out `--system`, or take an instruct model").into());
         }
         ui.note("note: the model has no chat template; it continues the prompt as plain text (--raw)");
-        return Ok(llm.generate(prompt, options)?);
+        return Ok(llm.request(prompt)?);
     }
     if prompt.trim().is_empty() {
         return Err(Failure::new("the prompt is empty", "give a text, or `-` with a text on stdin").into());
     }
     let system = args.system.iter().map(Message::system);
     let messages: Vec<Message> = system.chain([Message::user(prompt)]).collect();
-    Ok(llm.chat(told.chat(messages), options)?)
+    Ok(llm.chat_request(told.chat(messages))?)
 }
 
 fn report(llm: &Llm, answer: &Answer) -> anyhow::Result<Value> {
@@ -245,9 +253,13 @@ pub(crate) fn speed(stats: &RequestStats, device: &str) -> String {
         0 => String::new(),
         n => format!(" ({n} cached)"),
     };
+    let guessed = match stats.drafted_tokens {
+        0 => String::new(),
+        n => format!(", {} of {n} guesses right", stats.accepted_tokens),
+    };
     let rate = |tps: f64| if tps > 0.0 { format!(", {tps:.1} tok/s") } else { String::new() };
     format!(
-        "[{} prompt tokens{cached}{} | {} generated{} | {device}]",
+        "[{} prompt tokens{cached}{} | {} generated{}{guessed} | {device}]",
         stats.prompt_tokens,
         rate(stats.prefill_tps),
         stats.generated_tokens,

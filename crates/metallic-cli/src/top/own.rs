@@ -31,7 +31,7 @@ use crate::{
 pub(crate) struct DashboardOptions {
     /// Show the dashboard of `metallic top` meanwhile, with the text so far; `q` leaves it, or ends the work, and the result is printed then
     #[arg(long, conflicts_with = "json")]
-    dashboard: bool,
+    pub(crate) dashboard: bool,
 }
 
 impl DashboardOptions {

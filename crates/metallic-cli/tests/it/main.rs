@@ -19,6 +19,7 @@ mod repair;
 mod split;
 mod stop;
 mod strangers;
+mod structure;
 mod support;
 mod telemetry;
 mod template;

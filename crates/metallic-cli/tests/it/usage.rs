@@ -18,6 +18,7 @@ fn every_help_text_has_examples() {
     let commands = [
         "run",
         "chat",
+        "serve",
         "bench",
         "top",
         "devices",

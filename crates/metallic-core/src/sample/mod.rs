@@ -21,8 +21,10 @@
 //! Of equals the lowest id comes first, in every comparison. A row in which no token is possible has no choice.
 
 mod choose;
+mod draw;
 mod noise;
 mod packed;
+mod row;
 #[cfg(test)]
 mod tests;
 mod weight;

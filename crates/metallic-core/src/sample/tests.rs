@@ -163,6 +163,26 @@ fn a_row_without_a_number_has_no_choice() {
 }
 
 #[test]
+fn no_reward_makes_a_banned_token_possible() {
+    for huge in [-1.0, -1e38, f32::MIN] {
+        let base = Choice { presence: huge, frequency: huge, repetition: 1e-30, ..Choice::default() };
+        for choice in [
+            base,
+            Choice { temperature: 0.0, ..base },
+            Choice { top_k: 2, ..base },
+            Choice { top_p: 0.9, ..base },
+            Choice { typical: 0.9, min_p: 0.5, ..base },
+        ] {
+            let banned = [0, 2].map(|id| Edit { id, count: 3, bias: f32::NEG_INFINITY });
+            // Whoever is impossible already stays so without a ban, too.
+            for best in [f32::MAX, f32::INFINITY, f32::NAN, f32::NEG_INFINITY] {
+                assert_eq!(fast(&choice, &banned, &[best, -3e38, best, f32::NAN]), Some(1));
+            }
+        }
+    }
+}
+
+#[test]
 fn penalties_lower_what_came_before_and_leave_possible_what_was() {
     let mut choices = Choices::default();
     choices
@@ -227,6 +247,17 @@ fn weights_are_exponentials_that_never_rise() {
         let d = i as f32 * -0.01;
         let exact = 2f64.powi(31) * f64::from(d).exp();
         assert!((f64::from(weight(d)) - exact).abs() <= 1.0 + 1e-6 * exact, "{d}");
+    }
+}
+
+#[test]
+fn depths_are_rounded_down() {
+    let whole = (0..3000).map(|i| i as f32).chain((0..28).map(|i| (1u32 << i) as f32));
+    let near = whole.flat_map(|x| [x.next_down(), x, x.next_up(), x + 0.5, x * 89_477.1]);
+    for x in near.chain([f32::MIN_POSITIVE, 1e-40, 0.999_999_94, 1e30, f32::INFINITY, f32::NAN, -7.0]) {
+        let d = x / -12_102_203.0;
+        let expected = (d * -12_102_203.0).min(WEIGHTLESS as f32).max(0.0) as u32;
+        assert_eq!(depth(d), expected, "{x}");
     }
 }
 

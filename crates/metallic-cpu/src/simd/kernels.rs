@@ -13,7 +13,7 @@ use super::pack::{PackedMatrix, TILE};
 /// The most tokens any instruction set computes together.
 pub(super) const MAX_BLOCK: usize = 8;
 
-/// How far ahead of a single token's product weights are asked for: past the page the processor itself
+/// How far ahead of a tile's first products weights are asked for: past the page the processor itself
 /// looks ahead in.
 const AHEAD: usize = 4096;
 
@@ -25,10 +25,30 @@ struct IntTile<'a> {
     values: &'a [u8],
     scales: &'a [u8],
     groups: usize,
+    /// What lies behind is asked for.
+    ahead: bool,
+}
+
+/// A tile of numbers, `[k][16]`.
+struct FloatTile<'a> {
+    values: &'a [u8],
+    ahead: bool,
+}
+
+/// What a kernel computes at a time: a tile's products with some tokens.
+#[derive(Clone, Copy)]
+pub(super) struct Place {
+    pub(super) tile: usize,
+    /// The first token,
+    pub(super) token: usize,
+    /// and how many [`Kernel::fitting`] said.
+    pub(super) count: usize,
+    /// Whether the weights that follow are to be asked for meanwhile.
+    pub(super) ahead: bool,
 }
 
 type IntFn = unsafe fn(&IntTile<'_>, &[QGroup], usize, &mut Block);
-type FloatFn = unsafe fn(&[u8], &[f32], usize, &mut Block);
+type FloatFn = unsafe fn(&FloatTile<'_>, &[f32], usize, &mut Block);
 
 #[derive(Clone, Copy)]
 enum Body {
@@ -53,7 +73,7 @@ macro_rules! chosen {
 
 macro_rules! float {
     ($isa:expr, $element:ty) => {{
-        compile!(float_body::<$element>(w: &[u8], x: &[f32], count: usize, y: &mut Block));
+        compile!(float_body::<$element>(w: &FloatTile<'_>, x: &[f32], count: usize, y: &mut Block));
         chosen!($isa, Float, FLOAT_BLOCK)
     }};
 }
@@ -96,19 +116,15 @@ impl Kernel {
         } else if matches!(self.body, Body::Float(_)) {
             1
         } else {
-            1 << left.ilog2()
+            // One less than a power of two goes as that many, the last of them twice: faster than in parts.
+            let whole = (left + 1).next_power_of_two();
+            if whole == left + 1 && whole >= 4 && whole <= self.block { left } else { 1 << left.ilog2() }
         }
     }
 
-    /// Products of tile `tile` of `w` with `count` tokens from `token` on; `count` is what `fitting` said.
-    pub(super) fn run(
-        &self,
-        w: &PackedMatrix,
-        tile: usize,
-        x: &Activations<'_>,
-        (token, count): (usize, usize),
-        y: &mut Block,
-    ) {
+    /// Products of a tile of `w` with some tokens, to the first rows of `y`.
+    pub(super) fn run(&self, w: &PackedMatrix, at: Place, x: &Activations<'_>, y: &mut Block) {
+        let Place { tile, token, count, ahead } = at;
         assert!(w.dtype() == self.dtype && w.takes() == self.grain && w.cols() == x.cols());
         assert!((1..=self.block).contains(&count) && token + count <= x.rows());
         let values = w.values.tile(tile);
@@ -116,7 +132,7 @@ impl Kernel {
             (Body::Int(body), Activations::Q8 { groups: x, cols, .. }) => {
                 let groups = cols / GROUP;
                 let x = &x[token * groups..(token + count) * groups];
-                let tile = IntTile { values, scales: w.scales.tile(tile), groups };
+                let tile = IntTile { values, scales: w.scales.tile(tile), groups, ahead };
                 // SAFETY: the processor has the instructions (`of`); the tile has `groups` groups of this
                 // type, and `x` has `count` rows of them.
                 unsafe { body(&tile, x, count, y) }
@@ -124,7 +140,7 @@ impl Kernel {
             (Body::Float(body), Activations::F32 { values: x, cols }) => {
                 let x = &x[token * cols..(token + count) * cols];
                 // SAFETY: as above, with `cols` columns.
-                unsafe { body(values, x, count, y) }
+                unsafe { body(&FloatTile { values, ahead }, x, count, y) }
             }
             // INVARIANT: `Matmul::check` compared the kinds of weights and activations before any tile is computed.
             _ => panic!("activations of the wrong kind for {w:?}"),
@@ -138,20 +154,29 @@ impl Kernel {
 unsafe fn int_body<L: Lanes, Q: Format>(w: &IntTile<'_>, x: &[QGroup], count: usize, y: &mut Block) {
     // SAFETY: all by the caller.
     unsafe {
-        match count {
-            8 if L::INT_BLOCK >= 8 => int_block::<L, Q, 8>(w, x, y),
-            4 if L::INT_BLOCK >= 4 => int_block::<L, Q, 4>(w, x, y),
-            2 if L::INT_BLOCK >= 2 => int_block::<L, Q, 2>(w, x, y),
-            _ => int_block::<L, Q, 1>(w, x, y),
+        match (count, w.ahead) {
+            (7 | 8, true) if L::INT_BLOCK >= 8 => int_block::<L, Q, 8, true>(w, x, y),
+            (7 | 8, false) if L::INT_BLOCK >= 8 => int_block::<L, Q, 8, false>(w, x, y),
+            (3 | 4, true) if L::INT_BLOCK >= 4 => int_block::<L, Q, 4, true>(w, x, y),
+            (3 | 4, false) if L::INT_BLOCK >= 4 => int_block::<L, Q, 4, false>(w, x, y),
+            (2, _) if L::INT_BLOCK >= 2 => int_block::<L, Q, 2, true>(w, x, y),
+            _ => int_block::<L, Q, 1, true>(w, x, y),
         }
     }
 }
 
 /// # Safety
-/// As [`int_body`], with `T` tokens.
+/// As [`int_body`], with `T` tokens, of which the last may be one twice; `ASKS` for the weights that follow.
 #[inline(always)]
-unsafe fn int_block<L: Lanes, Q: Format, const T: usize>(w: &IntTile<'_>, x: &[QGroup], y: &mut Block) {
-    debug_assert!(w.values.len() >= w.groups * Q::GROUP_BYTES && x.len() == T * w.groups);
+unsafe fn int_block<L: Lanes, Q: Format, const T: usize, const ASKS: bool>(
+    w: &IntTile<'_>,
+    x: &[QGroup],
+    y: &mut Block,
+) {
+    debug_assert!(
+        w.values.len() >= w.groups * Q::GROUP_BYTES
+            && (x.len() == T * w.groups || x.len() + w.groups == T * w.groups)
+    );
     debug_assert!(w.scales.len() >= w.groups / Q::SPAN * Q::SCALE_BYTES);
     // SAFETY: groups, blocks of scales and records are visited in order, each within its length (above).
     unsafe {
@@ -159,14 +184,14 @@ unsafe fn int_block<L: Lanes, Q: Format, const T: usize>(w: &IntTile<'_>, x: &[Q
         let mut scales = w.scales.as_ptr();
         let mut rows = [x.as_ptr(); T];
         for t in 0..T {
-            rows[t] = rows[t].add(t * w.groups);
+            rows[t] = rows[t].add((t * w.groups).min(x.len() - w.groups));
         }
         let mut total = [L::splat(0.0); T];
         for _ in 0..w.groups / Q::SPAN {
             let d = if Q::BRAIN { L::load_bf16(scales) } else { L::load_f16(scales) };
             let dmin = if Q::MIN { L::load_f16(scales.add(32)) } else { d };
             for g in 0..Q::SPAN {
-                if T == 1 {
+                if ASKS {
                     for line in 0..Q::BITS {
                         L::prefetch(values.wrapping_add(AHEAD + 64 * line));
                     }
@@ -230,7 +255,7 @@ unsafe fn int_block<L: Lanes, Q: Format, const T: usize>(w: &IntTile<'_>, x: &[Q
 /// # Safety
 /// The caller has the features of `L`; `x` is `[count, k]`, the tile `[k][16]`.
 #[inline(always)]
-unsafe fn float_body<L: Lanes, D: Element>(w: &[u8], x: &[f32], count: usize, y: &mut Block) {
+unsafe fn float_body<L: Lanes, D: Element>(w: &FloatTile<'_>, x: &[f32], count: usize, y: &mut Block) {
     // SAFETY: all by the caller.
     unsafe {
         match count {
@@ -246,17 +271,17 @@ unsafe fn float_body<L: Lanes, D: Element>(w: &[u8], x: &[f32], count: usize, y:
 /// # Safety
 /// As [`float_body`], with `T` tokens.
 #[inline(always)]
-unsafe fn float_block<L: Lanes, D: Element, const T: usize>(w: &[u8], x: &[f32], y: &mut Block) {
+unsafe fn float_block<L: Lanes, D: Element, const T: usize>(w: &FloatTile<'_>, x: &[f32], y: &mut Block) {
     let cols = x.len() / T;
-    debug_assert!(w.len() >= cols * TILE * D::SIZE);
+    debug_assert!(w.values.len() >= cols * TILE * D::SIZE);
     // SAFETY: every k is less than `cols`, for which tile and rows have room (caller).
     unsafe {
-        let (w, x) = (w.as_ptr(), x.as_ptr());
+        let (ahead, w, x) = (w.ahead, w.values.as_ptr(), x.as_ptr());
         let mut total = [[L::splat(0.0); 4]; T];
         let whole = cols / L::CHAINS * L::CHAINS;
         let mut k = 0;
         while k < whole {
-            if T == 1 {
+            if T == 1 || ahead {
                 for line in 0..L::CHAINS * TILE * D::SIZE / 64 {
                     L::prefetch(w.wrapping_add(AHEAD + k * TILE * D::SIZE + 64 * line));
                 }

@@ -7,7 +7,7 @@ use std::marker::PhantomData;
 
 use super::activations::{Activations, Grain};
 use super::isa::Isa;
-use super::kernels::{Block, Kernel, MAX_BLOCK};
+use super::kernels::{Block, Kernel, MAX_BLOCK, Place};
 use super::math;
 use super::pack::{PackedMatrix, TILE};
 use super::team::Team;
@@ -202,17 +202,19 @@ unsafe fn compute(isa: Isa, product: &Matmul<'_>, part: Part) {
     let first = product.weights.first();
     let rows = first.rows();
     let kernel = Kernel::of(isa, first);
+    // Kernels write all that is read of them.
+    let (mut y, mut g): (Block, Block) = ([[0.0; TILE]; MAX_BLOCK], [[0.0; TILE]; MAX_BLOCK]);
     for tile in part.tiles.0..part.tiles.1 {
         let mut token = part.tokens.0;
         while token < part.tokens.1 {
             let count = kernel.fitting(part.tokens.1 - token);
-            let mut y: Block = [[0.0; TILE]; MAX_BLOCK];
+            // The first tokens to meet a tile bring it from memory; for the others it is there.
+            let at = Place { tile, token, count, ahead: token == part.tokens.0 };
             match product.weights {
-                Factors::Plain(w) => kernel.run(w, tile, &product.x, (token, count), &mut y),
+                Factors::Plain(w) => kernel.run(w, at, &product.x, &mut y),
                 Factors::Gated { gate, up, act } => {
-                    let mut g: Block = [[0.0; TILE]; MAX_BLOCK];
-                    kernel.run(gate, tile, &product.x, (token, count), &mut g);
-                    Kernel::of(isa, up).run(up, tile, &product.x, (token, count), &mut y);
+                    kernel.run(gate, at, &product.x, &mut g);
+                    Kernel::of(isa, up).run(up, at, &product.x, &mut y);
                     math::gated(isa, act, g[..count].as_flattened(), y[..count].as_flattened_mut());
                 }
             }

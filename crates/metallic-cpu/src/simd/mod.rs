@@ -10,6 +10,7 @@
 
 mod activations;
 mod attend;
+mod choose;
 mod format;
 mod isa;
 mod kernels;
@@ -25,6 +26,7 @@ mod tests;
 
 pub use activations::{Activations, GROUP, Grain, QGroup, QuantizedRows};
 pub use attend::{KvBlock, Seen, Tile, TileShape};
+pub use choose::choose;
 pub use isa::Isa;
 pub use kv::{KvType, load as load_row, store_key, store_value};
 pub use math::{

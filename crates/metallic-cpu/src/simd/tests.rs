@@ -194,14 +194,18 @@ fn a_token_gives_the_same_bits_alone_in_a_batch_and_with_any_number_of_threads()
     for dtype in weight_types() {
         let cols = if dtype.is_float() { 333 } else { 768 };
         let shape = (83, cols);
-        for (isa, grain) in Isa::available().flat_map(|isa| GRAINS.map(|grain| (isa, grain))) {
-            let batch = Case::new(dtype, shape, 29, 3).with(grain);
+        // Blocks of every size, at the end of whole ones.
+        let sizes = [27, 29, 30, 31].into_iter().flat_map(|tokens| GRAINS.map(|grain| (tokens, grain)));
+        for (isa, (tokens, grain)) in
+            Isa::available().flat_map(|isa| sizes.clone().map(move |size| (isa, size)))
+        {
+            let batch = Case::new(dtype, shape, tokens, 3).with(grain);
             let together = batch.run(isa, 1);
             for threads in [2, 3] {
                 assert_eq!(together, batch.run(isa, threads), "{dtype} {isa:?} {threads} threads");
             }
-            for token in [0, 7, 8, 15, 16, 23, 27, 28] {
-                let mut alone = Case::new(dtype, shape, 29, 3);
+            for token in [0, 7, 8, 15, 16, 23, 24, 26, tokens - 2, tokens - 1] {
+                let mut alone = Case::new(dtype, shape, tokens, 3);
                 alone.x = batch.x[token * cols..][..cols].to_vec();
                 let alone = alone.with(grain);
                 assert_eq!(alone.run(isa, 2), together[token * 83..][..83], "{dtype} {isa:?} token {token}");

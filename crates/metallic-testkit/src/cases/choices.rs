@@ -13,13 +13,17 @@ pub fn packed(rows: usize, turn: usize) -> Vec<u32> {
         Choice { temperature: 1.5, top_k: 10, top_p: 0.9, seed: 1 << 33, ..penalties },
         Choice { top_p: 0.8, min_p: 0.02, seed: 12, draw: 1 << 40, ..penalties },
         Choice { temperature: 0.0, ..penalties },
+        // Rewards beyond all numbers: who is banned stays so.
+        Choice { temperature: 0.9, presence: -3e38, frequency: -3e38, repetition: 1e30, seed: 3, ..plain },
+        Choice { temperature: 0.0, presence: -3e38, frequency: -3e38, ..plain },
     ];
     let edits: Vec<Edit> = (0..7)
         .map(|i| Edit { id: 3 * i, count: i % 3, bias: [0.0, 0.5, f32::NEG_INFINITY][i as usize % 3] })
         .collect();
     let mut choices = Choices::default();
     for (row, choice) in ways.iter().cycle().skip(turn).take(rows).enumerate() {
-        choices.push(choice, &edits[..row % 8]).expect("the test's own choices are sound");
+        let own = if choice.presence < 0.0 { &edits[..] } else { &edits[..row % 8] };
+        choices.push(choice, own).expect("the test's own choices are sound");
     }
     choices.words().to_vec()
 }

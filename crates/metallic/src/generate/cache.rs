@@ -31,6 +31,8 @@ pub(super) struct KvCache {
     window: Option<usize>,
     /// Most blocks with a window that one sequence has at once.
     near_most: usize,
+    /// How often blocks were given back: as long as that is the same there is no more room than before.
+    releases: u64,
 }
 
 impl KvCache {
@@ -40,7 +42,13 @@ impl KvCache {
             near: states.is_mixed().then(|| BlockPool::new(Kind::Near, limits.near)),
             window: states.near_window(),
             near_most,
+            releases: 0,
         }
+    }
+
+    /// Something that is the same as long as there is no more room than there was.
+    pub(super) fn room_mark(&self) -> (u64, Blocks) {
+        (self.releases, self.reserved())
     }
 
     /// Blocks held by sequences.
@@ -119,6 +127,7 @@ impl KvCache {
 
     /// Gives back all blocks of a sequence.
     pub(super) fn give_back(&mut self, table: &mut Table) {
+        self.releases += 1;
         let freed = std::mem::take(&mut table.freed);
         let limited = if self.near.is_some() { &mut table.near } else { &mut table.far };
         limited.drain(..freed.min(limited.len()));
@@ -136,6 +145,7 @@ impl KvCache {
         let Some(own) = limited.last().copied() else { return };
         for block in limited.iter_mut().take(unseen).skip(table.freed) {
             let block = std::mem::replace(block, own);
+            self.releases += 1;
             match &mut self.near {
                 Some(near) => near.release(block),
                 None => self.far.release(block),

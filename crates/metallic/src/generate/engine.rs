@@ -3,165 +3,33 @@
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
+use std::sync::mpsc::channel;
 use std::thread::JoinHandle;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
-use metallic_core::{Program, StateLayout};
+use metallic_core::Program;
 use metallic_telemetry::{self as telemetry, Event, emit};
 use serde::{Deserialize, Serialize};
 
+use super::generation::Outlet;
 use super::hook::panic_message;
-use super::pool::blocks_for;
-use super::request::{HiddenSink, Outlet};
-use super::scheduler::{Scheduler, tokens_in};
+use super::inbox::{Command, Inbox, Mail};
+use super::request::HiddenSink;
+use super::scheduler::{Scheduler, Surroundings};
 use super::sequence::Submission;
-use super::{Detokenize, EngineError, FinishReason, Generation, Options, Request, Sampling};
-use crate::adapter::AdapterShare;
+use super::speculate::settled;
+use super::{Detokenize, Draft, EngineConfig, EngineError, FinishReason, Generation, Request, Sampling};
 use crate::telemetry::tell;
-
-/// What the engine has to know of the model, and its limits.
-#[derive(Clone, Debug, PartialEq)]
-#[non_exhaustive]
-pub struct EngineConfig {
-    /// Most tokens of one sequence, prompt and answer together.
-    pub context_length: usize,
-    /// Logits in a row.
-    pub vocab_size: usize,
-    /// What the program keeps between steps.
-    pub states: StateLayout,
-    /// Bytes the cache may grow to, all sequences together.
-    pub kv_budget_bytes: usize,
-    /// Most tokens of one step; a longer prompt is computed in pieces. At least `max_sequences`.
-    pub step_tokens: usize,
-    /// Most sequences that run at the same time; more wait.
-    pub max_sequences: usize,
-    /// Tokens with which the model ends an answer.
-    pub end_tokens: Vec<u32>,
-    /// Keeps the cache of what was computed and reuses it where a prompt begins the same way.
-    pub prefix_cache: bool,
-    /// The program's adapters, each with how much of it a request takes that does not say.
-    pub adapters: Vec<AdapterShare>,
-    /// Bytes of memory there are for all together, where that is known: for those who watch.
-    pub memory_bytes: Option<u64>,
-}
-
-metallic_core::setters!(EngineConfig {
-    context_length: usize,
-    vocab_size: usize,
-    states: StateLayout,
-    kv_budget_bytes: usize,
-    step_tokens: usize,
-    max_sequences: usize,
-    end_tokens: Vec<u32>,
-    prefix_cache: bool,
-    adapters: Vec<AdapterShare>,
-    memory_bytes: impl Into<Option<u64>>,
-});
-
-/// Tokens of a step, where nothing else is asked for.
-pub(crate) const STEP_TOKENS: usize = 512;
-
-impl EngineConfig {
-    /// The usual limits: steps of 512 tokens, 16 sequences, a cache for one full context.
-    pub fn new(context_length: usize, vocab_size: usize, states: StateLayout) -> Self {
-        Self {
-            context_length,
-            vocab_size,
-            kv_budget_bytes: blocks_for(context_length).saturating_mul(states.block_bytes()),
-            states,
-            step_tokens: STEP_TOKENS,
-            max_sequences: 16,
-            end_tokens: Vec::new(),
-            prefix_cache: true,
-            adapters: Vec::new(),
-            memory_bytes: None,
-        }
-    }
-
-    fn validate(&self) -> Result<(), EngineError> {
-        if self.context_length < 2 {
-            return Err(EngineError::parameter("context_length", self.context_length, "2 or more"));
-        }
-        if self.vocab_size == 0 {
-            return Err(EngineError::parameter("vocab_size", 0, "1 or more"));
-        }
-        if self.max_sequences == 0 {
-            return Err(EngineError::parameter("max_sequences", 0, "1 or more"));
-        }
-        if self.step_tokens < self.max_sequences {
-            return Err(EngineError::parameter("step_tokens", self.step_tokens, "at least max_sequences"));
-        }
-        if self.block_limits().far == 0 {
-            return Err(self.over_budget(1));
-        }
-        Ok(())
-    }
-
-    /// How much of each adapter a request takes.
-    fn mix(&self, asked: Option<&[AdapterShare]>) -> Result<Vec<f32>, EngineError> {
-        let Some(asked) = asked else { return Ok(self.adapters.iter().map(|a| a.scale).collect()) };
-        let mut mix = vec![0.0; self.adapters.len()];
-        for AdapterShare { name, scale } in asked {
-            let Some(index) = self.adapters.iter().position(|adapter| adapter.name == *name) else {
-                let known = self.adapters.iter().map(|adapter| adapter.name.as_str()).collect::<Vec<_>>();
-                return Err(EngineError::Adapter { name: name.clone(), known: known.join(", ") });
-            };
-            mix[index] += scale;
-            // Two large numbers may be none together.
-            if !mix[index].is_finite() {
-                return Err(EngineError::parameter("the scale of an adapter", mix[index], "a number"));
-            }
-        }
-        Ok(mix)
-    }
-
-    /// Checks a request and says how many tokens its prompt and answer may have together.
-    fn most_tokens(&self, request: &Request, has_text: bool) -> Result<usize, EngineError> {
-        let (prompt, vocab) = (request.prompt.len(), self.vocab_size);
-        let Options { max_tokens, stop, logprobs, sampling, .. } = &request.options;
-        if prompt == 0 {
-            return Err(EngineError::EmptyPrompt);
-        }
-        if prompt >= self.context_length {
-            return Err(EngineError::PromptTooLong { tokens: prompt, context: self.context_length });
-        }
-        if let Some((index, &id)) = request.prompt.iter().enumerate().find(|(_, id)| **id as usize >= vocab) {
-            return Err(EngineError::TokenOutOfRange { index, id, vocab });
-        }
-        if *max_tokens == Some(0) {
-            return Err(EngineError::parameter("max_tokens", 0, "1 or more"));
-        }
-        if let Some(top) = logprobs.filter(|top| *top > vocab) {
-            return Err(EngineError::parameter("logprobs", top, "at most the size of the vocabulary"));
-        }
-        if stop.iter().any(String::is_empty) {
-            return Err(EngineError::parameter("stop", "an empty string", "text"));
-        }
-        if !stop.is_empty() && !has_text {
-            return Err(EngineError::NoTokenizer);
-        }
-        sampling.validate(vocab)?;
-        // The last token of an answer is never put into the cache.
-        let capacity = tokens_in(self.block_limits().far).saturating_add(1);
-        let wanted = prompt.saturating_add(max_tokens.unwrap_or(1)).min(self.context_length);
-        if wanted > capacity {
-            return Err(self.over_budget(wanted - 1));
-        }
-        Ok(match max_tokens {
-            Some(_) => wanted,
-            None => self.context_length.min(capacity),
-        })
-    }
-}
 
 /// What the engine is doing, at one moment between two steps.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct EngineStats {
     /// Sequences that take part in steps.
     pub running: usize,
-    /// Requests that wait for room.
+    /// Requests that wait for room, or were set aside.
     pub waiting: usize,
+    /// How many of both have so much unread that they pause.
+    pub paused: usize,
     /// Cache blocks held by running sequences.
     pub held_blocks: usize,
     /// The same of layers with a window, where others have none.
@@ -176,28 +44,50 @@ pub struct EngineStats {
     pub steps: u64,
     /// Tokens computed in them.
     pub computed_tokens: u64,
-    /// How often a sequence was set aside for lack of cache.
+    /// How many of those were of prompts, or of answers that were computed again.
+    pub prompt_tokens: u64,
+    /// Tokens generated.
+    pub generated_tokens: u64,
+    /// Tokens of prompts that need not be computed: the cache had them.
+    pub prefix_tokens: u64,
+    /// How often a sequence was set aside, for lack of cache or for one of higher priority.
     pub preemptions: u64,
-}
-
-enum Command {
-    Submit(Box<Submission>),
-    Stats(Sender<EngineStats>),
+    /// Tokens guessed ahead.
+    pub drafted_tokens: u64,
+    /// How many of them were right: each saved a step of its sequence.
+    pub accepted_tokens: u64,
+    /// Blocks of a draft model's cache held by running sequences.
+    pub draft_blocks: usize,
+    /// How often the program panicked.
+    pub breakdowns: u64,
+    /// Requests taken.
+    pub requests: u64,
+    /// Requests turned away with [`EngineError::Busy`].
+    pub rejected: u64,
+    /// Requests that ended with [`FinishReason::Stop`].
+    pub stopped: u64,
+    /// Those with [`FinishReason::Length`].
+    pub full: u64,
+    /// Those with [`FinishReason::Cancelled`].
+    pub cancelled: u64,
+    /// Those with [`FinishReason::Deadline`].
+    pub expired: u64,
+    /// Those with an error.
+    pub failed: u64,
 }
 
 /// Runs requests on a program, many in one step. Dropping it cancels what is under way and frees the program.
 pub struct Engine {
     config: EngineConfig,
     has_text: bool,
-    /// `None` only while dropping.
-    commands: Option<Sender<Command>>,
+    inbox: Arc<Inbox>,
     thread: Option<JoinHandle<()>>,
 }
 
 impl Engine {
     /// An engine that yields token ids without text.
     pub fn new(program: Box<dyn Program>, config: EngineConfig) -> Result<Self, EngineError> {
-        Self::start(program, config, None)
+        Self::start(program, config, None, None)
     }
 
     /// An engine that yields text with its tokens.
@@ -206,16 +96,29 @@ impl Engine {
         config: EngineConfig,
         text: Arc<dyn Detokenize>,
     ) -> Result<Self, EngineError> {
-        Self::start(program, config, Some(text))
+        Self::start(program, config, Some(text), None)
+    }
+
+    /// An engine with a smaller model that guesses ahead, as [`Speculation::Draft`](super::Speculation::Draft) of `config` says.
+    pub fn with_draft(
+        program: Box<dyn Program>,
+        config: EngineConfig,
+        text: Option<Arc<dyn Detokenize>>,
+        draft: Draft,
+    ) -> Result<Self, EngineError> {
+        Self::start(program, config, text, Some(draft))
     }
 
     fn start(
         program: Box<dyn Program>,
-        config: EngineConfig,
+        mut config: EngineConfig,
         text: Option<Arc<dyn Detokenize>>,
+        draft: Option<Draft>,
     ) -> Result<Self, EngineError> {
         config.validate()?;
-        let (commands, inbox) = channel();
+        config.speculation = settled(&config.speculation, config.states.is_recurrent(), draft.as_ref())?;
+        let inbox = Arc::new(Inbox::default());
+        let mail = Arc::clone(&inbox);
         let (limits, has_text) = (config.clone(), text.is_some());
         let (ready, started) = channel();
         let subscriber = tell::subscriber();
@@ -223,21 +126,29 @@ impl Engine {
             .name("metallic-engine".to_owned())
             .spawn(move || {
                 tell::with_subscriber(&subscriber, || {
-                    match Scheduler::new(program, limits, text.as_deref()) {
+                    let surroundings = Surroundings {
+                        config: limits,
+                        text: text.as_deref(),
+                        inbox: Arc::clone(&mail),
+                        clock: Box::new(Instant::now),
+                        draft,
+                    };
+                    match Scheduler::new(program, surroundings) {
                         Ok(scheduler) => {
                             // Whoever starts the engine waits for this.
                             let _ = ready.send(Ok(()));
-                            serve(scheduler, &inbox);
+                            serve(scheduler, &mail);
                         }
                         Err(error) => {
                             let _ = ready.send(Err(error));
                         }
                     }
+                    mail.end();
                 });
             })
             .map_err(|error| EngineError::Thread { reason: error.to_string() })?;
         started.recv().unwrap_or(Err(EngineError::Gone))?;
-        Ok(Self { config, has_text, commands: Some(commands), thread: Some(thread) })
+        Ok(Self { config, has_text, inbox, thread: Some(thread) })
     }
 
     /// The limits it was made with.
@@ -245,16 +156,20 @@ impl Engine {
         &self.config
     }
 
-    /// Checks a request and queues it. The answer comes through the returned iterator.
+    /// Checks a request and queues it. The answer comes through the returned iterator. [`EngineError::Busy`] where as many
+    /// wait as may.
     pub fn submit(&self, mut request: Request) -> Result<Generation, EngineError> {
         let most_tokens = self.config.most_tokens(&request, self.has_text)?;
         let mix = self.config.mix(request.options.adapters.as_deref())?;
-        let (outlet, mut generation) = Outlet::pair();
-        generation.tell_apart(request.reasoning.take());
+        let place = self.inbox.place(self.config.max_sequences, self.config.max_waiting)?;
         let (seed, at, id) = (arbitrary_seed(), Instant::now(), tell::next_request());
+        let (outlet, mut generation) = Outlet::pair(id, Arc::clone(&self.inbox));
+        request.join_parts();
+        generation.tell_apart(request.reasoning.take());
         let prompt_tokens = request.prompt.len() as u64;
         emit(|| Event::Request(telemetry::Request { id, prompt_tokens, ..telemetry::Request::default() }));
-        self.send(Command::Submit(Box::new(Submission { request, most_tokens, mix, seed, outlet, at, id })))?;
+        let submission = Submission { request, most_tokens, mix, seed, outlet, place, at, id };
+        self.inbox.post(Command::Submit(Box::new(submission)))?;
         Ok(generation)
     }
 
@@ -303,13 +218,13 @@ impl Engine {
     /// What the engine is doing. Cancellations made before this call are already carried out in the answer.
     pub fn stats(&self) -> Result<EngineStats, EngineError> {
         let (reply, answer) = channel();
-        self.send(Command::Stats(reply))?;
+        self.inbox.post(Command::Stats(reply))?;
         answer.recv().map_err(|_| EngineError::Gone)
     }
 
-    fn send(&self, command: Command) -> Result<(), EngineError> {
-        let commands = self.commands.as_ref().ok_or(EngineError::Gone)?;
-        commands.send(command).map_err(|_| EngineError::Gone)
+    /// What the engine was doing before its last step, without waiting for that.
+    pub fn recent_stats(&self) -> EngineStats {
+        EngineStats { rejected: self.inbox.rejected(), ..self.inbox.recent() }
     }
 }
 
@@ -321,7 +236,7 @@ impl std::fmt::Debug for Engine {
 
 impl Drop for Engine {
     fn drop(&mut self) {
-        self.commands = None;
+        self.inbox.close();
         if let Some(thread) = self.thread.take() {
             // The thread catches its own panics and has told the callers.
             let _ = thread.join();
@@ -334,8 +249,8 @@ fn arbitrary_seed() -> u64 {
     RandomState::new().build_hasher().finish()
 }
 
-/// The engine's thread. A panic ends it, and every caller is told.
-fn serve(mut scheduler: Scheduler<'_>, inbox: &Receiver<Command>) {
+/// The engine's thread. A panic of what belongs to no request and no step ends it, and every caller is told.
+fn serve(mut scheduler: Scheduler<'_>, inbox: &Inbox) {
     let served = catch_unwind(AssertUnwindSafe(|| serve_until_closed(&mut scheduler, inbox)));
     if let Err(panic) = served {
         let message = panic_message(panic.as_ref());
@@ -343,28 +258,28 @@ fn serve(mut scheduler: Scheduler<'_>, inbox: &Receiver<Command>) {
     }
 }
 
-fn serve_until_closed(scheduler: &mut Scheduler<'_>, inbox: &Receiver<Command>) {
-    let mut asked = Vec::new();
+fn serve_until_closed(scheduler: &mut Scheduler<'_>, inbox: &Inbox) {
+    let mut patience = Duration::ZERO;
     loop {
-        let mut next = if scheduler.is_idle() {
-            inbox.recv().map_err(|_| TryRecvError::Disconnected)
-        } else {
-            inbox.try_recv()
-        };
-        loop {
-            match next {
-                Ok(Command::Submit(submission)) => scheduler.submit(*submission),
-                Ok(Command::Stats(reply)) => asked.push(reply),
-                Err(TryRecvError::Empty) => break,
-                Err(TryRecvError::Disconnected) => return scheduler.end_all(&Ok(FinishReason::Cancelled)),
+        let Mail { commands, noted, closed } = inbox.take(patience);
+        let mut asked = Vec::new();
+        for command in commands {
+            match command {
+                Command::Submit(submission) => scheduler.submit(*submission),
+                Command::Stats(reply) => asked.push(reply),
             }
-            next = inbox.try_recv();
         }
-        scheduler.sweep_cancelled();
-        for reply in asked.drain(..) {
+        if closed {
+            return scheduler.end_all(&Ok(FinishReason::Cancelled));
+        }
+        scheduler.heed(&noted);
+        scheduler.expire();
+        let stats = scheduler.stats();
+        inbox.set_recent(stats);
+        for reply in asked {
             // Whoever asked may have gone.
-            let _ = reply.send(scheduler.stats());
+            let _ = reply.send(stats);
         }
-        scheduler.step();
+        patience = if scheduler.step() { Duration::ZERO } else { scheduler.patience() };
     }
 }

@@ -1,6 +1,7 @@
 //! What a request or an engine can fail with.
 
 use std::fmt::Display;
+use std::time::Duration;
 
 use metallic_core::BackendError;
 use metallic_core::sample::ChoiceError;
@@ -64,6 +65,16 @@ pub enum EngineError {
         /// Bytes the cache may take.
         budget_bytes: usize,
     },
+    /// As many requests wait as may.
+    #[error("{waiting} requests wait already and {limit} may; come again in {} s", retry_after.as_secs().max(1))]
+    Busy {
+        /// Requests that wait.
+        waiting: usize,
+        /// How many may.
+        limit: usize,
+        /// When there may be room, as things went of late.
+        retry_after: Duration,
+    },
     /// The device failed.
     #[error(transparent)]
     Backend(#[from] BackendError),
@@ -100,8 +111,8 @@ pub enum EngineError {
         /// What the system said.
         reason: String,
     },
-    /// A defect: the engine's thread panicked while it served this request.
-    #[error("the engine broke down: {message}")]
+    /// A defect: something panicked while this request was served. Others are served on.
+    #[error("serving the request broke down: {message}")]
     Panicked {
         /// The panic's message.
         message: String,
@@ -111,6 +122,12 @@ pub enum EngineError {
     Hook {
         /// The panic's message.
         message: String,
+    },
+    /// The answer could not be held to its format.
+    #[error("the answer could not be held to its format: {reason}")]
+    Constraint {
+        /// Why.
+        reason: String,
     },
     /// The engine's thread has ended.
     #[error("the engine has stopped")]

@@ -1,5 +1,8 @@
 //! What a step is made of: whose tokens, and how many of each.
 
+use std::cmp::Reverse;
+use std::time::Instant;
+
 use metallic_core::Fed;
 use metallic_core::sample::Choices;
 
@@ -23,6 +26,10 @@ pub(super) struct Member {
     pub(super) serial: u64,
     /// Tokens it brings.
     pub(super) share: usize,
+    /// How many of them, the last, are guesses.
+    pub(super) drafts: usize,
+    /// It goes on with its answer.
+    pub(super) answers: bool,
     /// Output rows of its last tokens: of the very last, unless all of a prompt are wanted.
     pub(super) rows: usize,
     /// The first of them.
@@ -39,26 +46,73 @@ pub(super) struct Flight {
     pub(super) members: Vec<Member>,
     /// The device chooses tokens; else logits come back.
     pub(super) chooses: bool,
+    /// When it was begun.
+    pub(super) begun: Instant,
     /// Where somebody listens.
     pub(super) told: Option<UnderWay>,
 }
 
-/// Shares `budget` tokens out: one to each sequence that waits for its next token only, then the rest to those with more
-/// to compute, oldest first.
-pub(super) fn share_tokens(
-    pending: impl Iterator<Item = usize> + Clone,
-    budget: usize,
-    shares: &mut Vec<usize>,
-) {
-    let decoding = pending.clone().filter(|n| *n == 1).count();
-    let mut left = budget.saturating_sub(decoding);
+impl Flight {
+    /// A step of these, which has yet to be laid out.
+    pub(super) fn new(members: Vec<Member>, chooses: bool, begun: Instant) -> Self {
+        Self { members, chooses, begun, told: None }
+    }
+
+    /// How many of its members go on with an answer.
+    pub(super) fn answers(&self) -> usize {
+        self.members.iter().filter(|m| m.answers).count()
+    }
+
+    /// Tokens of prompts in it.
+    pub(super) fn prompt_tokens(&self) -> usize {
+        self.members.iter().filter(|m| !m.answers).map(|m| m.share).sum()
+    }
+}
+
+/// What a sequence would bring to a step.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Due {
+    /// Tokens, 0 where it waits for something else.
+    pub(super) tokens: usize,
+    /// It goes on with its answer and brings all of them; else they are of a prompt and may come in pieces.
+    pub(super) answers: bool,
+    /// Who comes first: higher priorities, then those who are done sooner.
+    pub(super) rank: (Reverse<i32>, usize),
+}
+
+/// How many tokens a step may have.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Budget {
+    /// All together.
+    pub(super) step: usize,
+    /// Those of prompts.
+    pub(super) prompts: usize,
+}
+
+/// Of the tokens of prompts one part of so many goes to the first who came, however long its prompt is.
+const FIRST_PART: usize = 4;
+
+/// Shares the tokens of a step out: to each answer what it needs, then the rest to prompts, the shortest first. The oldest
+/// prompt has a part of it in any case, so that it comes to its end however many shorter ones follow.
+pub(super) fn share_tokens(dues: &[Due], budget: Budget, shares: &mut Vec<usize>) {
     shares.clear();
-    shares.extend(pending.map(|n| {
-        if n == 1 {
-            return 1;
-        }
-        let share = n.min(left);
-        left -= share;
-        share
-    }));
+    shares.resize(dues.len(), 0);
+    let mut left = budget.step;
+    for (share, due) in shares.iter_mut().zip(dues).filter(|(_, due)| due.answers) {
+        *share = due.tokens.min(left);
+        left -= *share;
+    }
+    left = left.min(budget.prompts);
+    let mut prompts: Vec<usize> =
+        (0..dues.len()).filter(|i| !dues[*i].answers && dues[*i].tokens > 0).collect();
+    if let Some(&oldest) = prompts.first() {
+        shares[oldest] = dues[oldest].tokens.min(left.div_ceil(FIRST_PART));
+        left -= shares[oldest];
+    }
+    prompts.sort_by_key(|i| dues[*i].rank);
+    for i in prompts {
+        let more = (dues[i].tokens - shares[i]).min(left);
+        shares[i] += more;
+        left -= more;
+    }
 }

@@ -13,28 +13,38 @@
 mod budget;
 mod cache;
 mod channel;
+mod config;
 mod engine;
 mod error;
 mod flight;
+mod generation;
 mod hook;
+mod inbox;
 mod offline;
+mod pace;
 mod pool;
+mod queue;
 mod request;
 pub mod sample;
 mod scheduler;
 mod sequence;
 mod snapshots;
+mod speculate;
 mod text;
 
 pub(crate) use budget::blocks_at_once;
-pub(crate) use engine::STEP_TOKENS;
-pub use engine::{Engine, EngineConfig, EngineStats};
+pub use config::EngineConfig;
+pub(crate) use config::{MAX_WAITING, STEP_TOKENS};
+pub use engine::{Engine, EngineStats};
 pub use error::EngineError;
+pub use generation::{Canceller, Completion, Generation};
 pub use hook::LogitsHook;
+#[cfg(feature = "constrain")]
+pub(crate) use hook::{Place, Restrict, Verdict};
 pub use offline::{Perplexity, greedy, logits, perplexity};
 pub use request::{
-    Canceller, Completion, Event, FinishReason, Finished, Generation, Logprob, Options, Request,
-    RequestStats, Token,
+    Event, FinishReason, Finished, Logprob, Options, PromptToken, Request, RequestStats, StopMatch, Token,
 };
 pub use sample::Sampling;
+pub use speculate::{Draft, DraftOptions, LookupOptions, Speculation};
 pub use text::{Decode, Detokenize};

@@ -1,17 +1,11 @@
 //! What is asked of an engine and what it answers.
 
-use std::pin::Pin;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::task::{Context, Poll};
-use std::time::Duration;
+use std::time::Instant;
 
-use futures_core::Stream;
 use serde::{Deserialize, Serialize};
 
-use super::channel::{Receiver, Sender, channel};
+use super::Sampling;
 use super::hook::Hook;
-use super::{EngineError, Sampling};
 use crate::adapter::AdapterShare;
 use crate::text::ReasoningSplitter;
 
@@ -26,11 +20,11 @@ use crate::text::ReasoningSplitter;
 #[derive(Clone, Debug, Default, PartialEq)]
 #[non_exhaustive]
 pub struct Options {
-    /// Most tokens to generate; without it the answer may fill the context.
+    /// Most tokens to generate; without it the answer may fill the context. 0 computes the prompt and generates nothing.
     pub max_tokens: Option<usize>,
     /// How tokens are chosen.
     pub sampling: Sampling,
-    /// Text that ends the answer and is not part of it.
+    /// Text that ends the answer and is not part of it. Special tokens in it count as such, though they are no text of an answer.
     pub stop: Vec<String>,
     /// Tokens that end the answer and are not part of it, besides the engine's end tokens.
     pub stop_tokens: Vec<u32>,
@@ -38,8 +32,17 @@ pub struct Options {
     pub ignore_eos: bool,
     /// Reports log-probabilities: of each token, and of this many of the best.
     pub logprobs: Option<usize>,
+    /// Reports log-probabilities of the prompt's own tokens, and of this many of the best at each place, in [`Event::Prompt`].
+    /// All of the prompt is computed for them, whatever the cache knows.
+    pub prompt_logprobs: Option<usize>,
+    /// Those of higher priority are let in first and computed first, and where there is no room for both the lower is set aside.
+    pub priority: i32,
+    /// When the answer ends, however far it is, with [`FinishReason::Deadline`]; a request that still waits ends as well.
+    pub deadline: Option<Instant>,
     /// How much of the model's adapters is taken, of those not named nothing; `None`: of each as much as it was loaded with.
     pub adapters: Option<Vec<AdapterShare>>,
+    /// Whether tokens are guessed ahead, which changes nothing but the speed; `None`: as the engine was set up.
+    pub speculation: Option<bool>,
 }
 
 metallic_core::setters!(Options {
@@ -49,7 +52,11 @@ metallic_core::setters!(Options {
     stop_tokens: impl Into<Vec<u32>>,
     ignore_eos: bool,
     logprobs: impl Into<Option<usize>>,
+    prompt_logprobs: impl Into<Option<usize>>,
+    priority: i32,
+    deadline: impl Into<Option<Instant>>,
     adapters: impl Into<Option<Vec<AdapterShare>>>,
+    speculation: impl Into<Option<bool>>,
 });
 
 /// A prompt to continue.
@@ -62,7 +69,8 @@ pub struct Request {
     pub options: Options,
     /// Shows the hook the logits after every token of the prompt too; what it changes there changes nothing.
     pub prompt_logits: bool,
-    /// Tells the model's thoughts from its answer, in [`Token::reasoning`] and [`Completion::reasoning`].
+    /// Tells the model's thoughts from its answer, in [`Token::reasoning`] and
+    /// [`Completion::reasoning`](super::Completion::reasoning).
     pub reasoning: Option<ReasoningSplitter>,
     pub(super) hook: Option<Hook>,
     pub(super) hidden: Option<HiddenSink>,
@@ -100,8 +108,25 @@ impl Request {
     /// ```
     #[must_use]
     pub fn hook(mut self, hook: impl FnMut(&[u32], &mut [f32]) + Send + 'static) -> Self {
-        self.hook = Some(Hook::new(Box::new(hook)));
+        self.hook.get_or_insert_default().set_call(Box::new(hook));
         self
+    }
+
+    /// Holds the answer to a format: tokens that it does not allow are never chosen, and where it is complete the answer ends. It
+    /// sees what a [`hook`](Self::hook) has left. Where [thoughts](Self::reasoning) are told apart, they are free. Tokens that end the answer are allowed where the format may end; stop strings still
+    /// cut it wherever they come.
+    #[cfg(feature = "constrain")]
+    #[must_use]
+    pub fn constraint(mut self, constraint: crate::constrain::Constraint) -> Self {
+        self.hook.get_or_insert_default().set_format(Box::new(constraint));
+        self
+    }
+
+    /// Makes its format and its splitter of thoughts known to each other, once both are set.
+    pub(super) fn join_parts(&mut self) {
+        if let (Some(hook), Some(thoughts)) = (&mut self.hook, &self.reasoning) {
+            hook.wait_for(thoughts);
+        }
     }
 }
 
@@ -117,7 +142,11 @@ metallic_core::setters!(Request {
     stop_tokens: impl Into<Vec<u32>>,
     ignore_eos: bool,
     logprobs: impl Into<Option<usize>>,
+    prompt_logprobs: impl Into<Option<usize>>,
+    priority: i32,
+    deadline: impl Into<Option<Instant>>,
     adapters: impl Into<Option<Vec<AdapterShare>>>,
+    speculation: impl Into<Option<bool>>,
 });
 
 /// A token and its probability by the model, before any sampling stage.
@@ -147,6 +176,25 @@ pub struct Token {
     pub top_logprobs: Vec<Logprob>,
 }
 
+/// A token of the prompt and its probability by the model, given those before it.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[non_exhaustive]
+pub struct PromptToken {
+    /// Its id.
+    pub id: u32,
+    /// Its log-probability; `None` of the first, before which there is nothing.
+    pub logprob: Option<f32>,
+    /// The best tokens at its place, best first, as many as the request asked for.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub top_logprobs: Vec<Logprob>,
+}
+
+impl PromptToken {
+    pub(super) fn new(id: u32, logprob: Option<f32>) -> Self {
+        Self { id, logprob, top_logprobs: Vec::new() }
+    }
+}
+
 /// Why an answer ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -158,6 +206,18 @@ pub enum FinishReason {
     Length,
     /// The caller cancelled, or the engine was dropped.
     Cancelled,
+    /// Its [deadline](Options::deadline) has come.
+    Deadline,
+}
+
+/// What ended an answer that [stopped](FinishReason::Stop).
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum StopMatch {
+    /// One of the request's stop strings.
+    Text(String),
+    /// One of the request's stop tokens, or one with which the model ends an answer.
+    Token(u32),
 }
 
 /// The end of an answer.
@@ -165,6 +225,9 @@ pub enum FinishReason {
 pub struct Finished {
     /// Why it ended.
     pub reason: FinishReason,
+    /// What stopped it, where something did.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub stop: Option<StopMatch>,
     /// The last of the text: what had been held back because it might have become a stop string. Usually empty.
     pub text: String,
     /// The last of the thoughts, where the request asked to tell them apart.
@@ -174,10 +237,13 @@ pub struct Finished {
     pub stats: RequestStats,
 }
 
-/// What an answer consists of: tokens, then one end.
+/// What an answer consists of: what was asked about the prompt, tokens, then one end.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub enum Event {
+    /// The tokens of the prompt, all at once and before any other event, where their
+    /// [log-probabilities](Options::prompt_logprobs) were asked for.
+    Prompt(Vec<PromptToken>),
     /// A token was generated.
     Token(Token),
     /// The answer is complete.
@@ -223,170 +289,10 @@ pub struct RequestStats {
     pub cache_misses: u64,
     /// How often it was set aside for lack of cache and computed again.
     pub preemptions: usize,
+    /// Tokens that were guessed ahead in steps it took part in.
+    pub drafted_tokens: usize,
+    /// How many of them were right: each saved a step.
+    pub accepted_tokens: usize,
     /// The seed its tokens were drawn with.
     pub seed: u64,
-}
-
-/// An answer in full.
-#[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Completion {
-    /// The tokens, without the one that ended it.
-    pub tokens: Vec<u32>,
-    /// The text; empty without a tokenizer.
-    pub text: String,
-    /// What the model thought before it answered, where the request asked to tell it apart.
-    #[serde(skip_serializing_if = "String::is_empty")]
-    pub reasoning: String,
-    /// Why it ended.
-    pub reason: FinishReason,
-    /// What it cost.
-    pub stats: RequestStats,
-}
-
-/// An answer as it comes: an iterator of events that ends with [`Event::Finished`] or an error, and a [`Stream`] of the
-/// same for programs that await it. Dropping it cancels the request.
-#[derive(Debug)]
-pub struct Generation {
-    events: Receiver<Result<Event, EngineError>>,
-    canceller: Canceller,
-    ended: bool,
-    reasoning: Option<ReasoningSplitter>,
-}
-
-impl Generation {
-    pub(super) fn tell_apart(&mut self, reasoning: Option<ReasoningSplitter>) {
-        self.reasoning = reasoning;
-    }
-
-    /// Asks the engine to stop. Tokens already made still come, then the end with [`FinishReason::Cancelled`].
-    pub fn cancel(&self) {
-        self.canceller.cancel();
-    }
-
-    /// A handle that cancels from elsewhere, such as a signal handler.
-    pub fn canceller(&self) -> Canceller {
-        self.canceller.clone()
-    }
-
-    /// The next event, if it comes within `timeout`; `None` if not, and once the answer [has ended](Self::has_ended).
-    pub fn next_timeout(&mut self, timeout: Duration) -> Option<Result<Event, EngineError>> {
-        if self.ended {
-            return None;
-        }
-        match self.events.recv_timeout(timeout) {
-            Poll::Pending => None,
-            Poll::Ready(event) => Some(self.taken(event)),
-        }
-    }
-
-    /// Notes the end. A line that ends without one was cut.
-    fn taken(&mut self, event: Option<Result<Event, EngineError>>) -> Result<Event, EngineError> {
-        let mut event = event.unwrap_or(Err(EngineError::Gone));
-        self.ended = !matches!(event, Ok(Event::Token(_)));
-        match (&mut event, &mut self.reasoning) {
-            (Ok(Event::Token(token)), Some(splitter)) => {
-                let piece = splitter.push_token(token.id, &token.text);
-                (token.text, token.reasoning) = (piece.answer, piece.reasoning);
-            }
-            (Ok(Event::Finished(finished)), Some(splitter)) => {
-                let (last, rest) = (splitter.push(&finished.text), splitter.finish());
-                finished.text = last.answer + &rest.answer;
-                finished.reasoning = last.reasoning + &rest.reasoning;
-            }
-            _ => {}
-        }
-        event
-    }
-
-    /// Whether its last event was taken.
-    pub fn has_ended(&self) -> bool {
-        self.ended
-    }
-
-    /// Waits for the whole answer.
-    pub fn complete(self) -> Result<Completion, EngineError> {
-        let (mut tokens, mut text, mut reasoning) = (Vec::new(), String::new(), String::new());
-        for event in self {
-            match event? {
-                Event::Token(token) => {
-                    tokens.push(token.id);
-                    text.push_str(&token.text);
-                    reasoning.push_str(&token.reasoning);
-                }
-                Event::Finished(Finished { reason, text: rest, reasoning: thoughts, stats }) => {
-                    text.push_str(&rest);
-                    reasoning.push_str(&thoughts);
-                    return Ok(Completion { tokens, text, reasoning, reason, stats });
-                }
-            }
-        }
-        Err(EngineError::Gone)
-    }
-}
-
-impl Iterator for Generation {
-    type Item = Result<Event, EngineError>;
-
-    fn next(&mut self) -> Option<Self::Item> {
-        if self.ended {
-            return None;
-        }
-        let event = self.events.recv();
-        Some(self.taken(event))
-    }
-}
-
-impl Stream for Generation {
-    type Item = Result<Event, EngineError>;
-
-    fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
-        if self.ended {
-            return Poll::Ready(None);
-        }
-        self.events.poll(context).map(|event| Some(self.taken(event)))
-    }
-}
-
-impl Drop for Generation {
-    fn drop(&mut self) {
-        self.cancel();
-    }
-}
-
-/// Cancels one request.
-#[derive(Clone, Debug)]
-pub struct Canceller {
-    flag: Arc<AtomicBool>,
-}
-
-impl Canceller {
-    /// Asks the engine to stop; it does so before its next step.
-    pub fn cancel(&self) {
-        self.flag.store(true, Ordering::Release);
-    }
-}
-
-/// The engine's end of a [`Generation`].
-#[derive(Debug)]
-pub(super) struct Outlet {
-    events: Sender<Result<Event, EngineError>>,
-    cancelled: Arc<AtomicBool>,
-}
-
-impl Outlet {
-    pub(super) fn pair() -> (Outlet, Generation) {
-        let (sender, receiver) = channel();
-        let flag = Arc::new(AtomicBool::new(false));
-        let outlet = Outlet { events: sender, cancelled: Arc::clone(&flag) };
-        let canceller = Canceller { flag };
-        (outlet, Generation { events: receiver, canceller, ended: false, reasoning: None })
-    }
-
-    pub(super) fn is_cancelled(&self) -> bool {
-        self.cancelled.load(Ordering::Acquire)
-    }
-
-    pub(super) fn send(&self, event: Result<Event, EngineError>) {
-        self.events.send(event);
-    }
 }

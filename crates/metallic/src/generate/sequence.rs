@@ -1,21 +1,30 @@
 //! One request on its way through the engine.
 
+mod guessing;
+mod prefix;
+mod record;
+
 use std::time::Instant;
 
 use metallic_core::sample::Choices;
 use metallic_core::{BLOCK_TOKENS, Program, RunStats};
-use metallic_telemetry::{Phase, emit};
+use metallic_telemetry::Phase;
 
 use super::cache::{KvCache, Table};
 use super::flight::Member;
-use super::hook::Hook;
+use super::generation::Outlet;
+use super::hook::{self, Hook};
+use super::inbox::Place;
 use super::pool::Chain;
-use super::request::{HiddenSink, Outlet};
+use super::request::HiddenSink;
 use super::sample::{Sampler, Scratch, logprobs};
 use super::snapshots::Snapshots;
+use super::speculate::Guess;
 use super::text::TextStream;
-use super::{Detokenize, EngineError, Event, FinishReason, Finished, Logprob, Request, RequestStats, Token};
-use crate::telemetry::tell;
+use super::{
+    Detokenize, EngineError, Event, FinishReason, Finished, Logprob, PromptToken, Request, StopMatch, Token,
+};
+use record::Record;
 
 /// Most rows of logits that one sequence takes from a step.
 const STEP_ROWS: usize = 128;
@@ -33,6 +42,8 @@ pub(super) struct Submission {
     /// The seed where the request names none.
     pub(super) seed: u64,
     pub(super) outlet: Outlet,
+    /// Its place among those under way.
+    pub(super) place: Place,
     pub(super) at: Instant,
     /// Its number in this process.
     pub(super) id: u64,
@@ -42,6 +53,8 @@ pub(super) struct Submission {
 pub(super) struct Sequence<'t> {
     /// Which one it is: no two have the same.
     pub(super) serial: u64,
+    pub(super) priority: i32,
+    pub(super) deadline: Option<Instant>,
     /// Prompt and answer.
     pub(super) tokens: Vec<u32>,
     /// How many of `tokens` are the prompt.
@@ -59,10 +72,16 @@ pub(super) struct Sequence<'t> {
     pub(super) slot: u32,
     /// Its prompt is computed up to the last full block and then further, so that the state there can be kept.
     pub(super) stops_at_borders: bool,
+    /// Where before that others go on from what it computes: the states there are kept, too.
+    pub(super) branches: Vec<usize>,
+    /// Whose blocks it waits for.
+    pub(super) awaits: Option<Awaited>,
+    /// So much is unread that it takes no part in steps.
+    pub(super) paused: bool,
     /// The prefix of the answer whose state was kept last.
     kept: Option<Chain>,
     /// How many of `blocks` are known to the pool's index, and the prefix they make.
-    shared: (usize, Chain),
+    pub(super) shared: (usize, Chain),
     /// `tokens` never grows longer than this.
     most_tokens: usize,
     /// How much of each adapter its tokens take.
@@ -71,62 +90,58 @@ pub(super) struct Sequence<'t> {
     stop_tokens: Vec<u32>,
     /// How many of the best tokens to report at each place.
     logprobs: Option<usize>,
+    /// What was asked about the prompt's tokens, until all is known.
+    prompt_rows: Option<PromptRows>,
     sampler: Sampler,
+    /// `None` where nothing is guessed ahead.
+    pub(super) guess: Option<Guess>,
     /// `None` without a tokenizer.
     text: Option<TextStream<'t>>,
     pub(super) outlet: Outlet,
     /// Set once it has ended; the scheduler then takes it out.
     pub(super) outcome: Option<Outcome>,
+    /// What stopped it.
+    stop: Option<StopMatch>,
     record: Record,
+    place: Option<Place>,
 }
 
-/// When things happened and what they cost.
-#[derive(Debug)]
-struct Record {
-    submitted: Instant,
-    admitted: Option<Instant>,
-    first_token: Option<Instant>,
-    last_token: Option<Instant>,
-    /// Tokens chosen, the one that ended the answer included.
-    chosen: usize,
-    cached_tokens: usize,
-    cost: RunStats,
-    preemptions: usize,
+/// Another sequence that computes what this one begins with, too.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Awaited {
+    pub(super) serial: u64,
+    /// Tokens that both begin with, in full blocks.
+    pub(super) tokens: usize,
 }
 
-impl Record {
-    fn new(submitted: Instant) -> Self {
-        Self {
-            submitted,
-            admitted: None,
-            first_token: None,
-            last_token: None,
-            chosen: 0,
-            cached_tokens: 0,
-            cost: RunStats::default(),
-            preemptions: 0,
-        }
-    }
+/// Log-probabilities of a prompt's tokens, as they become known.
+struct PromptRows {
+    /// How many of the best to report at each place.
+    top: usize,
+    tokens: Vec<PromptToken>,
 }
 
 impl<'t> Sequence<'t> {
     /// A sequence that has not begun. `end_tokens` end its answer unless the request ignores them.
     pub(super) fn new(submission: Submission, end_tokens: &[u32], text: Option<&'t dyn Detokenize>) -> Self {
-        let Submission { request, most_tokens, mix, seed, outlet, at, id: serial } = submission;
+        let Submission { request, most_tokens, mix, seed, outlet, place, at, id: serial } = submission;
         let Request { prompt, options, prompt_logits, hook, hidden, reasoning: _ } = request;
         let mut stop_tokens = options.stop_tokens;
         if !options.ignore_eos {
             stop_tokens.extend_from_slice(end_tokens);
         }
+        // Nobody else sees rows of a prompt.
+        let all_rows = prompt_logits && (hook.is_some() || hidden.is_some());
+        let prompt_rows = options.prompt_logprobs.map(|top| PromptRows {
+            top,
+            tokens: prompt.first().map(|id| PromptToken::new(*id, None)).into_iter().collect(),
+        });
         Self {
             serial,
+            priority: options.priority,
+            deadline: options.deadline,
             prompt_len: prompt.len(),
-            // Nobody else sees rows of a prompt.
-            wanted: if prompt_logits && (hook.is_some() || hidden.is_some()) {
-                0
-            } else {
-                prompt.len().saturating_sub(1)
-            },
+            wanted: if all_rows || prompt_rows.is_some() { 0 } else { prompt.len().saturating_sub(1) },
             tokens: prompt,
             hidden,
             computed: 0,
@@ -134,17 +149,24 @@ impl<'t> Sequence<'t> {
             table: Table::default(),
             slot: 0,
             stops_at_borders: false,
+            branches: Vec::new(),
+            awaits: None,
+            paused: false,
             kept: None,
             shared: (0, Chain::default()),
             most_tokens,
             mix,
             stop_tokens,
             logprobs: options.logprobs,
+            prompt_rows,
             sampler: Sampler::new(options.sampling, seed),
+            guess: None,
             text: text.map(|text| TextStream::new(text, options.stop)),
             outlet,
             outcome: None,
+            stop: None,
             record: Record::new(at),
+            place: Some(place),
         }
     }
 
@@ -156,9 +178,17 @@ impl<'t> Sequence<'t> {
     /// Tokens it may bring to the next step: rows of logits are large, so not too many of those that want one.
     pub(super) fn due(&self) -> usize {
         let due = self.pending().min((self.wanted + STEP_ROWS).saturating_sub(self.computed));
+        if !self.stops_at_borders {
+            return due;
+        }
         let border = (self.tokens.len() - 1) / BLOCK_TOKENS * BLOCK_TOKENS;
-        let stops = self.stops_at_borders && self.computed < border;
-        if stops { due.min(border - self.computed) } else { due }
+        let stops = self.branches.iter().copied().chain([border]).filter(|stop| *stop > self.computed);
+        stops.min().map_or(due, |stop| due.min(stop - self.computed))
+    }
+
+    /// Whether its next token is chosen after one more step of it, and it brings no more than that takes.
+    pub(super) fn is_answering(&self) -> bool {
+        self.pending() <= 1
     }
 
     /// How many of its tokens before `end` want their logits.
@@ -180,6 +210,7 @@ impl<'t> Sequence<'t> {
             self.record.admitted = Some(Instant::now());
             self.record.cached_tokens = self.computed;
         }
+        self.awaits = None;
     }
 
     /// Gives all blocks back; the tokens are computed again on the next admission.
@@ -191,15 +222,33 @@ impl<'t> Sequence<'t> {
     /// Forgets what was computed, and gives all blocks back.
     pub(super) fn restart(&mut self, cache: &mut KvCache) {
         cache.give_back(&mut self.table);
+        self.forget_guesses();
         self.kept = None;
+        self.awaits = None;
+        self.branches.clear();
         self.computed = 0;
         self.shared = (0, cache.root(&self.mix));
     }
 
-    /// Its part of a step to which it brings `share` tokens.
+    /// Forgets its blocks without giving them back: the cache they belong to is no more.
+    pub(super) fn forget_blocks(&mut self) {
+        self.table = Table::default();
+    }
+
+    /// Its part of a step to which it brings `share` tokens; what goes beyond those it has are guesses.
     pub(super) fn member(&self, share: usize) -> Member {
-        let rows = self.rows_until(self.computed + share);
-        Member { serial: self.serial, share, rows, first_row: 0, fed: None, ahead: 0 }
+        let end = self.computed + share;
+        let (rows, drafts) = (self.rows_until(end), end.saturating_sub(self.tokens.len()));
+        Member {
+            serial: self.serial,
+            share,
+            drafts,
+            answers: self.is_answering(),
+            rows,
+            first_row: 0,
+            fed: None,
+            ahead: 0,
+        }
     }
 
     /// Notes that a step has put `tokens` more tokens into the cache.
@@ -223,7 +272,9 @@ impl<'t> Sequence<'t> {
     pub(super) fn keep_state(&mut self, snapshots: &mut Snapshots, program: &mut dyn Program) {
         let border = self.prompt_len.saturating_sub(1) / BLOCK_TOKENS * BLOCK_TOKENS;
         let full = self.computed.is_multiple_of(BLOCK_TOKENS) && self.computed >= border.max(1);
-        if !self.stops_at_borders || !full {
+        let branch = self.branches.contains(&self.computed);
+        self.branches.retain(|branch| *branch > self.computed);
+        if !self.stops_at_borders || !(full || branch) {
             return;
         }
         let prefix = self.shared.1;
@@ -250,7 +301,11 @@ impl<'t> Sequence<'t> {
     /// Takes the token that the device chose by the logits of its last.
     pub(super) fn take_chosen(&mut self, id: u32) {
         self.wanted += 1;
-        self.accept(id, None);
+        if self.room() == 0 {
+            self.outcome = Some(Ok(FinishReason::Length));
+        } else {
+            self.accept(id, None);
+        }
     }
 
     /// Takes the logits of the next token that wants them; by those of the last it chooses.
@@ -262,10 +317,39 @@ impl<'t> Sequence<'t> {
         let seen = &self.tokens[..self.wanted];
         // Neither neighbours in a step nor being set aside changes how many tokens the answer has.
         let draw = seen.len().saturating_sub(self.prompt_len) as u64;
-        let hooked = self.hook.as_mut().map_or(Ok(logits), |hook| hook.run(seen, logits));
+        if let Some(rows) = &mut self.prompt_rows {
+            if let Some(id) = self.tokens[..self.prompt_len].get(seen.len()) {
+                let (own, top_logprobs) = logprobs(scratch, logits, *id, rows.top);
+                rows.tokens.push(PromptToken { id: *id, logprob: Some(own), top_logprobs });
+            }
+            if seen.len() >= self.prompt_len
+                && let Some(rows) = self.prompt_rows.take()
+            {
+                self.outlet.send(Ok(Event::Prompt(rows.tokens)));
+            }
+        }
+        let chooses = seen.len() == self.tokens.len();
+        let place = hook::Place {
+            tokens: seen,
+            prompt_len: self.prompt_len,
+            room: self.most_tokens.saturating_sub(seen.len()),
+            stop_tokens: &self.stop_tokens,
+        };
+        // Where only the prompt was asked for, no token is chosen, and no format looked at.
+        let full = self.tokens.len() >= self.most_tokens;
+        let hooked =
+            self.hook.as_mut().map_or(Ok(Some(logits)), |hook| hook.run(&place, chooses && !full, logits));
         let chosen = match hooked {
-            Ok(_) if seen.len() < self.tokens.len() => return,
-            Ok(hooked) => self.sampler.sample(scratch, hooked, seen, draw),
+            Ok(_) if !chooses => return,
+            Ok(_) if full => {
+                self.outcome = Some(Ok(FinishReason::Length));
+                return;
+            }
+            Ok(Some(hooked)) => self.sampler.sample(scratch, hooked, seen, draw),
+            Ok(None) => {
+                self.outcome = Some(Ok(FinishReason::Stop));
+                return;
+            }
             Err(error) => Err(error),
         };
         match chosen {
@@ -285,6 +369,7 @@ impl<'t> Sequence<'t> {
         self.logprobs.is_none()
             && self.hook.is_none()
             && self.hidden.is_none()
+            && self.prompt_rows.is_none()
             && self.sampler.is_for_device()
     }
 
@@ -293,15 +378,26 @@ impl<'t> Sequence<'t> {
         self.is_chosen_by_device() && !self.sampler.has_penalties()
     }
 
-    /// Appends how its next token is chosen; `ahead` tokens of its answer are still being chosen.
-    pub(super) fn pack_choice(
+    /// Appends how its next token is chosen, and those after its guesses; `ahead` tokens of its answer are still being chosen.
+    pub(super) fn pack_choices(
         &self,
         ahead: usize,
         scratch: &mut Scratch,
         choices: &mut Choices,
     ) -> Result<(), EngineError> {
         let draw = (self.tokens.len() + ahead - self.prompt_len) as u64;
-        self.sampler.pack(scratch, &self.tokens, draw, choices)
+        self.sampler.pack(scratch, &self.tokens, draw, choices)?;
+        let draft = self.draft();
+        if draft.is_empty() {
+            return Ok(());
+        }
+        // A choice counts only where the guesses before it were right.
+        let history = [&self.tokens[..], draft].concat();
+        for (index, draw) in (1..=draft.len()).zip(draw + 1..) {
+            let seen = self.tokens.len() + index;
+            self.sampler.pack(scratch, &history[..seen], draw, choices)?;
+        }
+        Ok(())
     }
 
     /// Whether one of its tokens is of its answer, and not of its prompt.
@@ -328,16 +424,22 @@ impl<'t> Sequence<'t> {
         self.record.first_token.get_or_insert(now);
         self.record.last_token = Some(now);
         self.record.chosen += 1;
+        let guessed = self.guess.as_mut().is_some_and(|guess| guess.judge(&self.tokens, id));
         if self.stop_tokens.contains(&id) {
+            let named = self.text.as_ref().and_then(|text| text.stop_of(id));
+            self.stop = Some(named.map_or(StopMatch::Token(id), StopMatch::Text));
             self.outcome = Some(Ok(FinishReason::Stop));
             return;
         }
         self.wanted = self.tokens.len();
         self.tokens.push(id);
+        // What was guessed is in the cache already.
+        self.computed += usize::from(guessed);
         let (text, stopped) = self.text.as_mut().map(|text| text.push(id)).unwrap_or_default();
         let (logprob, top_logprobs) = chances.map(|(own, top)| (Some(own), top)).unwrap_or_default();
         self.outlet.send(Ok(Event::Token(Token { id, text, logprob, top_logprobs, ..Token::default() })));
-        if stopped {
+        if let Some(stop) = stopped {
+            self.stop = Some(StopMatch::Text(stop));
             self.text = None;
             self.outcome = Some(Ok(FinishReason::Stop));
         } else if self.tokens.len() >= self.most_tokens {
@@ -350,74 +452,13 @@ impl<'t> Sequence<'t> {
         self.tell_end(&outcome);
         let event = outcome.map(|reason| {
             let text = self.text.as_mut().map(TextStream::finish).unwrap_or_default();
-            Event::Finished(Finished { reason, text, reasoning: String::new(), stats: self.stats() })
+            // What stopped it is told of answers that did stop, and were not cancelled meanwhile.
+            let stop = self.stop.take().filter(|_| reason == FinishReason::Stop);
+            Event::Finished(Finished { reason, stop, text, reasoning: String::new(), stats: self.stats() })
         });
+        // Whoever hears of the end finds its place free.
+        self.place = None;
         self.outlet.send(event);
-    }
-
-    /// Tells how far it is, or why it is over.
-    pub(super) fn tell(&self, phase: Phase, reason: &'static str) {
-        emit(|| {
-            let stats = self.stats();
-            metallic_telemetry::Event::Request(metallic_telemetry::Request {
-                id: self.serial,
-                phase,
-                prompt_tokens: stats.prompt_tokens as u64,
-                cached_tokens: stats.cached_tokens as u64,
-                generated_tokens: stats.generated_tokens as u64,
-                queued_seconds: stats.queued_s,
-                ttft_seconds: stats.ttft_s,
-                decode_tps: stats.decode_tps,
-                reason: reason.into(),
-            })
-        });
-    }
-
-    /// Tells that it is over.
-    pub(super) fn tell_end(&self, outcome: &Outcome) {
-        let reason = match outcome {
-            Ok(FinishReason::Stop) => "stop",
-            Ok(FinishReason::Length) => "length",
-            Ok(FinishReason::Cancelled) => "cancelled",
-            Err(error) => {
-                tell::fault("request", error);
-                "failed"
-            }
-        };
-        self.tell(Phase::Ended, reason);
-    }
-
-    fn stats(&self) -> RequestStats {
-        let record = &self.record;
-        let seconds = |from: Option<Instant>, to: Option<Instant>| match (from, to) {
-            (Some(from), Some(to)) => (to - from).as_secs_f64(),
-            _ => 0.0,
-        };
-        let rate = |count: usize, seconds: f64| if seconds > 0.0 { count as f64 / seconds } else { 0.0 };
-        let submitted = Some(record.submitted);
-        let prefill_s = seconds(record.admitted, record.first_token);
-        let decode_s = seconds(record.first_token, record.last_token);
-        RequestStats {
-            queued_s: seconds(submitted, record.admitted),
-            ttft_s: seconds(submitted, record.first_token),
-            prompt_tokens: self.prompt_len,
-            cached_tokens: record.cached_tokens,
-            prefill_s,
-            prefill_tps: rate(self.prompt_len - record.cached_tokens, prefill_s),
-            generated_tokens: self.tokens.len() - self.prompt_len,
-            decode_s,
-            decode_tps: rate(record.chosen.saturating_sub(1), decode_s),
-            dispatches: record.cost.dispatches,
-            submissions: record.cost.submissions,
-            allocations: record.cost.allocations,
-            arena_bytes: record.cost.arena_bytes,
-            bytes_read: record.cost.bytes_read,
-            bytes_written: record.cost.bytes_written,
-            cache_hits: record.cost.cache_hits,
-            cache_misses: record.cost.cache_misses,
-            preemptions: record.preemptions,
-            seed: self.sampler.seed(),
-        }
     }
 }
 
@@ -432,9 +473,11 @@ mod tests {
         let kv = KvState { kv_heads: 1, key_dim: 4, value_dim: 4, window: None };
         let states = StateLayout::new(DType::F32, vec![Some(State::Kv(kv))]);
         let mut cache = KvCache::new(&states, Blocks::both(4), 0);
-        let (outlet, _generation) = Outlet::pair();
+        let inbox = std::sync::Arc::<super::super::inbox::Inbox>::default();
+        let (outlet, _generation) = Outlet::pair(1, std::sync::Arc::clone(&inbox));
+        let place = inbox.place(1, 0).expect("room");
         let (request, mix, at) = (Request::new([1, 2]), vec![0.5], Instant::now());
-        let submission = Submission { request, most_tokens: 9, mix, seed: 0, outlet, at, id: 1 };
+        let submission = Submission { request, most_tokens: 9, mix, seed: 0, outlet, place, at, id: 1 };
         let mut sequence = Sequence::new(submission, &[], None);
         sequence.restart(&mut cache);
         let root = cache.root(&[0.5]);

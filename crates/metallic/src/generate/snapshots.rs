@@ -5,7 +5,7 @@ use std::collections::HashMap;
 
 use metallic_core::{CacheUse, Program};
 
-use super::engine::EngineConfig;
+use super::EngineConfig;
 use super::pool::Chain;
 
 /// Most states kept.

@@ -150,6 +150,8 @@ pub(crate) fn subscriber() -> Dispatch {
 pub(crate) struct Steps {
     /// Steps told since operations were last timed.
     since_timed: u64,
+    /// When that was.
+    timed: Option<Instant>,
     profiling: bool,
     /// When caches, pools and memory were last told.
     summed: Option<Instant>,
@@ -188,6 +190,8 @@ impl UnderWay {
     }
 }
 
+/// How often operations are timed at most: their hundreds of figures are written while the processor has the next step to compute.
+const TIMED: Duration = Duration::from_millis(20);
 /// How often caches, pools and memory are told at most.
 const SUMMED: Duration = Duration::from_secs(1);
 
@@ -203,12 +207,11 @@ impl Steps {
             self.stop(program);
             return None;
         }
-        let timed = self.since_timed == 0;
+        let timed = self.is_timed(program.profile_every(), Instant::now());
         if timed != self.profiling {
             program.profile(timed);
             self.profiling = timed;
         }
-        self.since_timed = (self.since_timed + 1) % program.profile_every().max(1);
         Some(UnderWay(Box::new(Step {
             step: STEPS.fetch_add(1, Ordering::Relaxed) + 1,
             begin: seconds(),
@@ -219,6 +222,18 @@ impl Steps {
             device_chooses: !step.choices.is_empty(),
             ..Step::default()
         })))
+    }
+
+    /// Whether the operations of the next step are timed: those of one in `every`, and not more often than [`TIMED`].
+    fn is_timed(&mut self, every: u64, now: Instant) -> bool {
+        let timed = self.since_timed == 0 && self.timed.is_none_or(|last| now - last >= TIMED);
+        if timed {
+            self.timed = Some(now);
+        }
+        if timed || self.since_timed > 0 {
+            self.since_timed = (self.since_timed + 1) % every.max(1);
+        }
+        timed
     }
 
     /// Nobody listens any more.
@@ -260,5 +275,21 @@ fn op_time(cost: OpCost) -> OpTime {
         seconds: cost.time.as_secs_f64(),
         bytes: cost.bytes,
         multiply_adds: cost.multiply_adds,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn operations_are_timed_as_often_as_the_program_allows_and_not_all_the_time() {
+        let (mut steps, start) = (Steps::default(), Instant::now());
+        let mut at = |every, millis| steps.is_timed(every, start + Duration::from_millis(millis));
+        assert_eq!(
+            [0, 5, 19, 20, 21, 50].map(|millis| at(1, millis)),
+            [true, false, false, true, false, true]
+        );
+        assert_eq!([70, 100, 130, 160].map(|millis| at(3, millis)), [true, false, false, true]);
     }
 }

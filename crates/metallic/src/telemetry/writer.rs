@@ -13,6 +13,8 @@ use super::hub::{Hub, Outlet, Totals};
 
 /// Records that wait to be written at most: seconds of work.
 pub(super) const WAITING: usize = 4096;
+/// How long records gather before they are written; in the shortest steps there are, some hundreds.
+const GATHERS: Duration = Duration::from_millis(50);
 /// How long the end waits for what is still to be written.
 const PATIENCE: Duration = Duration::from_secs(3);
 
@@ -128,22 +130,26 @@ impl Writer {
 fn write_all(
     mut sink: impl Sink,
     records: &Receiver<Arc<Record>>,
-    totals: &Receiver<Totals>,
+    figures: &Receiver<Totals>,
 ) -> io::Result<()> {
-    loop {
-        let record = match records.try_recv() {
-            Ok(record) => Ok(record),
-            // There is time: who looks at the file sees all there is.
-            Err(TryRecvError::Empty) => {
-                sink.flush()?;
-                records.recv()
+    let mut totals = None;
+    // Waits for the first record of a while, then lets others gather: a thread that is woken for every step takes a processor from
+    // the next one.
+    while let Ok(mut record) = records.recv() {
+        loop {
+            sink.write(&record)?;
+            match records.try_recv() {
+                Ok(next) => record = next,
+                Err(_) => break,
             }
-            Err(TryRecvError::Disconnected) => break,
-        };
-        let Ok(record) = record else { break };
-        sink.write(&record)?;
+        }
+        // Who looks at the file sees all there is.
+        sink.flush()?;
+        if totals.is_none() {
+            totals = figures.recv_timeout(GATHERS).ok();
+        }
     }
-    let Totals { steps, lost } = totals.recv().unwrap_or_default();
+    let Totals { steps, lost } = totals.or_else(|| figures.recv().ok()).unwrap_or_default();
     sink.end(&Record::now(Event::End(End { steps, lost })))?;
     sink.flush()
 }

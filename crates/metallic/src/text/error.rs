@@ -70,6 +70,12 @@ pub enum TextError {
         "the messages contain marks of the model and every character from U+F0000 to U+FFFFD, so that the marks cannot be kept apart"
     )]
     NoSign,
+    /// Definitions of tools, or calls in a conversation, cannot be used.
+    #[error("the tools cannot be used: {}", shown(reason))]
+    Tools {
+        /// Which, what was found, what was needed.
+        reason: String,
+    },
     /// The chat template is not valid Jinja.
     #[error("the chat template does not compile: line {line}: {}", shown(reason))]
     TemplateSyntax {

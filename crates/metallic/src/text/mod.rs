@@ -2,7 +2,7 @@
 //!
 //! A [`Tokenizer`] comes from the metadata of a GGUF file or from a Hugging Face folder. [`StreamDecoder`] turns the
 //! tokens of a running generation into text, [`StopMatcher`] watches that text, and [`ChatTemplate`] writes a
-//! conversation the way a model was trained to read it.
+//! conversation the way a model was trained to read it. [`ToolFormat`] and [`ReasoningFormat`] take answers apart.
 
 mod added;
 mod bounds;
@@ -25,6 +25,7 @@ mod stop;
 mod stream;
 mod template;
 mod tokenizer;
+mod tools;
 mod unigram;
 mod vocab;
 
@@ -37,3 +38,7 @@ pub use stop::StopMatcher;
 pub use stream::StreamDecoder;
 pub use template::{ChatTemplate, Message, TemplateSources};
 pub use tokenizer::Tokenizer;
+pub(crate) use tools::render as render_with_tools;
+pub use tools::{
+    ToolAnswer, ToolCall, ToolChoice, ToolFormat, ToolParser, ToolPiece, system_prompt as tool_system_prompt,
+};

@@ -81,6 +81,7 @@ impl ReasoningFormat {
             held: String::new(),
             begins: inside,
             header: String::new(),
+            keeps_calls: false,
         }
     }
 }
@@ -128,9 +129,34 @@ pub struct ReasoningSplitter {
     /// A mark was the last thing: whitespace that follows belongs to it.
     begins: bool,
     header: String,
+    keeps_calls: bool,
 }
 
 impl ReasoningSplitter {
+    /// Whether the answer has not begun: what comes next are thoughts, or says what follows it.
+    pub fn is_thinking(&self) -> bool {
+        self.place != Place::Answer || (self.format.marks == Marks::Channels && self.header.is_empty())
+    }
+
+    /// Whether headers of messages to tools stay in the answer, for a [`ToolParser`](super::ToolParser) to read; else they are left out
+    /// like all others.
+    #[must_use]
+    pub fn keep_calls(mut self, keep: bool) -> Self {
+        self.keeps_calls = keep;
+        self
+    }
+
+    /// The mark that would end the thoughts, while there are some.
+    pub fn closing(&self) -> Option<&'static str> {
+        match (self.format.marks, self.place) {
+            (Marks::Pair(_, close), Place::Thoughts) => Some(close),
+            (Marks::Channels, Place::Thoughts) => {
+                Some("<|end|><|start|>assistant<|channel|>final<|message|>")
+            }
+            _ => None,
+        }
+    }
+
     /// Takes a token and the text that became certain with it.
     pub fn push_token(&mut self, id: u32, text: &str) -> Piece {
         let mut piece = self.push(text);
@@ -155,7 +181,13 @@ impl ReasoningSplitter {
                 self.held.truncate(at);
                 let before = std::mem::replace(&mut self.held, rest);
                 self.give(before.trim_end(), &mut piece);
+                let was_header = self.place == Place::Header;
                 self.turn(mark);
+                if was_header && self.keeps_calls && self.header.contains(" to=") {
+                    self.place = Place::Answer;
+                    piece.answer.push_str(&self.header);
+                    piece.answer.push_str(mark);
+                }
                 continue;
             }
             let keep = marks.iter().map(|m| overlap(&self.held, m)).max().unwrap_or(0);

@@ -15,6 +15,10 @@ mod device_info;
 #[allow(dead_code)]
 #[path = "../../examples/elementwise.rs"]
 mod elementwise;
+#[cfg(feature = "constrain")]
+#[allow(dead_code)]
+#[path = "../../examples/json.rs"]
+mod json;
 #[allow(dead_code)]
 #[path = "../../examples/load_and_generate.rs"]
 mod load_and_generate;
@@ -136,6 +140,19 @@ fn constrain_tells_a_story_without_a_letter() {
     assert!(error.contains("usage: constrain MODEL"), "{error}");
 }
 
+#[cfg(feature = "constrain")]
+#[test]
+fn json_is_valid_by_its_schema_and_says_what_that_costs() {
+    let model = metallic_testkit::data::own().join("stories260K/stories260K-f32.gguf");
+    let text = printed!(json, model.display(), 1, "--device", "cpu").unwrap();
+    let (answer, cost) = text.trim_end().rsplit_once('\n').unwrap();
+    let value: serde_json::Value = serde_json::from_str(answer).unwrap();
+    assert!(value["biography"].as_str().is_some_and(|text| text.chars().count() >= 80), "{text}");
+    assert_says(cost, &["with the schema ", " tok/s, without ", " %"]);
+    let error = printed!(json,).unwrap_err().to_string();
+    assert!(error.contains("usage: json MODEL"), "{error}");
+}
+
 #[test]
 fn stream_awaits_two_answers_on_one_thread() {
     let model = metallic_testkit::data::own().join("stories260K/stories260K-f32.gguf");
@@ -147,7 +164,7 @@ fn stream_awaits_two_answers_on_one_thread() {
 fn tools_shows_what_the_model_reads() {
     let folder = crate::llm::folder_with_templates("example");
     let text = printed!(tools, folder.display(), "--device", "cpu").unwrap();
-    assert_says(&text, &["tools: weather", "user: Do I need an umbrella in Oslo?", "thinks: no"]);
+    assert_says(&text, &["tools: weather", "user: Do I need an umbrella in Oslo?", "thinks: no", "text: "]);
 }
 
 #[test]

@@ -21,7 +21,7 @@ fn one_request_gives_the_tokens_of_the_model() {
 
 #[test]
 fn many_requests_in_one_step_give_what_each_gives_alone() {
-    let (engine, handle) = engine(config(512).max_sequences(8));
+    let (engine, handle) = engine(config(512).max_sequences(8).step_stretch(f64::INFINITY));
     let gate = handle.hold_steps();
     let prompts: Vec<_> = (0..12).map(|kind| prompt(kind, 3 + 29 * kind as usize)).collect();
     let answers: Vec<_> = prompts.iter().map(|p| submit(&engine, greedy_request(p.clone(), 50))).collect();
@@ -154,7 +154,8 @@ fn a_crowd_that_fills_the_cache_waits_for_its_tokens() {
 
 #[test]
 fn decoding_goes_on_while_a_long_prompt_is_computed() {
-    let (engine, handle) = engine(config(256).step_tokens(16).max_sequences(4));
+    let config = config(256).step_tokens(16).max_sequences(4).step_stretch(f64::INFINITY);
+    let (engine, handle) = engine(config);
     let gate = handle.hold_steps();
     let short = submit(&engine, greedy_request(prompt(1, 4), 30));
     let long = submit(&engine, greedy_request(prompt(2, 400), 3));

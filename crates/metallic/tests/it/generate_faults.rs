@@ -60,22 +60,25 @@ fn a_crowd_on_a_device_with_less_memory_than_the_budget_is_served() {
 }
 
 #[test]
-fn a_panic_reaches_every_caller_as_an_error() {
-    let (engine, handle) = engine(config(64).max_sequences(1));
-    handle.log().panic_on = Some(2);
-    let gate = handle.hold_steps();
-    let running = submit(&engine, greedy_request(prompt(1, 10), 10));
-    let waiting = submit(&engine, greedy_request(prompt(2, 10), 10));
-    drop(gate);
-    for answer in [running, waiting] {
-        match answer.complete() {
+fn a_program_that_panics_fails_those_of_the_step_and_serves_the_others() {
+    for depth in [1, 2] {
+        let (engine, handle) = engine(config(64).max_sequences(1));
+        handle.log().depth = depth;
+        handle.log().panic_on = Some(3);
+        let gate = handle.hold_steps();
+        let running = submit(&engine, greedy_request(prompt(1, 70), 10));
+        let waiting = submit(&engine, greedy_request(prompt(1, 70), 10));
+        drop(gate);
+        match running.complete() {
             Err(EngineError::Panicked { message }) => assert!(message.contains("told to panic")),
             other => panic!("expected an error, found {other:?}"),
         }
+        // What the program kept is not trusted: nothing of the prompt is taken from the cache.
+        let done = waiting.complete().expect("an answer");
+        assert_eq!((done.tokens, done.stats.cached_tokens), (expected_greedy(&prompt(1, 70), 10), 0));
+        let stats = engine.stats().expect("stats");
+        assert_eq!((stats.breakdowns, stats.failed, stats.held_blocks, stats.running), (1, 1, 0, 0));
     }
-    // The thread ends after it has told the callers; until it has, a request is taken and then dropped.
-    let late = engine.submit(greedy_request(prompt(1, 10), 1)).and_then(Generation::complete);
-    assert_eq!(late.expect_err("no engine"), EngineError::Gone);
 }
 
 #[test]
@@ -117,7 +120,7 @@ fn requests_that_cannot_be_served_are_refused_at_once_with_the_reason() {
     assert_eq!(refused(greedy_request(prompt(1, 129), 1).max_tokens(None)), too_big);
     assert_eq!(refused(base().stop(vec!["x".to_owned()])), EngineError::NoTokenizer);
     let parameters: Vec<(&str, Request)> = vec![
-        ("max_tokens", base().max_tokens(0)),
+        ("prompt_logprobs", base().prompt_logprobs(98)),
         ("logprobs", base().logprobs(98)),
         ("stop", base().stop(vec![String::new()])),
         ("temperature", base().sampling(Sampling::default().temperature(-1.0))),
@@ -159,6 +162,8 @@ fn configurations_that_cannot_work_are_refused() {
         config(1).max_sequences(0),
         config(1).vocab_size(0),
         config(1).context_length(1),
+        config(1).max_unread(0),
+        config(1).step_stretch(0.9),
     ];
     for config in cases {
         assert!(Engine::new(fake().0, config.clone()).is_err(), "{config:?}");

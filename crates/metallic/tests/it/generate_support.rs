@@ -91,6 +91,8 @@ pub(crate) struct Log {
     pub(crate) slots: BTreeSet<u32>,
     /// Steps that took tokens the one before them had yet to give.
     pub(crate) fed_steps: usize,
+    /// Makes the token so many places back likelier, by so much: it repeats itself, more or less.
+    pub(crate) repeats: Option<(usize, f32)>,
     /// Makes this id always the best one after so many tokens.
     pub(crate) end_with: Option<(usize, u32)>,
     runs: usize,
@@ -317,6 +319,11 @@ fn logits_of(history: &[Option<(u32, u32)>], log: &Log) -> Vec<f32> {
     let mut logits: Vec<f32> = (0..VOCAB as u64)
         .map(|id| (mix(mix(state, id), 7) >> 40) as f32 / (1 << 24) as f32 * 8.0 - 4.0)
         .collect();
+    if let Some((period, likelier)) = log.repeats
+        && let Some(Some((token, _))) = history.len().checked_sub(period).and_then(|i| history.get(i))
+    {
+        logits[*token as usize] += likelier;
+    }
     if let Some((length, id)) = log.end_with
         && history.len() >= length
     {

@@ -3,8 +3,11 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
+#[cfg(feature = "constrain")]
+use metallic::Event;
 use metallic::formats::{Gguf, GgufWriter, Metadata};
-use metallic::{Chat, Device, Error, Llm, LoadOptions, Message, Model, Options, Sampling};
+use metallic::generate::StopMatch;
+use metallic::{Chat, Device, Error, FinishReason, Llm, LoadOptions, Message, Model, Options, Sampling};
 use metallic_testkit::{data, golden};
 use serde_json::{Value, json};
 
@@ -53,6 +56,53 @@ fn tools_and_variables_reach_the_template_that_is_made_for_them() {
     assert_eq!(request.prompt, llm.tokenizer().encode_chat(&rendered).unwrap());
     let answer = llm.chat(chat, Options::default().max_tokens(2)).unwrap().complete().unwrap();
     assert_eq!(answer.stats.prompt_tokens, request.prompt.len());
+}
+
+#[test]
+fn tools_reach_a_model_whose_template_does_not_know_them() {
+    let folder = folder_with_templates("prompted");
+    let path = folder.join("mine.jinja");
+    fs::write(&path, "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}<assistant>").unwrap();
+    let options = LoadOptions::default().device(Device::Cpu).threads(2).template(path);
+    let llm = Llm::load_with(&folder, &options).unwrap();
+    assert_eq!(llm.tools().unwrap().name(), "prompted");
+    let tool = json!({"type": "function", "function": {"name": "clock"}});
+    let text = llm.render(Chat::new([Message::user("Hello")]).tools([tool.clone()])).unwrap();
+    assert!(text.starts_with("<system>") && text.ends_with("<user>Hello<assistant>"), "{text}");
+    assert!(text.contains(&metallic::text::tool_system_prompt(&[tool])) && text.contains("clock"), "{text}");
+    assert!(stories().tools().is_none());
+}
+
+#[cfg(feature = "constrain")]
+#[test]
+fn a_call_that_is_required_comes_whatever_the_model_would_say() {
+    use metallic::constrain::Format;
+    use metallic::text::{ToolAnswer, ToolChoice};
+
+    let llm = load(&folder_with_templates("required"));
+    let color = json!({"type": "string", "enum": ["red", "blue"]});
+    let tools = [json!({"type": "function", "function": {"name": "paint", "parameters": {
+        "type": "object", "properties": {"color": color}, "required": ["color"], "additionalProperties": false,
+    }}})];
+    let format = llm.tools().unwrap();
+    let grammar = format.grammar(&tools, &ToolChoice::Required, false).unwrap().unwrap();
+    let constraint = llm.constrainer().unwrap().constraint(&Format::Lark(grammar)).unwrap();
+    let chat = Chat::new([Message::user("Hello")]).tools(tools.clone());
+    let request = llm.chat_request(chat).unwrap().constraint(constraint).max_tokens(200);
+    let mut parser = format.parser(&tools);
+    let mut answer = ToolAnswer::default();
+    for event in llm.submit(request.sampling(Sampling::greedy())).unwrap() {
+        match event.unwrap() {
+            Event::Token(token) => answer.extend(parser.push_token(token.id, &token.text)),
+            Event::Finished(finished) => answer.extend(parser.push(&finished.text)),
+            _ => {}
+        }
+    }
+    answer.extend(parser.finish());
+    assert_eq!((answer.text.as_str(), answer.calls.len()), ("", 1), "{answer:?}");
+    let arguments: Value = serde_json::from_str(&answer.calls[0].arguments).unwrap();
+    assert!(arguments["color"] == "red" || arguments["color"] == "blue", "{answer:?}");
+    assert!(answer.calls[0].complete && answer.calls[0].name == "paint", "{answer:?}");
 }
 
 #[test]
@@ -140,6 +190,43 @@ fn marks_in_messages_are_text_unless_the_caller_says_otherwise() {
     assert!(!spelled.contains(&special), "{mark}");
     assert_eq!(llm.tokenizer().decode(&spelled, false), llm.render(chat.clone()).unwrap());
     assert!(llm.chat_request(chat.parse_marks(true)).unwrap().prompt.contains(&special));
+}
+
+#[test]
+fn a_stop_string_that_is_a_special_token_ends_the_answer() {
+    let llm = load(&folder_with_templates("stops"));
+    let tokenizer = llm.tokenizer();
+    let is_plain_mark = |id: &u32| tokenizer.is_special(*id) && !tokenizer.is_end_of_generation(*id);
+    let special = (0..tokenizer.vocab_size() as u32).find(is_plain_mark).unwrap();
+    let mark = tokenizer.token_text(special).unwrap().to_owned();
+    // A model that would say nothing else.
+    let sampling = Sampling::greedy().logit_bias([(special, 1e6)]);
+    let options = Options::default().max_tokens(5).sampling(sampling);
+    let on = llm.generate("Once", options.clone()).unwrap().complete().unwrap();
+    assert_eq!((on.tokens, on.text.as_str()), (vec![special; 5], ""), "it is no text");
+    for stop in [mark.clone(), format!("{mark}{mark}")] {
+        let options = options.clone().stop(["zz".to_owned(), stop.clone()]);
+        let done = llm.generate("Once", options).unwrap().complete().unwrap();
+        assert_eq!((done.reason, done.text.as_str()), (FinishReason::Stop, ""));
+        assert_eq!((done.tokens.len(), done.stop), (stop.len() / mark.len(), Some(StopMatch::Text(stop))));
+    }
+    // One with which the model ends its answers as well is told by the name that was asked for.
+    let end = tokenizer.end_of_generation().next().unwrap();
+    let name = tokenizer.token_text(end).unwrap().to_owned();
+    let options = options.sampling(Sampling::greedy().logit_bias([(end, 1e6)]));
+    for (stop, told) in [(vec![name.clone()], StopMatch::Text(name)), (Vec::new(), StopMatch::Token(end))] {
+        let done = llm.generate("Once", options.clone().stop(stop)).unwrap().complete().unwrap();
+        assert_eq!((done.tokens.len(), done.stop), (0, Some(told)));
+    }
+}
+
+#[test]
+fn limits_of_the_engine_are_set_where_a_model_is_loaded() {
+    let options = LoadOptions::default().device(Device::Cpu).threads(1);
+    let options = options.max_sequences(3).step_tokens(48).max_waiting(7);
+    let llm = Llm::load_with(folder_with_templates("limits"), &options).unwrap();
+    let config = llm.engine().config();
+    assert_eq!((config.max_sequences, config.step_tokens, config.max_waiting), (3, 48, 7));
 }
 
 #[test]

@@ -3,6 +3,8 @@
 mod adapters;
 mod adapters_families;
 mod apple_speed;
+#[cfg(feature = "constrain")]
+mod constrain;
 mod diff;
 mod diff_verify;
 mod examples;
@@ -12,6 +14,7 @@ mod generate_faults;
 mod generate_hook;
 mod generate_model;
 mod generate_offline;
+mod generate_order;
 mod generate_sampling;
 mod generate_stream;
 mod generate_stress;
@@ -31,6 +34,8 @@ mod quantize;
 mod real_models;
 mod real_models_soft;
 mod same_tokens;
+mod speculation;
+mod speculation_models;
 mod telemetry;
 mod tensor;
 mod tensor_sizes;

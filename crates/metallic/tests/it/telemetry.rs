@@ -76,11 +76,14 @@ fn a_run_on_the_processor_tells_its_steps_operations_and_requests() {
         assert!(pair[0].seconds > 0.0 && pair[0].bytes_read > 0 && pair[0].dispatches > 0);
     }
 
-    // Every step is timed; each layer has the same operations, whose times and bytes are parts of the step's.
+    // The first step is timed, and some of the others; each layer has the same operations, whose times and bytes are parts of the
+    // step's.
     let ops: Vec<_> = of!(events, Ops).collect();
-    assert_eq!(ops.len(), steps.len());
-    for (ops, step) in ops.iter().zip(&steps) {
-        assert_eq!((ops.step, ops.begin, ops.tokens), (step.step, step.begin, step.tokens));
+    assert_eq!(ops[0].step, steps[0].step);
+    assert!(ops.windows(2).all(|pair| pair[1].step > pair[0].step), "each once");
+    for ops in ops {
+        let step = steps.iter().find(|step| step.step == ops.step).unwrap();
+        assert_eq!((ops.begin, ops.tokens), (step.begin, step.tokens));
         let of_layer =
             |layer| ops.ops.iter().filter(move |op| op.layer == layer).map(|op| (&op.op, &op.part));
         let first: Vec<_> = of_layer(Some(0)).collect();
@@ -128,10 +131,11 @@ fn a_gpu_tells_what_it_compiles_who_serves_and_what_its_caches_and_pools_do() {
     assert_eq!(planned, plans.misses);
     assert!(of!(events, Pool).last().unwrap().live_bytes > 0);
 
-    // One step in 64 is timed, the first among them.
+    // At most one step in 64 is timed, the first among them.
     let timed: BTreeSet<u64> = of!(events, Ops).map(|ops| ops.step).collect();
     let places = of!(events, Step).enumerate().filter(|(_, step)| timed.contains(&step.step));
-    assert_eq!(places.map(|(place, _)| place).collect::<Vec<_>>(), [0, 64], "{steps} steps");
+    let places: Vec<usize> = places.map(|(place, _)| place).collect();
+    assert!(places[0] == 0 && places.windows(2).all(|pair| pair[1] >= pair[0] + 64), "{places:?} of {steps}");
     assert!(of!(events, Ops).all(|ops| ops.ops.iter().all(|op| !op.kernel.is_empty())));
     assert!(of!(events, Ops).all(|ops| ops.ops.iter().any(|op| op.layer == Some(4))));
 }
@@ -297,7 +301,9 @@ fn tools_without_an_engine_tell_their_steps() {
     let steps: Vec<_> = of!(events, Step).map(|step| (step.tokens, step.decode_tokens)).collect();
     let expected = [(3, 0), (1, 1), (1, 1), (1, 1), (16, 0), (2, 2), (2, 2), (2, 2), (2, 2), (2, 2), (2, 2)];
     assert_eq!(steps, expected);
-    assert_eq!(of!(events, Ops).count(), steps.len());
+    let timed: BTreeSet<u64> = of!(events, Ops).map(|ops| ops.step).collect();
+    let first = |tokens| of!(events, Step).find(|step| step.tokens == tokens).unwrap().step;
+    assert!([3, 16].iter().all(|tokens| timed.contains(&first(*tokens))), "the first of each are timed");
 }
 
 #[test]

@@ -174,6 +174,20 @@ fn equals_at_a_border_are_settled_by_their_ids() {
 }
 
 #[test]
+fn no_reward_makes_a_banned_token_possible() {
+    let n = 70;
+    let banned = |id| Edit { id, count: 1 + id % 3, bias: f32::NEG_INFINITY };
+    let row = |index: u32| {
+        let huge = [-1e38, f32::MIN, -0.5][index as usize % 3];
+        let choice = Choice { presence: huge, frequency: huge, repetition: 1e30, ..settings(index) };
+        // All, or all but one that is far below the others.
+        let edits: Vec<Edit> = (0..n - index % 2).map(banned).collect();
+        (choice, edits, row_of(0, n, index))
+    };
+    choices_match(n, &(0..24).map(row).collect::<Vec<_>>());
+}
+
+#[test]
 fn a_large_vocabulary_gives_the_tokens_of_the_definition() {
     let n = 152_064;
     let row =

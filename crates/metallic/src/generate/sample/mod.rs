@@ -75,7 +75,7 @@ impl Sampler {
         let mut choices = std::mem::take(&mut scratch.choices);
         choices.clear();
         self.pack(scratch, history, draw, &mut choices)?;
-        let chosen = sample::choose(choices.words(), 0, logits, &mut scratch.rows)?;
+        let chosen = metallic_cpu::choose(choices.words(), 0, logits, &mut scratch.rows)?;
         scratch.choices = choices;
         chosen.ok_or_else(|| EngineError::no_candidate(logits))
     }

@@ -14,12 +14,14 @@ mod sources;
 use std::fmt;
 use std::io::Read;
 use std::path::Path;
+use std::sync::OnceLock;
 use std::time::SystemTime;
 
 use minijinja::value::Rest;
 use minijinja::{Environment, Error, ErrorKind, UndefinedBehavior, Value};
 use serde_json::Map;
 
+use super::tools::Habits;
 use super::{TextError, Tokenizer};
 
 pub use message::Message;
@@ -51,6 +53,8 @@ pub struct ChatTemplate {
     source: String,
     bos: String,
     eos: String,
+    /// What it does with tools, once somebody asked.
+    pub(super) habits: OnceLock<Habits>,
 }
 
 impl fmt::Debug for ChatTemplate {
@@ -84,7 +88,13 @@ impl ChatTemplate {
         let compiled = on_a_stack_of_its_own(|| environment.add_template_owned(NAME, rewritten))?;
         compiled
             .map_err(|e| TextError::TemplateSyntax { line: e.line().unwrap_or(0), reason: describe(&e) })?;
-        Ok(Self { environment, source: source.into(), bos: bos.into(), eos: eos.into() })
+        Ok(Self {
+            environment,
+            source: source.into(),
+            bos: bos.into(),
+            eos: eos.into(),
+            habits: OnceLock::new(),
+        })
     }
 
     /// Compiles a template for the model that `tokenizer` belongs to.
@@ -150,6 +160,11 @@ impl ChatTemplate {
         }
         result.map_err(|e| render_error(&e))
     }
+}
+
+/// The date as templates that ask for `datetime` show it.
+pub(super) fn today() -> String {
+    clock::strftime("%b %d %Y %H:%M:%S GMT", SystemTime::now())
 }
 
 /// Runs `work`, which handles a stranger's program: there is stack enough for it, and a panic of the engine ends here.

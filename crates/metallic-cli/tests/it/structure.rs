@@ -1,0 +1,68 @@
+//! Answers that have a format.
+
+use std::fs;
+
+use serde_json::Value;
+
+use crate::support::{Machine, stories};
+
+const SCHEMA: &str = r#"{"type": "object", "properties": {"name": {"type": "string"}, "age": {"type": "integer"}}, "required": ["name", "age"]}"#;
+
+#[test]
+fn run_and_chat_hold_answers_to_formats() {
+    let machine = Machine::without_hub();
+    fs::write(machine.folder().join("person.json"), SCHEMA).unwrap();
+    fs::write(machine.folder().join("ab.lark"), "start: \"a\" \"b\"~3 \"!\"\n").unwrap();
+    let model = stories();
+    let ask = |format: &[&str]| {
+        let args = ["run", "-q", "-m", &model, "--device", "cpu", "-n", "60", "Once upon a time"];
+        machine.run(&[&args[..], format].concat()).ok().out
+    };
+    let person: Value = serde_json::from_str(&ask(&["--json-schema", "person.json"])).unwrap();
+    assert!(person["name"].is_string() && person["age"].is_i64(), "{person}");
+    assert!(serde_json::from_str::<Value>(&ask(&["--json-object"])).unwrap().is_object());
+    let number = ask(&["--regex", "[0-9]{3}-[0-9]{2}"]);
+    assert!(number.len() == 7 && number.as_bytes()[3] == b'-', "{number}");
+    assert_eq!(ask(&["--grammar", "ab.lark"]), "abbb!\n");
+    assert!(["red\n", "green\n"].contains(&ask(&["--choice", "red", "--choice", "green"]).as_str()));
+
+    let mut command = machine.command(&["chat", "-q", "-m", &model, "--device", "cpu", "--choice", "yes"]);
+    let mut child =
+        command.stdin(std::process::Stdio::piped()).stdout(std::process::Stdio::piped()).spawn().unwrap();
+    std::io::Write::write_all(&mut child.stdin.take().unwrap(), b"Is it?\nReally?\n").unwrap();
+    let told = String::from_utf8(child.wait_with_output().unwrap().stdout).unwrap();
+    assert_eq!(told.matches("yes").count(), 2, "{told}");
+}
+
+#[test]
+fn formats_that_cannot_be_enforced_are_refused_before_anything_is_loaded() {
+    let machine = Machine::without_hub();
+    for (name, text) in [
+        ("not.json", r#"{"properties": {"a": {"not": {}}}}"#),
+        ("type.json", r#"{"type": "text"}"#),
+        ("broken.json", "{"),
+        ("bad.lark", "start: %json {\"uniqueItems\": true}\n"),
+    ] {
+        fs::write(machine.folder().join(name), text).unwrap();
+    }
+    let refused = |format: &[&str], reason: &str, hint: &str| {
+        machine
+            .run(&[&["run", "-m", "no-such-model.gguf", "x"][..], format].concat())
+            .failed(1, reason, hint);
+    };
+    let page = "structured-output.md";
+    refused(&["--json-schema", "not.json"], "`not` at `/properties/a/not`", page);
+    refused(&["--json-schema", "type.json"], "`/type` of the schema is \"text\"", page);
+    refused(&["--json-schema", "broken.json"], "JSON schema cannot be used", page);
+    refused(&["--grammar", "bad.lark"], "`uniqueItems` at `/uniqueItems`", page);
+    refused(&["--json-schema", "none.json"], "cannot read `none.json`", "path");
+    refused(&["--choice", ""], "none of them empty", page);
+    let both = machine.run(&["run", "--json-object", "--regex", "a", "x"]);
+    assert!(both.code == Some(2) && both.err.contains("cannot be used with"), "{both:?}");
+    let model = stories();
+    machine.run(&["run", "-m", &model, "--regex", "(", "x"]).failed(
+        1,
+        "regular expression cannot be used",
+        page,
+    );
+}

@@ -1,0 +1,113 @@
+//! Tools that a model may call.
+
+use metallic::text::ToolChoice;
+use serde_json::Value;
+
+use crate::error::ApiError;
+use crate::fields::{Fields, kind};
+
+/// Most tools of a request.
+pub(crate) const TOOLS: usize = 128;
+const NAME: &str = "1 to 64 letters, digits, underscores and dashes";
+
+/// `tools`: definitions of functions, as templates take them.
+pub(crate) fn read_tools(fields: &mut Fields) -> Result<Vec<Value>, ApiError> {
+    let pointer = fields.pointer("tools");
+    let Some(list) = fields.list("tools")? else { return Ok(Vec::new()) };
+    if list.len() > TOOLS {
+        let message = format!("`{pointer}` has {} tools, at most {TOOLS} are allowed", list.len());
+        return Err(ApiError::invalid(pointer, message));
+    }
+    let mut tools: Vec<Value> = Vec::with_capacity(list.len());
+    for (at, tool) in list {
+        check_tool(Fields::of(tool.clone(), &at)?)?;
+        if tools.iter().any(|other| name_of(other) == name_of(&tool)) {
+            let message = format!("`{at}/function/name` is the name of another tool too");
+            return Err(ApiError::invalid(format!("{at}/function/name"), message));
+        }
+        tools.push(tool);
+    }
+    Ok(tools)
+}
+
+/// The name of a tool that was read.
+pub(crate) fn name_of(tool: &Value) -> Option<&str> {
+    tool.pointer("/function/name").and_then(Value::as_str)
+}
+
+fn check_tool(mut fields: Fields) -> Result<(), ApiError> {
+    let found = fields.required_string("type")?;
+    if found != "function" {
+        let pointer = fields.pointer("type");
+        let message = format!("`{pointer}` is `{found:.40}`: tools are of type `function` here");
+        return Err(ApiError::unsupported(pointer, message));
+    }
+    let mut function = fields.object("function")?.ok_or_else(|| fields.missing("function"))?;
+    let name = function.required_string("name")?;
+    if !is_name(&name) {
+        let pointer = function.pointer("name");
+        return Err(ApiError::invalid(&pointer, format!("`{pointer}` must have {NAME}")));
+    }
+    function.string("description")?;
+    // Arguments keep to their schema either way.
+    function.bool("strict")?;
+    let pointer = function.pointer("parameters");
+    match function.take("parameters") {
+        None | Some(Value::Object(_)) => {}
+        Some(other) => {
+            let message =
+                format!("`{pointer}` is {}, it must be a JSON schema, which is an object", kind(&other));
+            return Err(ApiError::Field { pointer, message, code: "invalid_type" });
+        }
+    }
+    function.finish()?;
+    fields.finish()
+}
+
+pub(crate) fn is_name(name: &str) -> bool {
+    (1..=64).contains(&name.len())
+        && name.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_' || b == b'-')
+}
+
+/// `tool_choice`: whether a tool may, must or must not be called, or which one must.
+pub(crate) fn read_choice(fields: &mut Fields, tools: &[Value]) -> Result<ToolChoice, ApiError> {
+    let pointer = fields.pointer("tool_choice");
+    let choice = match fields.take("tool_choice") {
+        None => return Ok(ToolChoice::Auto),
+        Some(Value::String(word)) => match word.as_str() {
+            "auto" => ToolChoice::Auto,
+            "none" => ToolChoice::None,
+            "required" => ToolChoice::Required,
+            _ => {
+                let message =
+                    format!("`{pointer}` is `{word:.40}`, it must be auto, none, required or a tool");
+                return Err(ApiError::invalid(pointer, message));
+            }
+        },
+        Some(value) => read_named(Fields::of(value, &pointer)?)?,
+    };
+    match &choice {
+        ToolChoice::Required | ToolChoice::Named(_) if tools.is_empty() => {
+            Err(ApiError::invalid(&pointer, format!("`{pointer}` asks for a call, and there are no `tools`")))
+        }
+        ToolChoice::Named(name) if !tools.iter().any(|tool| name_of(tool) == Some(name)) => {
+            let message = format!("`{pointer}` names the tool `{name:.80}`, which is not among `tools`");
+            Err(ApiError::invalid(pointer, message))
+        }
+        _ => Ok(choice),
+    }
+}
+
+fn read_named(mut fields: Fields) -> Result<ToolChoice, ApiError> {
+    let found = fields.required_string("type")?;
+    if found != "function" {
+        let pointer = fields.pointer("type");
+        let message = format!("`{pointer}` is `{found:.40}`, it must be `function`");
+        return Err(ApiError::unsupported(pointer, message));
+    }
+    let mut function = fields.object("function")?.ok_or_else(|| fields.missing("function"))?;
+    let name = function.required_string("name")?;
+    function.finish()?;
+    fields.finish()?;
+    Ok(ToolChoice::Named(name))
+}

@@ -1,0 +1,137 @@
+//! `/v1/embeddings`.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use axum::Extension;
+use axum::extract::{Request, State};
+use axum::http::StatusCode;
+use axum::response::Response;
+use base64::Engine;
+use base64::prelude::BASE64_STANDARD;
+use serde_json::{Value, json};
+
+use super::common::as_tokens;
+use super::tokenize::aside;
+use crate::error::ApiError;
+use crate::fields::{Fields, as_list, as_string, kind};
+use crate::http::{Journey, body, json_response};
+use crate::models::Served;
+use crate::server::Server;
+use crate::task::Input;
+
+/// Most texts of a request.
+pub(crate) const INPUTS: usize = 2048;
+
+/// Embeds texts or lists of tokens.
+pub(crate) async fn create(
+    State(server): State<Server>,
+    Extension(journey): Extension<Journey>,
+    request: Request,
+) -> Result<Response, ApiError> {
+    let mut fields = body::read(&server, &journey, request).await?;
+    let model = server.models().get(&fields.required_string("model")?).await?;
+    let inputs = read_inputs(&mut fields, "input")?;
+    let format = fields.one_of("encoding_format", &["float", "base64"])?;
+    let dimensions = fields.count("dimensions", 1..=usize::MAX)?;
+    fields.string("user")?;
+    fields.finish()?;
+    if inputs.len() > INPUTS {
+        let message = format!("`/input` has {} texts, at most {INPUTS} are allowed", inputs.len());
+        return Err(ApiError::invalid("/input", message));
+    }
+    journey.log().model = Some(model.name.clone());
+    if model.adapter.is_some() {
+        let message = "`/model` names an adapter, and embeddings are made with the model's own";
+        return Err(ApiError::unsupported("/model", message));
+    }
+    let width = model.llm.model().config().hidden;
+    if let Some(asked) = dimensions.filter(|asked| *asked != width) {
+        let message = format!("`/dimensions` is {asked}, the model's embeddings have {width}");
+        return Err(ApiError::unsupported("/dimensions", message));
+    }
+    // A client that leaves ends the work between two texts.
+    let left = Left(Arc::default());
+    let (gone, worker) = (Arc::clone(&left.0), Arc::clone(&model));
+    let limit = server.options().limits.request_time;
+    let embedded = tokio::time::timeout(limit, aside(move || embed(&worker, inputs, &gone))).await;
+    let (rows, tokens) = embedded.map_err(|_| ApiError::Timeout { limit: limit.as_secs() })??;
+    journey.log().prompt_tokens = tokens;
+    let data: Vec<Value> = rows
+        .iter()
+        .enumerate()
+        .map(|(index, row)| {
+            let embedding = if format == Some("base64") { json!(base64_of(row)) } else { json!(row) };
+            json!({"object": "embedding", "index": index, "embedding": embedding})
+        })
+        .collect();
+    let usage = json!({"prompt_tokens": tokens, "total_tokens": tokens});
+    let answer = json!({"object": "list", "data": data, "model": model.name, "usage": usage});
+    Ok(json_response(StatusCode::OK, &answer))
+}
+
+/// Says that nobody waits any more, once it is dropped.
+struct Left(Arc<AtomicBool>);
+
+impl Drop for Left {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+/// A text, a list of tokens, or a list of either, each with the pointer to it.
+pub(super) fn read_inputs(fields: &mut Fields, name: &str) -> Result<Vec<Input>, ApiError> {
+    let pointer = fields.pointer(name);
+    let inputs = match fields.required(name)? {
+        Value::String(text) => vec![Input::Text(text)],
+        Value::Array(list) if list.first().is_some_and(Value::is_number) => {
+            vec![Input::Tokens(as_tokens(Value::Array(list), &pointer)?)]
+        }
+        list @ Value::Array(_) => {
+            let entries = as_list(list, &pointer)?.into_iter();
+            let inputs = entries.map(|(at, entry)| match entry {
+                tokens @ Value::Array(_) => as_tokens(tokens, &at).map(Input::Tokens),
+                text => as_string(text, &at).map(Input::Text),
+            });
+            inputs.collect::<Result<_, _>>()?
+        }
+        other => {
+            let message = format!("`{pointer}` is {}, it must be a string or an array", kind(&other));
+            return Err(ApiError::Field { pointer, message, code: "invalid_type" });
+        }
+    };
+    let is_empty = |input: &Input| match input {
+        Input::Text(text) => text.is_empty(),
+        Input::Tokens(tokens) => tokens.is_empty(),
+        Input::Chat(_) => false,
+    };
+    if inputs.is_empty() || inputs.iter().any(is_empty) {
+        return Err(ApiError::invalid(&pointer, format!("`{pointer}` must not be empty")));
+    }
+    Ok(inputs)
+}
+
+/// The embeddings and how many tokens they are of.
+fn embed(model: &Served, inputs: Vec<Input>, gone: &AtomicBool) -> Result<(Vec<Vec<f32>>, usize), ApiError> {
+    let told = |error: metallic::Error| ApiError::of_library(&error, "/input");
+    let (mut rows, mut total) = (Vec::with_capacity(inputs.len()), 0);
+    for input in inputs {
+        if gone.load(Ordering::Relaxed) {
+            return Err(ApiError::Unavailable("the client has left"));
+        }
+        let tokens = match input {
+            Input::Text(text) => model.llm.request(text).map_err(told)?.prompt,
+            Input::Tokens(tokens) => tokens,
+            Input::Chat(_) => return Err(ApiError::Internal),
+        };
+        total += tokens.len();
+        rows.push(model.llm.embed(tokens).map_err(told)?);
+    }
+    Ok((rows, total))
+}
+
+/// The numbers as the API packs them: 32 bits each, the lowest byte first.
+fn base64_of(row: &[f32]) -> String {
+    let bytes: Vec<u8> = row.iter().flat_map(|x| x.to_le_bytes()).collect();
+    BASE64_STANDARD.encode(bytes)
+}

@@ -1,0 +1,61 @@
+//! Tools that are functions, for APIs that write them otherwise than templates take them.
+
+use serde_json::{Map, Value, json};
+
+use super::chat::{TOOLS, is_name, name_of};
+use crate::error::ApiError;
+use crate::fields::{Fields, kind};
+
+/// Refuses lists that no model can be told of.
+pub(crate) fn check_count(count: usize, pointer: &str) -> Result<(), ApiError> {
+    if count <= TOOLS {
+        return Ok(());
+    }
+    Err(ApiError::invalid(pointer, format!("`{pointer}` has {count} tools, at most {TOOLS} are allowed")))
+}
+
+/// Reads the name, the description and the schema of a function, and puts it in the form that templates take. `schema` is what
+/// the API calls the schema of its arguments.
+pub(crate) fn read_function(fields: &mut Fields, schema: &str) -> Result<Value, ApiError> {
+    let pointer = fields.pointer("name");
+    let name = fields.required_string("name")?;
+    if !is_name(&name) {
+        let message = format!("`{pointer}` must have 1 to 64 letters, digits, underscores and dashes");
+        return Err(ApiError::invalid(pointer, message));
+    }
+    let mut function = Map::from_iter([("name".to_owned(), json!(name))]);
+    if let Some(description) = fields.string("description")? {
+        function.insert("description".into(), json!(description));
+    }
+    let pointer = fields.pointer(schema);
+    match fields.take(schema) {
+        // Templates look for one.
+        None => function.insert("parameters".into(), json!({"type": "object", "properties": {}})),
+        Some(parameters @ Value::Object(_)) => function.insert("parameters".into(), parameters),
+        Some(other) => {
+            let message =
+                format!("`{pointer}` is {}, it must be a JSON schema, which is an object", kind(&other));
+            return Err(ApiError::Field { pointer, message, code: "invalid_type" });
+        }
+    };
+    Ok(json!({"type": "function", "function": function}))
+}
+
+/// Adds a tool whose name no other has; `pointer` is where it stands.
+pub(crate) fn add_tool(tools: &mut Vec<Value>, tool: Value, pointer: &str) -> Result<(), ApiError> {
+    if tools.iter().any(|other| name_of(other) == name_of(&tool)) {
+        let message = format!("`{pointer}/name` is the name of another tool too");
+        return Err(ApiError::invalid(format!("{pointer}/name"), message));
+    }
+    tools.push(tool);
+    Ok(())
+}
+
+/// Refuses the name of a tool that is not there.
+pub(crate) fn check_named(name: &str, tools: &[Value], pointer: &str) -> Result<(), ApiError> {
+    if tools.iter().any(|tool| name_of(tool) == Some(name)) {
+        return Ok(());
+    }
+    let message = format!("`{pointer}` names the tool `{name:.80}`, which is not among `tools`");
+    Err(ApiError::invalid(pointer, message))
+}

@@ -1,0 +1,64 @@
+//! Bodies of requests: of bounded size, in bounded time, as JSON.
+
+use axum::body::Body;
+use axum::extract::Request;
+use axum::http::HeaderMap;
+use axum::http::header::{CONTENT_LENGTH, CONTENT_TYPE};
+use futures_util::StreamExt;
+use serde_json::Value;
+
+use super::Journey;
+use crate::error::ApiError;
+use crate::fields::Fields;
+use crate::server::Server;
+
+/// The fields of a request's body.
+pub(crate) async fn read(server: &Server, journey: &Journey, request: Request) -> Result<Fields, ApiError> {
+    let limits = &server.options().limits;
+    let (parts, body) = request.into_parts();
+    check_type(&parts.headers)?;
+    let said = parts.headers.get(CONTENT_LENGTH).and_then(|length| length.to_str().ok()?.parse().ok());
+    let bytes = tokio::time::timeout(limits.body_time, collect(body, said, limits.body_bytes)).await;
+    let bytes = bytes.map_err(|_| ApiError::SlowBody)??;
+    let text = std::str::from_utf8(&bytes).map_err(|error| {
+        ApiError::Body(format!("the body is not UTF-8: byte {} is wrong", error.valid_up_to()))
+    })?;
+    if journey.texts {
+        journey.log().request = Some(text.to_owned());
+    }
+    let value: Value = serde_json::from_str(text)
+        .map_err(|error| ApiError::Body(format!("the body is not JSON: {error}")))?;
+    Fields::of(value, "")
+}
+
+fn check_type(headers: &HeaderMap) -> Result<(), ApiError> {
+    let found = headers.get(CONTENT_TYPE).map(|value| value.to_str().unwrap_or("unreadable"));
+    let Some(found) = found else { return Err(ApiError::MediaType { found: "missing".into() }) };
+    let essence = found.split(';').next().unwrap_or_default().trim();
+    if essence.eq_ignore_ascii_case("application/json") {
+        return Ok(());
+    }
+    Err(ApiError::MediaType { found: format!("`{essence:.100}`") })
+}
+
+/// Parts of a body that is too large are still taken, up to this many times the limit: a client that is cut off while it writes
+/// does not read why.
+const TAKEN: usize = 4;
+
+async fn collect(body: Body, said: Option<usize>, limit: usize) -> Result<Vec<u8>, ApiError> {
+    let mut bytes = Vec::with_capacity(said.unwrap_or(0).min(limit));
+    let (mut parts, mut total) = (body.into_data_stream(), 0_usize);
+    if said.is_some_and(|said| said > limit.saturating_mul(TAKEN)) {
+        return Err(ApiError::TooLarge { limit });
+    }
+    while let Some(part) = parts.next().await {
+        let part = part.map_err(|_| ApiError::Body("the body breaks off".into()))?;
+        total = total.saturating_add(part.len());
+        if total <= limit {
+            bytes.extend_from_slice(&part);
+        } else if total > limit.saturating_mul(TAKEN) {
+            break;
+        }
+    }
+    if total > limit { Err(ApiError::TooLarge { limit }) } else { Ok(bytes) }
+}

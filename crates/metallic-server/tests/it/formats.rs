@@ -1,0 +1,71 @@
+//! Answers that have a form.
+
+use serde_json::{Value, json};
+
+use crate::chat::{CHAT, chat};
+use crate::support::Asked;
+
+fn content(answer: &Value) -> String {
+    answer["choices"][0]["message"]["content"].as_str().unwrap().to_owned()
+}
+
+fn schema(schema: Value) -> Value {
+    let format =
+        json!({"type": "json_schema", "json_schema": {"name": "it", "strict": true, "schema": schema}});
+    json!({"response_format": format, "max_tokens": 120})
+}
+
+#[test]
+fn json_that_was_asked_for_always_parses() {
+    let asked = Asked::shared();
+    for temperature in [0.0, 1.0, 2.0] {
+        let more = json!({"response_format": {"type": "json_object"}, "temperature": temperature, "seed": 3, "max_tokens": 60});
+        let text = content(&asked.post(CHAT, &chat(more)).ok());
+        assert!(serde_json::from_str::<Value>(&text).is_ok_and(|value| value.is_object()), "{text}");
+    }
+    let person = json!({
+        "type": "object",
+        "properties": {"name": {"type": "string"}, "age": {"type": "integer", "minimum": 0, "maximum": 150}},
+        "required": ["name", "age"],
+        "additionalProperties": false,
+    });
+    let answer = asked.post(CHAT, &chat(schema(person.clone()))).ok();
+    let value: Value = serde_json::from_str(&content(&answer)).unwrap();
+    assert!(value["name"].is_string() && (0..=150).contains(&value["age"].as_i64().unwrap()), "{value}");
+    assert_eq!(answer["choices"][0]["finish_reason"], "stop");
+    let mut streamed = schema(person);
+    streamed["stream"] = json!(true);
+    let events = asked.post(CHAT, &chat(streamed)).events();
+    let text: String =
+        events.iter().filter_map(|event| event["choices"][0]["delta"]["content"].as_str()).collect();
+    assert_eq!(text, content(&answer));
+}
+
+#[test]
+fn expressions_and_grammars_are_kept_to() {
+    let asked = Asked::shared();
+    let answer = asked.post(CHAT, &chat(json!({"regex": "(yes|no)[!?]{2}"}))).ok();
+    let text = content(&answer);
+    assert!(["yes", "no"].iter().any(|word| text.starts_with(word)) && text.len() <= 5, "{text}");
+    let answer =
+        asked.post(CHAT, &chat(json!({"grammar": "start: \"a\" \"b\"+ \"c\"", "max_tokens": 9}))).ok();
+    assert!(content(&answer).starts_with("ab"), "{answer}");
+}
+
+#[test]
+fn forms_that_cannot_be_kept_to_are_refused_by_what_is_wrong_with_them() {
+    let at = "/response_format/json_schema/schema";
+    let cases = [
+        (schema(json!({"type": "object", "unevaluatedItems": false})), format!("{at}/unevaluatedItems")),
+        (schema(json!({"type": "number", "minimum": "low"})), format!("{at}/minimum")),
+        (schema(json!(5)), at.to_owned()),
+        (json!({"regex": "("}), "/regex".to_owned()),
+        (json!({"grammar": "start: nothing"}), "/grammar".to_owned()),
+        (json!({"regex": "a", "grammar": "start: \"a\""}), "/response_format".to_owned()),
+    ];
+    for (more, pointer) in cases {
+        let got = Asked::shared().post(CHAT, &chat(more.clone()));
+        assert_eq!(got.status, 400, "{more}: {}", got.text);
+        got.refused(400, Some(&pointer));
+    }
+}

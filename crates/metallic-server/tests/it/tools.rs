@@ -1,0 +1,103 @@
+//! Calls of tools.
+
+use serde_json::{Value, json};
+
+use crate::chat::{CHAT, chat};
+use crate::support::Asked;
+
+fn tool(name: &str) -> Value {
+    json!({"type": "function", "function": {"name": name, "description": "Tells something", "parameters": {
+        "type": "object",
+        "properties": {"unit": {"enum": ["day", "hour"]}, "count": {"type": "integer", "minimum": 1, "maximum": 99}},
+        "required": ["unit", "count"],
+        "additionalProperties": false,
+    }}})
+}
+
+fn ask(more: Value) -> Value {
+    let mut body = chat(json!({"tools": [tool("clock"), tool("weather")], "max_tokens": 120}));
+    for (name, value) in more.as_object().unwrap() {
+        body[name] = value.clone();
+    }
+    body
+}
+
+fn check_arguments(arguments: &Value) {
+    let arguments: Value = serde_json::from_str(arguments.as_str().unwrap()).unwrap();
+    assert!(["day", "hour"].contains(&arguments["unit"].as_str().unwrap()), "{arguments}");
+    assert!((1..=99).contains(&arguments["count"].as_i64().unwrap()), "{arguments}");
+}
+
+#[test]
+fn a_call_that_is_required_is_made_with_arguments_that_keep_to_their_schema() {
+    let asked = Asked::shared();
+    let named = json!({"type": "function", "function": {"name": "weather"}});
+    for (choice, names) in [(json!("required"), &["clock", "weather"][..]), (named, &["weather"])] {
+        let body = ask(json!({"tool_choice": choice, "parallel_tool_calls": false}));
+        let answer = asked.post(CHAT, &body).ok();
+        let message = &answer["choices"][0]["message"];
+        let calls = message["tool_calls"].as_array().unwrap();
+        assert_eq!((calls.len(), &answer["choices"][0]["finish_reason"]), (1, &json!("tool_calls")));
+        assert!(message["content"].is_null() && calls[0]["type"] == "function", "{message}");
+        assert!(calls[0]["id"].as_str().unwrap().starts_with("call_"));
+        assert!(names.contains(&calls[0]["function"]["name"].as_str().unwrap()), "{message}");
+        check_arguments(&calls[0]["function"]["arguments"]);
+    }
+}
+
+#[test]
+fn a_stream_of_a_call_adds_up_to_the_call() {
+    let asked = Asked::shared();
+    let body = ask(json!({"tool_choice": "required", "parallel_tool_calls": false}));
+    let whole = asked.post(CHAT, &body).ok();
+    let expected = &whole["choices"][0]["message"]["tool_calls"][0]["function"];
+    let mut streamed = body;
+    streamed["stream"] = json!(true);
+    let events = asked.post(CHAT, &streamed).events();
+    let calls: Vec<&Value> = events
+        .iter()
+        .map(|event| &event["choices"][0]["delta"]["tool_calls"][0])
+        .filter(|c| !c.is_null())
+        .collect();
+    assert_eq!((&calls[0]["function"]["name"], &calls[0]["type"]), (&expected["name"], &json!("function")));
+    assert!(calls[1..].iter().all(|call| call.get("id").is_none() && call["index"] == 0));
+    let arguments: String = calls.iter().filter_map(|call| call["function"]["arguments"].as_str()).collect();
+    assert_eq!(arguments, expected["arguments"].as_str().unwrap());
+    assert!(calls.len() > 3, "arguments come as they are written");
+    assert_eq!(events.last().unwrap()["choices"][0]["finish_reason"], "tool_calls");
+}
+
+#[test]
+fn tools_that_may_be_called_need_not_be_and_none_means_none() {
+    let asked = Asked::shared();
+    let plain = asked.post(CHAT, &chat(json!({"max_tokens": 20}))).ok();
+    let none = asked.post(CHAT, &ask(json!({"tool_choice": "none", "max_tokens": 20}))).ok();
+    assert_eq!(none["choices"], plain["choices"]);
+    assert_eq!(none["usage"]["prompt_tokens"], plain["usage"]["prompt_tokens"]);
+    let auto = asked.post(CHAT, &ask(json!({"max_tokens": 20}))).ok();
+    assert!(auto["usage"]["prompt_tokens"].as_u64() > plain["usage"]["prompt_tokens"].as_u64());
+    assert!(!auto["choices"][0]["message"]["content"].as_str().unwrap().is_empty());
+}
+
+#[test]
+fn an_answer_in_a_format_or_a_call_is_one_of_the_two() {
+    let schema = json!({"type": "object", "properties": {"ok": {"type": "boolean"}}, "required": ["ok"], "additionalProperties": false});
+    let format = json!({"type": "json_schema", "json_schema": {"name": "it", "schema": schema}});
+    for seed in 0..4 {
+        let more =
+            json!({"response_format": format, "temperature": 1, "seed": seed, "parallel_tool_calls": false});
+        let body = ask(more);
+        let answer = Asked::shared().post(CHAT, &body).ok();
+        let message = &answer["choices"][0]["message"];
+        if let Some(calls) = message["tool_calls"].as_array() {
+            for call in calls {
+                check_arguments(&call["function"]["arguments"]);
+            }
+        } else {
+            let value: Value = serde_json::from_str(message["content"].as_str().unwrap()).unwrap();
+            assert!(value["ok"].is_boolean(), "{value}");
+        }
+    }
+    let regex = Asked::shared().post(CHAT, &ask(json!({"regex": "a+"})));
+    regex.refused(400, Some("/regex"));
+}

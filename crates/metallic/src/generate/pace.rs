@@ -1,0 +1,145 @@
+//! How large pieces of prompts may be: by what steps took of late.
+
+/// How much the last step counts.
+const FRESH: f64 = 0.25;
+/// A step that takes so many times as long as expected counts as if it took that long: the machine was busy with something else.
+const OUTLIER: f64 = 4.0;
+/// Seconds that a step of prompts alone should take at most: so long waits who comes meanwhile.
+const ALONE_S: f64 = 0.4;
+/// Tokens of such a step that are never too many: fewer leave a device idle.
+const ALONE_LEAST: usize = 128;
+/// Tokens beside answers until it is known what they cost.
+const FIRST: usize = 8;
+/// Fewer tokens than this say little about what one takes.
+const TELLING: usize = 32;
+
+/// Steps are told apart by the bits of the number of their answers, up to this many.
+const SIZES: usize = 16;
+
+/// What steps took: those of answers alone, and what tokens of prompts add to them.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Pace {
+    /// Seconds of steps of answers alone, by the number of bits of their number.
+    ordinary: [Option<f64>; SIZES],
+    /// Seconds a token of a prompt adds to a step of answers.
+    beside: Option<f64>,
+    /// Seconds of a token in steps of prompts alone.
+    alone: Option<f64>,
+    /// Tokens of prompts in the last step that had both.
+    last: usize,
+}
+
+fn bits(answers: usize) -> usize {
+    ((usize::BITS - answers.leading_zeros()) as usize).min(SIZES - 1)
+}
+
+fn note(known: &mut Option<f64>, seconds: f64) {
+    *known = Some(known.map_or(seconds, |old| old + FRESH * (seconds.min(OUTLIER * old) - old)));
+}
+
+impl Pace {
+    /// Notes what a step took of so many answers and so many tokens of prompts.
+    pub(super) fn observe(&mut self, answers: usize, prompts: usize, seconds: f64) {
+        let ordinary = &mut self.ordinary[bits(answers)];
+        match (answers, prompts) {
+            (_, 0) => note(ordinary, seconds),
+            (0, _) if prompts >= TELLING || self.alone.is_none() => {
+                note(&mut self.alone, seconds / prompts as f64);
+            }
+            (0, _) => {}
+            (_, _) => {
+                self.last = prompts;
+                if let Some(ordinary) = *ordinary {
+                    // A token that costs nothing measurable costs a little.
+                    let added = (seconds - ordinary).max(ordinary / 1000.0);
+                    // The first time it is held to what tokens take alone.
+                    self.beside = self.beside.or(self.alone);
+                    note(&mut self.beside, added / prompts as f64);
+                }
+            }
+        }
+    }
+
+    /// Most tokens of prompts in a step with so many answers, which is to take no longer than `stretch` steps without. None while it is
+    /// not known what a step without takes: then it is measured.
+    pub(super) fn piece(&self, answers: usize, stretch: f64) -> usize {
+        if stretch.is_infinite() {
+            return usize::MAX;
+        }
+        if answers == 0 {
+            let fitting = self.alone.map_or(usize::MAX, |seconds| (ALONE_S / seconds) as usize);
+            return fitting.max(ALONE_LEAST);
+        }
+        let Some(ordinary) = self.ordinary[bits(answers)] else { return 0 };
+        let Some(each) = self.beside.or(self.alone) else { return FIRST };
+        let fitting = ((stretch - 1.0) * ordinary / each) as usize;
+        // What costs little in small pieces may cost more in large ones.
+        fitting.clamp(1, 2 * self.last.max(FIRST))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What a step takes on a machine where tokens cost 3 ms each after the first 6 ms.
+    fn linear(tokens: usize) -> f64 {
+        0.006 + 0.003 * tokens as f64
+    }
+
+    #[test]
+    fn steps_with_pieces_take_as_long_as_they_may() {
+        for answers in [1, 4, 16, 64] {
+            let mut pace = Pace::default();
+            pace.observe(0, 400, linear(400));
+            assert_eq!(pace.piece(answers, 2.5), 0, "first it is measured what a step without takes");
+            pace.observe(answers, 0, linear(answers));
+            for _ in 0..50 {
+                let piece = pace.piece(answers, 2.5);
+                assert!(piece >= 1);
+                let took = linear(answers + piece);
+                assert!(took <= 2.6 * linear(answers), "{answers} answers and {piece} tokens: {took}");
+                pace.observe(answers, piece, took);
+            }
+            let took = linear(answers + pace.piece(answers, 2.5));
+            assert!(took > 1.9 * linear(answers), "{answers}: {took}");
+        }
+    }
+
+    #[test]
+    fn one_slow_step_does_not_make_all_that_follow_small() {
+        let mut pace = Pace::default();
+        pace.observe(1, 0, linear(1));
+        pace.observe(0, 400, linear(400));
+        let usual = pace.piece(1, 2.5);
+        pace.observe(1, usual, 5.0);
+        for _ in 0..12 {
+            let piece = pace.piece(1, 2.5);
+            pace.observe(1, piece, linear(1 + piece));
+        }
+        assert!(pace.piece(1, 2.5) + 1 >= usual, "{} and {usual}", pace.piece(1, 2.5));
+    }
+
+    #[test]
+    fn pieces_grow_step_by_step_where_tokens_cost_next_to_nothing() {
+        let mut pace = Pace::default();
+        pace.observe(1, 0, 0.005);
+        let mut pieces = Vec::new();
+        for _ in 0..5 {
+            pieces.push(pace.piece(1, 2.5));
+            pace.observe(1, pieces[pieces.len() - 1], 0.005);
+        }
+        assert_eq!(pieces, [8, 16, 32, 64, 128]);
+    }
+
+    #[test]
+    fn prompts_alone_are_cut_by_time_where_they_are_slow_and_nothing_is_where_that_is_asked_for() {
+        let mut pace = Pace::default();
+        assert_eq!(pace.piece(0, 2.5), usize::MAX);
+        pace.observe(0, 500, 0.5);
+        assert_eq!(pace.piece(0, 2.5), 400);
+        pace.observe(0, 500, 500.0);
+        assert_eq!(pace.piece(0, 2.5), 228, "one slow step counts little");
+        assert_eq!((pace.piece(0, f64::INFINITY), pace.piece(3, f64::INFINITY)), (usize::MAX, usize::MAX));
+    }
+}

@@ -1,0 +1,84 @@
+//! Schemas that others wrote.
+
+use std::collections::BTreeMap;
+
+use super::*;
+use metallic::constrain::ConstrainError;
+use serde::Deserialize;
+
+#[derive(Deserialize)]
+struct Case {
+    from: String,
+    schema: Value,
+    valid: Vec<Value>,
+    invalid: Vec<Value>,
+}
+
+fn read<T: for<'de> Deserialize<'de>>(name: &str) -> Vec<T> {
+    let path = format!("{}/tests/data/schemas/{name}", env!("CARGO_MANIFEST_DIR"));
+    serde_json::from_str(&std::fs::read_to_string(path).expect("the schemas are here")).expect("JSON")
+}
+
+/// The cases that can be enforced, and how many schemas of each file cannot.
+fn enforced() -> (Vec<Case>, BTreeMap<String, usize>) {
+    let mut refused = BTreeMap::new();
+    let mut cases: Vec<Case> = read("suite.json");
+    cases.retain(|case| match constrainer().constraint(&Format::JsonSchema(case.schema.clone())) {
+        Ok(_) => true,
+        // No value is valid by some.
+        Err(ConstrainError::Grammar { reason, .. }) if case.valid.is_empty() => {
+            assert!(!reason.is_empty());
+            false
+        }
+        Err(_) => {
+            *refused.entry(case.from.clone()).or_default() += 1;
+            false
+        }
+    });
+    (cases, refused)
+}
+
+#[test]
+fn answers_by_schemas_of_the_public_suite_are_valid() {
+    let (cases, refused) = enforced();
+    println!("{} schemas enforced, refused: {refused:?}", cases.len());
+    assert!(cases.len() >= 150, "{} schemas, refused: {refused:?}", cases.len());
+    let schemas: Vec<Value> = cases.into_iter().map(|case| case.schema).collect();
+    all_are_valid(
+        &schemas,
+        &[Asked { max_tokens: 300, seed: None }, Asked { max_tokens: 80, seed: Some(1) }],
+    );
+}
+
+#[test]
+fn no_value_that_the_public_suite_calls_invalid_can_be_written() {
+    let (cases, _) = enforced();
+    let (mut tried, mut valid, mut written) = (0, 0, 0);
+    for case in cases {
+        let constraint = constraint(&Format::JsonSchema(case.schema.clone()));
+        for value in &case.invalid {
+            let accepted = constraint.accepts(&value.to_string()).expect("an answer");
+            assert!(!accepted, "{} ({}) lets {value} through", case.schema, case.from);
+            tried += 1;
+        }
+        for value in &case.valid {
+            valid += 1;
+            written += usize::from(constraint.accepts(&value.to_string()).expect("an answer"));
+        }
+    }
+    println!("{tried} invalid values refused, {written} of {valid} valid ones can be written");
+    assert!(tried > 250 && 2 * written > valid, "{tried} tried, {written} of {valid}");
+}
+
+#[test]
+fn answers_by_schemas_as_programs_send_them_are_valid() {
+    let schemas: Vec<Value> = read("real.json");
+    all_are_valid(
+        &schemas,
+        &[
+            Asked { max_tokens: 400, seed: None },
+            Asked { max_tokens: 400, seed: Some(1) },
+            Asked { max_tokens: 250, seed: Some(2) },
+        ],
+    );
+}
