@@ -157,9 +157,14 @@ pub(crate) fn count(name: &str, value: Option<&String>) -> Result<usize> {
 
 /// Builds the command line with optimisation; returns where it is.
 pub(crate) fn build() -> Result<PathBuf> {
+    build_with(&[])
+}
+
+/// The same with more options of cargo.
+pub(crate) fn build_with(more: &[&str]) -> Result<PathBuf> {
     let args =
         ["build", "--release", "--package", "metallic-cli", "--message-format", "json-render-diagnostics"];
-    let messages = output(cargo().args(args))?;
+    let messages = output(cargo().args(args).args(more))?;
     let executable =
         |line: &str| Some(serde_json::from_str::<Value>(line).ok()?.get("executable")?.as_str()?.to_string());
     let path = messages.lines().filter_map(executable).next_back();

@@ -65,7 +65,7 @@ cargo xtask NAME [OPTIONS]
                  --model F, --streams N,N, --tokens N, --rounds R, --threads N, --json FILE
   telemetry-cost
                measure what telemetry costs, off and on, in turns
-                 --before PROGRAM  a `metallic` of another commit, to compare `off` with
+                 --before PROGRAM  a `metallic` of another commit, to compare `off` with (default: one is built in which no event is left)
                  --model F, --device D, --rounds R, --tokens N, --threads N
   apple-speed  write docs/apple-speed.md: what the plans of Apple's GPUs come to
                  --check        only compare; fails where it is not what the plans give

@@ -6,9 +6,9 @@ use anyhow::{Context, Result, bail, ensure};
 use serde_json::Value;
 
 use crate::bench::median;
-use crate::bench::{build, busy, count};
+use crate::bench::{build, build_with, busy, count};
 use crate::models::SMOLLM2;
-use crate::process::{command, output};
+use crate::process::{command, output, root};
 
 /// What may be lost: to a build without it while nobody listens, and to that while a file is written.
 const OFF_MOST: f64 = 0.5;
@@ -16,7 +16,7 @@ const ON_MOST: f64 = 3.0;
 
 #[derive(Debug, PartialEq)]
 struct Options {
-    /// A program built from another commit, to compare with.
+    /// A program built from another commit, to compare with instead of one that cannot tell anything.
     before: Option<PathBuf>,
     model: PathBuf,
     rounds: usize,
@@ -64,6 +64,7 @@ struct Way {
 pub(crate) fn run(args: &[String]) -> Result<()> {
     let options = Options::parse(args)?;
     let program = build()?;
+    let before = options.before.clone().map_or_else(silent, Ok)?;
     let scratch = std::env::temp_dir().join(format!("metallic-telemetry-cost-{}", std::process::id()));
     std::fs::create_dir_all(&scratch).with_context(|| format!("cannot make {}", scratch.display()))?;
     let way =
@@ -72,8 +73,8 @@ pub(crate) fn run(args: &[String]) -> Result<()> {
         way("off", &program, &[][..]),
         way("telemetry", &program, &["--telemetry", "cost.jsonl"]),
         way("telemetry and trace", &program, &["--telemetry", "cost.jsonl", "--trace", "cost.json"]),
+        way(if options.before.is_some() { "before" } else { "without" }, &before, &[]),
     ];
-    ways.extend(options.before.as_deref().map(|before| way("before", before, &[])));
     if let Some(load) = std::fs::read_to_string("/proc/loadavg").ok().and_then(|text| busy(&text)) {
         eprintln!("THE MACHINE IS BUSY (load {load}): differences of a few percent will mean nothing");
     }
@@ -90,6 +91,20 @@ pub(crate) fn run(args: &[String]) -> Result<()> {
     std::fs::remove_dir_all(&scratch).with_context(|| format!("cannot remove {}", scratch.display()))?;
     println!("{}", report(&ways));
     Ok(())
+}
+
+/// A program of the same sources in which no event is left.
+fn silent() -> Result<PathBuf> {
+    let folder = root().join("target").join("without-telemetry");
+    let folder = folder.to_str().context("this folder's name is no text")?.to_owned();
+    build_with(&[
+        "--package",
+        "metallic-telemetry",
+        "--features",
+        "tracing/release_max_level_off",
+        "--target-dir",
+        &folder,
+    ])
 }
 
 fn measure(way: &Way, options: &Options, scratch: &Path) -> Result<f64> {
@@ -111,24 +126,36 @@ fn measure(way: &Way, options: &Options, scratch: &Path) -> Result<f64> {
     rows[0]["median"].as_f64().context("`metallic bench` gave no median")
 }
 
-/// How much slower one is than another, in percent: the median over rounds, in which both had the same machine.
-fn slower(way: &Way, than: &Way) -> f64 {
+/// How much slower one is than another, in percent: the median over rounds, in which both had the same machine. And how far that median
+/// may be off by chance: where the middle 95 % of such medians lie, half of it.
+fn slower(way: &Way, than: &Way) -> (f64, f64) {
     let slower: Vec<f64> =
         way.speeds.iter().zip(&than.speeds).map(|(speed, than)| 100.0 * (than / speed - 1.0)).collect();
-    median(&slower)
+    let middle = median(&slower);
+    let apart: Vec<f64> = slower.iter().map(|one| (one - middle).abs()).collect();
+    // Of normal errors: the deviation is 1.4826 times the median of what lies apart, and a median's own is 1.2533 of that over a root.
+    let own = 1.4826 * median(&apart) * 1.2533 / (slower.len() as f64).sqrt();
+    (middle, 1.96 * own)
 }
 
 fn report(ways: &[Way]) -> String {
     let mut lines: Vec<String> =
         ways.iter().map(|way| format!("{:20} {:8.2} tokens/s", way.name, median(&way.speeds))).collect();
     let find = |name: &str| ways.iter().find(|way| way.name == name);
-    let compared =
-        [("off", "before", OFF_MOST), ("telemetry", "off", ON_MOST), ("telemetry and trace", "off", ON_MOST)];
+    let compared = [
+        ("off", "without", OFF_MOST),
+        ("off", "before", OFF_MOST),
+        ("telemetry", "off", ON_MOST),
+        ("telemetry and trace", "off", ON_MOST),
+    ];
     for (name, than, most) in compared {
         if let (Some(way), Some(than)) = (find(name), find(than)) {
-            let found = slower(way, than);
+            let (found, chance) = slower(way, than);
             let verdict = if found <= most { "within" } else { "MORE THAN" };
-            lines.push(format!("{name} costs {found:+.2} % against {} ({verdict} {most} %)", than.name));
+            lines.push(format!(
+                "{name} costs {found:+.2} % ± {chance:.2} against {} ({verdict} {most} %)",
+                than.name
+            ));
         }
     }
     lines.join("\n")
@@ -146,11 +173,23 @@ mod tests {
         let ways = [
             way("off", &[100.0, 50.0, 100.0]),
             way("telemetry", &[98.0, 49.0, 96.0]),
-            way("before", &[100.0, 51.0, 102.0]),
+            way("without", &[100.0, 51.0, 102.0]),
         ];
         let text = report(&ways);
-        assert!(text.contains("off costs +2.00 % against before (MORE THAN 0.5 %)"), "{text}");
-        assert!(text.contains("telemetry costs +2.04 % against off (within 3 %)"), "{text}");
+        assert!(text.contains("off costs +2.00 % ± 0.00 against without (MORE THAN 0.5 %)"), "{text}");
+        assert!(text.contains("telemetry costs +2.04 % ± 0.00 against off (within 3 %)"), "{text}");
+        assert!(!text.contains("against before"), "{text}");
         assert!(!text.contains("trace costs"), "{text}");
+    }
+
+    #[test]
+    fn what_chance_may_do_to_a_median_is_told() {
+        let way =
+            |speeds: &[f64]| Way { name: "", program: PathBuf::new(), told: &[], speeds: speeds.to_vec() };
+        let than = way(&[100.0; 4]);
+        let (found, chance) = slower(&way(&[100.0 / 1.01, 100.0 / 1.03, 100.0 / 1.02, 100.0 / 1.02]), &than);
+        assert!((found - 2.0).abs() < 1e-9, "{found}");
+        // Apart: 1, 1, 0, 0; half of it is what lies apart.
+        assert!((chance - 1.96 * 1.4826 * 0.5 * 1.2533 / 2.0).abs() < 1e-6, "{chance}");
     }
 }

@@ -79,9 +79,7 @@ pub(crate) fn llm_verified(
         options.verify(verify).speculation(speculation).template(template.map(Path::to_owned))
     };
     let llm = llm_with(model, answer.ctx, change, ui)?;
-    if answer.speculation.is_on() && !llm.engine().config().speculation.is_on() {
-        ui.note("note: nothing is guessed ahead: the model has recurrent layers, whose states cannot be taken back");
-    }
+    answer.speculation.tell(&llm, ui);
     Ok(llm)
 }
 
@@ -120,7 +118,7 @@ pub(crate) fn llm_with(
 }
 
 /// Shows the plan of a model that is about to be loaded. The device is opened once more for it, with choices of its own.
-fn dump_plan(path: &Path, options: &LoadOptions) -> anyhow::Result<()> {
+pub(crate) fn dump_plan(path: &Path, options: &LoadOptions) -> anyhow::Result<()> {
     let model = Model::open_with(path, FAMILIES, &options.model)?;
     let open = OpenOptions::default().threads(options.open.threads).exact(options.open.exact);
     for (op, provider) in options.open.providers.asked() {

@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
+use metallic::diff::VerifyCounts;
 use metallic::generate::{EngineStats, RequestStats};
 
 /// Upper bounds of the classes of times, in seconds.
@@ -46,8 +47,41 @@ impl Histogram {
     }
 }
 
-/// A figure of an engine: name, kind, meaning, and where it is read.
-type Figure = (&'static str, &'static str, &'static str, fn(&EngineStats) -> u64);
+/// What a model does.
+#[derive(Debug)]
+pub(crate) struct Doing {
+    pub(crate) model: String,
+    pub(crate) engine: EngineStats,
+    /// What looking over its steps has found, where that was asked for.
+    pub(crate) looked_over: Option<VerifyCounts>,
+}
+
+/// A figure of a model: name, kind, meaning, and where it is read; `None` where the model has no such figure.
+type Figure = (&'static str, &'static str, &'static str, fn(&Doing) -> Option<u64>);
+
+const FIGURES: [Figure; 11] = [
+    ("running", "gauge", "Sequences that take part in steps.", |d| Some(d.engine.running as u64)),
+    ("waiting", "gauge", "Requests that wait for room: the queue.", |d| Some(d.engine.waiting as u64)),
+    ("cache_blocks_held", "gauge", "Cache blocks of running sequences.", |d| {
+        Some(d.engine.held_blocks as u64)
+    }),
+    ("cache_blocks_kept", "gauge", "Cache blocks kept for prompts to come.", |d| {
+        Some(d.engine.cached_blocks as u64)
+    }),
+    ("cache_blocks_limit", "gauge", "Most cache blocks there may be.", |d| Some(d.engine.block_limit as u64)),
+    ("steps_total", "counter", "Steps of the engine.", |d| Some(d.engine.steps)),
+    ("computed_tokens_total", "counter", "Tokens computed in steps.", |d| Some(d.engine.computed_tokens)),
+    ("guessed_tokens_total", "counter", "Tokens guessed ahead.", |d| Some(d.engine.drafted_tokens)),
+    ("right_guesses_total", "counter", "Tokens guessed ahead that were right.", |d| {
+        Some(d.engine.accepted_tokens)
+    }),
+    ("verified_operations_total", "counter", "Operations that were computed again by the reference.", |d| {
+        d.looked_over.as_ref().map(|found| found.checked)
+    }),
+    ("wrong_operations_total", "counter", "Operations whose results rounding does not explain.", |d| {
+        d.looked_over.as_ref().map(|found| found.failed)
+    }),
+];
 
 /// Everything that is counted.
 #[derive(Debug, Default)]
@@ -87,8 +121,8 @@ impl Metrics {
         self.generated_tokens.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// All of it as text, with what the engines of these models are doing.
-    pub(crate) fn text(&self, engines: &[(&str, EngineStats)]) -> String {
+    /// All of it as text, with what these models are doing.
+    pub(crate) fn text(&self, models: &[Doing]) -> String {
         let mut out = String::new();
         let head = |out: &mut String, name: &str, kind: &str, help: &str| {
             let _ = writeln!(out, "# HELP {name} {help}\n# TYPE {name} {kind}");
@@ -140,22 +174,16 @@ impl Metrics {
             "Between two tokens of an answer.",
         );
         self.duration.write(&mut out, "metallic_request_seconds", "From arrival to the end of the response.");
-        let figures: [Figure; 7] = [
-            ("running", "gauge", "Sequences that take part in steps.", |s| s.running as u64),
-            ("waiting", "gauge", "Requests that wait for room: the queue.", |s| s.waiting as u64),
-            ("cache_blocks_held", "gauge", "Cache blocks of running sequences.", |s| s.held_blocks as u64),
-            ("cache_blocks_kept", "gauge", "Cache blocks kept for prompts to come.", |s| {
-                s.cached_blocks as u64
-            }),
-            ("cache_blocks_limit", "gauge", "Most cache blocks there may be.", |s| s.block_limit as u64),
-            ("steps_total", "counter", "Steps of the engine.", |s| s.steps),
-            ("computed_tokens_total", "counter", "Tokens computed in steps.", |s| s.computed_tokens),
-        ];
-        for (name, kind, help, value) in figures {
+        for (name, kind, help, value) in FIGURES {
+            let values: Vec<(&str, u64)> =
+                models.iter().filter_map(|doing| Some((doing.model.as_str(), value(doing)?))).collect();
+            if values.is_empty() && !models.is_empty() {
+                continue;
+            }
             head(&mut out, &format!("metallic_engine_{name}"), kind, help);
-            for (model, stats) in engines {
+            for (model, value) in values {
                 let model = model.replace('\\', "\\\\").replace('"', "\\\"");
-                let _ = writeln!(out, "metallic_engine_{name}{{model=\"{model}\"}} {}", value(stats));
+                let _ = writeln!(out, "metallic_engine_{name}{{model=\"{model}\"}} {value}");
             }
         }
         out

@@ -15,22 +15,25 @@ use std::{
 
 use anyhow::Context;
 use clap::Args;
-use metallic::{AdapterOptions, EngineOptions, Llm, LoadOptions};
+use metallic::{AdapterOptions, EngineOptions, Llm, LoadOptions, diff::Verification};
 use metallic_server::{LogSink, ModelSpec, Models, Server, ServerOptions};
 use tokio::net::TcpListener;
 
 use crate::{
+    answer::Show,
     commands::{
         MODEL_HELP,
         options::{DeviceOptions, parse_adapter, parse_count},
         pull::parse_size,
+        speculation::SpeculationOptions,
     },
     fail::Failure,
     hub::{DEFAULT_MODEL, HubError, ModelName},
     interrupt::{self, Listener},
-    load,
+    load, plan_dump,
     telemetry::TelemetryOptions,
     term::Ui,
+    top::own::{Dashboard, Prepared},
 };
 
 #[derive(Debug, Args)]
@@ -90,6 +93,14 @@ pub(crate) struct ServeArgs {
     log_prompts: bool,
     #[command(flatten)]
     telemetry: TelemetryOptions,
+    #[command(flatten)]
+    speculation: SpeculationOptions,
+    /// Compute one operation of every N steps again by the reference, and say what is wrong: slower, for doubts about a device
+    #[arg(long, value_name = "N", value_parser = parse_count)]
+    verify: Option<NonZeroUsize>,
+    /// Show the dashboard of `metallic top` meanwhile; leaving it ends the server as Ctrl-C does
+    #[arg(long)]
+    dashboard: bool,
 }
 
 /// Who may ask.
@@ -140,6 +151,7 @@ Examples:
   metallic serve -m small=smollm2 -m ./large.gguf --alias gpt-4o-mini=small
   metallic serve -m smollm2 -m ./large.gguf --lazy --pin smollm2 --memory-budget 16GiB
   metallic serve --host 0.0.0.0 --api-key-file keys.txt --log -
+  metallic serve --speculate lookup --dashboard
   curl http://127.0.0.1:8080/v1/chat/completions -H 'Content-Type: application/json' \\
        -d '{\"model\": \"smollm2\", \"messages\": [{\"role\": \"user\", \"content\": \"Why is the sky blue?\"}]}'
 
@@ -147,11 +159,9 @@ Ctrl-C ends it: answers under way have `--shutdown-timeout` to end, a second one
 
 pub(crate) fn run(args: &ServeArgs, ui: Ui) -> anyhow::Result<()> {
     let _telling = args.telemetry.start("metallic serve", ui)?;
+    args.check()?;
+    let dashboard = args.dashboard.then(Dashboard::prepare).transpose()?;
     let options = args.server_options()?;
-    if !args.lora.is_empty() && args.model.len() > 1 {
-        let hint = "give one model, or leave out `--lora`";
-        return Err(Failure::new("an adapter belongs to one model, and there are several", hint).into());
-    }
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         // Templates and tokenizers: the cores are the model's.
@@ -165,23 +175,65 @@ pub(crate) fn run(args: &ServeArgs, ui: Ui) -> anyhow::Result<()> {
         Failure::new(reason, "another program may have the port: `--port` takes another, 0 any that is free")
     })?;
     let bound = listener.local_addr()?;
-    let server = Server::new(args.models(ui)?, options)?;
+    let (models, looked_over) = args.models(ui)?;
+    let server = Server::new(models, options)?;
     args.announce(bound, ui);
     let _listener = Listener::new();
-    let stopped = runtime.block_on(metallic_server::serve(listener, server, asked_to_stop()));
+    let dashboard = dashboard.map(Prepared::start).transpose()?;
+    if let Some(dashboard) = &dashboard {
+        dashboard.pane().answer(&format!("http://{bound}\n"))?;
+    }
+    let looked_over = looked_over.into_iter().map(|verification| (verification, 0)).collect();
+    let mut doubts = Doubts { looked_over, shown: dashboard.is_some() };
+    let stopped = runtime.block_on(metallic_server::serve(listener, server, asked_to_stop(&mut doubts)));
     // Work beside the runtime that nobody waits for any more is left behind.
     runtime.shutdown_background();
+    drop(dashboard);
     stopped?;
+    doubts.end(ui);
     ui.note("stopped");
     Ok(())
 }
 
+/// What looking over the models' steps has found, told as it is found.
+struct Doubts {
+    /// Each with how many of its warnings were told.
+    looked_over: Vec<(Verification, usize)>,
+    /// The dashboard has the terminal, and shows them.
+    shown: bool,
+}
+
+impl Doubts {
+    fn tell(&mut self) {
+        if self.shown {
+            return;
+        }
+        for (verification, told) in &mut self.looked_over {
+            let warnings = verification.found().warnings;
+            for warning in warnings.iter().skip(*told) {
+                Ui { quiet: false }.note(&format!("warning: {warning}"));
+            }
+            *told = warnings.len();
+        }
+    }
+
+    /// What is left to tell, and the count.
+    fn end(mut self, ui: Ui) {
+        self.shown = false;
+        self.tell();
+        for found in self.looked_over.iter().map(|(verification, _)| verification.found()) {
+            ui.note(&format!("verified {} operations, {} were wrong", found.checked, found.failed));
+        }
+    }
+}
+
 /// Ready once the user or the system wants the program to end.
-async fn asked_to_stop() {
+async fn asked_to_stop(doubts: &mut Doubts) {
     let terminated = Arc::new(AtomicBool::new(false));
     #[cfg(unix)]
     let handler = signal_hook::flag::register(signal_hook::consts::SIGTERM, Arc::clone(&terminated));
     while interrupt::check().is_ok() && !terminated.load(Ordering::Relaxed) {
+        doubts.tell();
         tokio::time::sleep(interrupt::POLL).await;
     }
     #[cfg(unix)]
@@ -192,13 +244,38 @@ async fn asked_to_stop() {
 }
 
 impl ServeArgs {
-    fn models(&self, ui: Ui) -> anyhow::Result<Models> {
+    /// Refuses what does not go together, before anything is loaded.
+    fn check(&self) -> anyhow::Result<()> {
+        let for_one = [
+            (!self.lora.is_empty(), "an adapter", "--lora"),
+            (self.speculation.draft.is_some(), "a draft model", "--draft"),
+        ];
+        for (given, what, option) in for_one {
+            if given && self.model.len() > 1 {
+                let reason = format!("{what} belongs to one model, and there are several");
+                return Err(Failure::new(reason, format!("give one model, or leave out `{option}`")).into());
+            }
+        }
+        if self.lazy && self.verify.is_some() {
+            let reason = "`--verify` tells what it has found of models that are there from the start";
+            return Err(Failure::new(reason, "leave out `--lazy` or `--verify`").into());
+        }
+        if self.dashboard && self.log.as_deref() == Some(Path::new("-")) {
+            let reason = "the dashboard and the log cannot both have the terminal";
+            return Err(Failure::new(reason, "give `--log` a file, or leave out `--dashboard`").into());
+        }
+        Ok(())
+    }
+
+    /// The models, and what looking over their steps finds where that is asked for.
+    fn models(&self, ui: Ui) -> anyhow::Result<(Models, Vec<Verification>)> {
+        let mut looked_over = Vec::new();
         let patience = Duration::from_secs(self.load_timeout.get() as u64);
         let mut models = Models::new().memory_budget(self.memory_budget).load_time(patience);
         for text in &self.model {
             let (name, model) = named(text);
             if self.lazy {
-                let spec = ModelSpec::new(load::path(model, ui)?).options(self.load_options()?);
+                let spec = ModelSpec::new(load::path(model, ui)?).options(self.load_options(ui)?);
                 let pinned = self.pin.contains(&name);
                 ui.note(&format!(
                     "model {name}: {}",
@@ -208,6 +285,7 @@ impl ServeArgs {
                 continue;
             }
             let llm = self.load(model, ui)?;
+            looked_over.extend(llm.verification().cloned());
             let config = llm.engine().config();
             ui.note(&format!(
                 "model {name} on {}: {} tokens of context, {} answers at once",
@@ -226,20 +304,24 @@ impl ServeArgs {
         for (alias, name) in &self.alias {
             models = models.alias(alias, name)?;
         }
-        Ok(models)
+        Ok((models, looked_over))
     }
 
     fn load(&self, model: &str, ui: Ui) -> anyhow::Result<Llm> {
-        let (path, options) = (load::path(model, ui)?, self.load_options()?);
+        let (path, options) = (load::path(model, ui)?, self.load_options(ui)?);
+        if plan_dump::is_wanted() {
+            load::dump_plan(&path, &options)?;
+        }
         let spinner = ui.spinner(&format!("loading {}", path.display()));
         let llm = Llm::load_with(&path, &options).map_err(|error| load::repairable(model, error.into()))?;
         drop(spinner);
         load::tell(&options.open, ui);
         load::doubts(llm.tokenizer(), ui);
+        self.speculation.tell(&llm, ui);
         Ok(llm)
     }
 
-    fn load_options(&self) -> anyhow::Result<LoadOptions> {
+    fn load_options(&self, ui: Ui) -> anyhow::Result<LoadOptions> {
         let engine = EngineOptions::default()
             .kv_type(self.device.kv_type)
             .context(self.ctx.map(NonZeroUsize::get))
@@ -251,6 +333,8 @@ impl ServeArgs {
             .engine(engine)
             .model(self.device.read())
             .adapters(self.lora.as_slice())
+            .speculation(self.speculation.resolve(ui)?)
+            .verify(self.verify)
             .template(self.template.clone()))
     }
 

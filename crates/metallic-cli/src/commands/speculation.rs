@@ -1,7 +1,7 @@
 //! Options for guessing ahead.
 
 use clap::{Args, ValueEnum};
-use metallic::Speculation;
+use metallic::{Llm, Speculation};
 
 use crate::{load, term::Ui};
 
@@ -33,6 +33,13 @@ impl SpeculationOptions {
             (None, Some(How::Lookup)) => Speculation::lookup(),
             (None, Some(How::Off) | None) => Speculation::Off,
         })
+    }
+
+    /// Says so where a model does not guess although it should.
+    pub(crate) fn tell(&self, llm: &Llm, ui: Ui) {
+        if self.is_on() && !llm.engine().config().speculation.is_on() {
+            ui.note("note: nothing is guessed ahead: the model has recurrent layers, whose states cannot be taken back");
+        }
     }
 
     /// Whether anything is to be guessed.

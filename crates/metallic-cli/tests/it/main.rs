@@ -16,6 +16,7 @@ mod piped;
 mod pull;
 mod quantize;
 mod repair;
+mod serve;
 mod split;
 mod stop;
 mod strangers;

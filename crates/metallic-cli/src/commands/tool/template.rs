@@ -43,7 +43,7 @@ pub(super) fn run(args: &TemplateArgs, ui: Ui) -> anyhow::Result<()> {
     let told = args.template.read()?;
     let text = args.model.open(ui)?;
     let template = text.template(args.template.template.as_deref(), !told.tools.is_empty())?;
-    told.check(Some(template.source()))?;
+    told.check(Some(&template))?;
     let tools = (!told.tools.is_empty()).then(|| Value::from(told.tools));
     let answer_begins = !args.no_generation_prompt;
     let text = template.render_values(&messages, tools.as_ref(), answer_begins, &told.variables)?;

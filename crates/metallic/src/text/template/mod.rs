@@ -119,6 +119,16 @@ impl ChatTemplate {
         &self.source
     }
 
+    /// Whether its source has this name as a word of its own.
+    pub fn mentions(&self, name: &str) -> bool {
+        let is_word = |c: char| c.is_alphanumeric() || c == '_';
+        self.source.match_indices(name).any(|(at, _)| {
+            let before = self.source[..at].chars().next_back();
+            let after = self.source[at + name.len()..].chars().next();
+            !before.is_some_and(is_word) && !after.is_some_and(is_word)
+        })
+    }
+
     /// The text of a conversation. `tools` is the list of tool definitions; `add_generation_prompt` ends the text with
     /// the beginning of the assistant's answer.
     pub fn render(
@@ -251,6 +261,14 @@ fn environment() -> Environment<'static> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_template_has_the_variables_whose_names_are_words_in_it() {
+        let source = "{% if enable_thinking is defined %}{{ date_string2 }}{% endif %}";
+        let template = ChatTemplate::new(source, "", "").unwrap();
+        assert!(template.mentions("enable_thinking"));
+        assert!(!template.mentions("date_string") && !template.mentions("thinking"));
+    }
 
     /// Small programs, each for one feature of the language, with Jinja's own whitespace rules.
     #[test]

@@ -51,8 +51,22 @@ pub(super) fn of(template: &ChatTemplate) -> &Habits {
         if matches!(plain, Err(TextError::TemplateEndless { .. } | TextError::TemplateTooMuch)) {
             return Habits { definitions: Definitions::Nowhere, calls: None, results: false };
         }
-        Habits { definitions: definitions(template), calls: calls(template), results: results(template) }
+        let found =
+            Habits { definitions: definitions(template), calls: calls(template), results: results(template) };
+        if plain.is_ok() { found } else { as_written(template, found) }
     })
+}
+
+/// What cannot be tried of a template that wants variables of its own, or raises what it is told: then what it names counts.
+fn as_written(template: &ChatTemplate, found: Habits) -> Habits {
+    let usual = CallHabit { null_content: false, text_arguments: false, several: true };
+    let definitions = match found.definitions {
+        Definitions::Nowhere if template.mentions("tools") => Definitions::Tools,
+        definitions => definitions,
+    };
+    let calls = found.calls.or_else(|| template.mentions("tool_calls").then_some(usual));
+    let results = found.results || template.mentions("'tool'") || template.mentions("\"tool\"");
+    Habits { definitions, calls, results }
 }
 
 /// The definitions as a template finds them in `functions`.

@@ -254,6 +254,16 @@ fn a_template_without_tools_is_told_of_them_by_a_system_message() {
 }
 
 #[test]
+fn a_template_that_wants_variables_of_its_own_gets_the_tools_it_names() {
+    let source = "{{ style ~ tools[0].function.name }}{% for m in messages %}{% if m.tool_calls %}{{ m.tool_calls[0].function.arguments.city }}\
+        {% elif m.role == 'tool' %}[{{ m.content }}]{% endif %}{% endfor %}";
+    let template = ChatTemplate::new(source, "", "").unwrap();
+    let variables = Map::from_iter([("style".to_owned(), Value::from("S-"))]);
+    let text = render(&template, None, &conversation(), &tools(), &variables).unwrap();
+    assert_eq!(text, "S-get_weatherOslo[FIRST RESULT][SECOND RESULT]");
+}
+
+#[test]
 fn a_template_that_writes_neither_tools_nor_system_messages_is_refused() {
     let source = "{% for m in messages %}{% if m.role == 'user' %}{{ m.content }}{% endif %}{% endfor %}";
     let error = rendered(source, &[Message::user("Hello")], &tools()).unwrap_err().to_string();
