@@ -125,11 +125,12 @@ impl Engine {
         let thread = std::thread::Builder::new()
             .name("metallic-engine".to_owned())
             .spawn(move || {
+                let mail = Mailbox(mail);
                 tell::with_subscriber(&subscriber, || {
                     let surroundings = Surroundings {
                         config: limits,
                         text: text.as_deref(),
-                        inbox: Arc::clone(&mail),
+                        inbox: Arc::clone(&mail.0),
                         clock: Box::new(Instant::now),
                         draft,
                     };
@@ -137,13 +138,12 @@ impl Engine {
                         Ok(scheduler) => {
                             // Whoever starts the engine waits for this.
                             let _ = ready.send(Ok(()));
-                            serve(scheduler, &mail);
+                            serve(scheduler, &mail.0);
                         }
                         Err(error) => {
                             let _ = ready.send(Err(error));
                         }
                     }
-                    mail.end();
                 });
             })
             .map_err(|error| EngineError::Thread { reason: error.to_string() })?;
@@ -244,12 +244,21 @@ impl Drop for Engine {
     }
 }
 
+/// The inbox on the engine's thread: however that ends, nobody waits for it any longer.
+struct Mailbox(Arc<Inbox>);
+
+impl Drop for Mailbox {
+    fn drop(&mut self) {
+        self.0.end();
+    }
+}
+
 /// A seed for a request that names none.
 fn arbitrary_seed() -> u64 {
     RandomState::new().build_hasher().finish()
 }
 
-/// The engine's thread. A panic of what belongs to no request and no step ends it, and every caller is told.
+/// The engine's thread. A panic outside of steps ends it, and every caller is told.
 fn serve(mut scheduler: Scheduler<'_>, inbox: &Inbox) {
     let served = catch_unwind(AssertUnwindSafe(|| serve_until_closed(&mut scheduler, inbox)));
     if let Err(panic) = served {

@@ -13,14 +13,21 @@ const FIRST: usize = 8;
 /// Fewer tokens than this say little about what one takes.
 const TELLING: usize = 32;
 
+/// After so many steps with prompts it is no longer known what one without takes: there may be prompts in all of them.
+const STALE: u32 = 64;
+/// How much a step counts that is measured after such a time.
+const ANEW: f64 = 0.5;
+/// No step or token takes less than so many seconds.
+const LEAST_S: f64 = 1e-9;
+
 /// Steps are told apart by the bits of the number of their answers, up to this many.
 const SIZES: usize = 16;
 
 /// What steps took: those of answers alone, and what tokens of prompts add to them.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Pace {
-    /// Seconds of steps of answers alone, by the number of bits of their number.
-    ordinary: [Option<f64>; SIZES],
+    /// Steps of answers alone, by the number of bits of their number.
+    ordinary: [Ordinary; SIZES],
     /// Seconds a token of a prompt adds to a step of answers.
     beside: Option<f64>,
     /// Seconds of a token in steps of prompts alone.
@@ -29,12 +36,21 @@ pub(super) struct Pace {
     last: usize,
 }
 
+#[derive(Clone, Copy, Debug, Default)]
+struct Ordinary {
+    seconds: Option<f64>,
+    /// Steps with prompts since that was measured.
+    since: u32,
+}
+
 fn bits(answers: usize) -> usize {
     ((usize::BITS - answers.leading_zeros()) as usize).min(SIZES - 1)
 }
 
-fn note(known: &mut Option<f64>, seconds: f64) {
-    *known = Some(known.map_or(seconds, |old| old + FRESH * (seconds.min(OUTLIER * old) - old)));
+fn note(known: &mut Option<f64>, seconds: f64, fresh: f64) {
+    // A clock may not tell two moments apart; of nothing there is no multiple.
+    let seconds = seconds.max(LEAST_S);
+    *known = Some(known.map_or(seconds, |old| old + fresh * (seconds.min(OUTLIER * old) - old)));
 }
 
 impl Pace {
@@ -42,26 +58,31 @@ impl Pace {
     pub(super) fn observe(&mut self, answers: usize, prompts: usize, seconds: f64) {
         let ordinary = &mut self.ordinary[bits(answers)];
         match (answers, prompts) {
-            (_, 0) => note(ordinary, seconds),
+            (_, 0) => {
+                let fresh = if ordinary.since < STALE { FRESH } else { ANEW };
+                note(&mut ordinary.seconds, seconds, fresh);
+                ordinary.since = 0;
+            }
             (0, _) if prompts >= TELLING || self.alone.is_none() => {
-                note(&mut self.alone, seconds / prompts as f64);
+                note(&mut self.alone, seconds / prompts as f64, FRESH);
             }
             (0, _) => {}
             (_, _) => {
                 self.last = prompts;
-                if let Some(ordinary) = *ordinary {
+                ordinary.since = ordinary.since.saturating_add(1);
+                if let Some(ordinary) = ordinary.seconds {
                     // A token that costs nothing measurable costs a little.
                     let added = (seconds - ordinary).max(ordinary / 1000.0);
                     // The first time it is held to what tokens take alone.
                     self.beside = self.beside.or(self.alone);
-                    note(&mut self.beside, added / prompts as f64);
+                    note(&mut self.beside, added / prompts as f64, FRESH);
                 }
             }
         }
     }
 
     /// Most tokens of prompts in a step with so many answers, which is to take no longer than `stretch` steps without. None while it is
-    /// not known what a step without takes: then it is measured.
+    /// not known, or no longer, what a step without takes: then it is measured.
     pub(super) fn piece(&self, answers: usize, stretch: f64) -> usize {
         if stretch.is_infinite() {
             return usize::MAX;
@@ -70,7 +91,9 @@ impl Pace {
             let fitting = self.alone.map_or(usize::MAX, |seconds| (ALONE_S / seconds) as usize);
             return fitting.max(ALONE_LEAST);
         }
-        let Some(ordinary) = self.ordinary[bits(answers)] else { return 0 };
+        let Ordinary { seconds: Some(ordinary), since: ..STALE } = self.ordinary[bits(answers)] else {
+            return 0;
+        };
         let Some(each) = self.beside.or(self.alone) else { return FIRST };
         let fitting = ((stretch - 1.0) * ordinary / each) as usize;
         // What costs little in small pieces may cost more in large ones.
@@ -118,6 +141,36 @@ mod tests {
             pace.observe(1, piece, linear(1 + piece));
         }
         assert!(pace.piece(1, 2.5) + 1 >= usual, "{} and {usual}", pace.piece(1, 2.5));
+    }
+
+    #[test]
+    fn steps_that_become_slower_are_noticed_though_every_one_of_them_has_prompts() {
+        let mut pace = Pace::default();
+        pace.observe(0, 400, 0.4);
+        pace.observe(8, 0, 0.006);
+        // Contexts have grown: ten times as long, and tokens of prompts cost what they did.
+        let took = |piece: usize| 0.06 + 0.0001 * piece as f64;
+        let mut pieces = Vec::new();
+        for _ in 0..1000 {
+            let piece = pace.piece(8, 2.4);
+            pace.observe(8, piece, took(piece));
+            pieces.push(piece);
+        }
+        let late = &pieces[700..];
+        assert!(late.iter().all(|piece| took(*piece) < 3.0 * took(0)), "{late:?}");
+        assert!(late.iter().sum::<usize>() > late.len() * 300, "{late:?}");
+        assert!(pieces.iter().filter(|piece| **piece == 0).count() < 25, "measuring is rare");
+    }
+
+    #[test]
+    fn a_step_that_seems_to_take_no_time_is_no_measure_for_ever() {
+        let mut pace = Pace::default();
+        pace.observe(1, 0, 0.0);
+        for _ in 0..60 {
+            pace.observe(1, 0, linear(1));
+        }
+        pace.observe(0, 400, linear(400));
+        assert_eq!(pace.piece(1, 2.5), 4);
     }
 
     #[test]

@@ -26,6 +26,7 @@ use super::snapshots::Snapshots;
 use super::speculate::{Draft, Speculator};
 use super::{Detokenize, EngineError};
 use ending::Ends;
+use layout::guarded;
 use telling::Teller;
 
 /// What time it is: tests have their own.
@@ -145,10 +146,19 @@ impl<'t> Scheduler<'t> {
         self.queue.is_empty() && self.running.is_empty() && self.chasing.is_none()
     }
 
-    /// Runs one step, if there is anything to do, and says whether there was. While the device has it, the next one is laid out
-    /// and handed over where that needs none of its results.
+    /// Runs one step, if there is anything to do, and says whether there was. A panic of what belongs to none ends all that run.
     pub(super) fn step(&mut self) -> bool {
-        let launches = self.launches;
+        let under_way = self.running.len() + self.queue.len();
+        guarded(|| self.advance()).unwrap_or_else(|error| {
+            self.break_down(&error);
+            // Where it has ended nobody, it would only come again.
+            self.running.len() + self.queue.len() < under_way
+        })
+    }
+
+    /// While the device has a step, the next one is laid out and handed over where that needs none of its results.
+    fn advance(&mut self) -> bool {
+        let before = (self.launches, self.totals.preemptions);
         let flight = match self.chasing.take() {
             Some(flight) => Some(flight),
             None => self.begin(),
@@ -156,8 +166,8 @@ impl<'t> Scheduler<'t> {
         let Some(flight) = flight else {
             let ended = self.sweep();
             self.tell();
-            // One that failed was taken apart, and there may be more to do.
-            return ended || self.launches != launches;
+            // One that failed was taken apart; whoever waited for one that was set aside may go on.
+            return ended || before != (self.launches, self.totals.preemptions);
         };
         self.chasing = self.chase(&flight);
         match self.broken.take().map_or_else(|| self.finish(), Err) {

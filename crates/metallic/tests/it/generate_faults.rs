@@ -1,7 +1,10 @@
 //! What fails under an engine, and what it refuses, is told to whom it concerns; everybody else is served.
 
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
 use crate::generate_support::*;
-use metallic::generate::{Engine, EngineError, FinishReason, Generation, Request, Sampling};
+use metallic::generate::{Engine, EngineError, Event, FinishReason, Generation, Request, Sampling};
 use metallic_core::BackendError;
 
 fn submit(engine: &Engine, request: Request) -> Generation {
@@ -81,6 +84,47 @@ fn a_program_that_panics_fails_those_of_the_step_and_serves_the_others() {
     }
 }
 
+/// Breaks down when the engine drops it.
+struct Bomb;
+
+impl Drop for Bomb {
+    fn drop(&mut self) {
+        let elsewhere = std::thread::current().name() != Some("metallic-engine");
+        assert!(elsewhere || std::thread::panicking(), "a bomb");
+    }
+}
+
+#[test]
+fn a_program_that_panics_over_memory_fails_those_that_run_and_serves_the_next() {
+    for depth in [1, 2] {
+        let (engine, handle) = engine(config(64).max_sequences(2));
+        (handle.log().depth, handle.log().panic_on_reserve) = (depth, true);
+        // Their hooks break down as well, when they go with their requests.
+        let ask = |kind| {
+            let bomb = Bomb;
+            let request =
+                greedy_request(prompt(kind, 20), 5).deadline(Instant::now() + Duration::from_secs(60));
+            let request = request.hook(move |_, _| {
+                let _ = &bomb;
+            });
+            submit(&engine, request)
+        };
+        for answer in (0..5).map(ask).collect::<Vec<_>>() {
+            let error = answer.complete().expect_err("a breakdown");
+            assert!(
+                matches!(&error, EngineError::Panicked { message } if message.contains("memory")),
+                "{error}"
+            );
+        }
+        let stats = engine.stats().expect("it is still there");
+        assert_eq!((stats.failed, stats.running, stats.waiting, stats.held_blocks), (5, 0, 0, 0));
+        assert!(stats.breakdowns > 0);
+        handle.log().panic_on_reserve = false;
+        let done = submit(&engine, greedy_request(prompt(1, 40), 9)).complete().expect("an answer");
+        assert_eq!(done.tokens, expected_greedy(&prompt(1, 40), 9));
+    }
+}
+
 #[test]
 fn logits_that_are_all_nan_are_an_error_that_says_so() {
     nan_is_an_error(1, Some(VOCAB));
@@ -95,6 +139,52 @@ fn nan_is_an_error(depth: usize, nan: Option<usize>) {
     let error = submit(&engine, greedy_request(prompt(1, 10), 10)).complete().expect_err("no candidate");
     assert_eq!(error, EngineError::NoCandidate { vocab: VOCAB, nan });
     assert!(error.to_string().contains("none of the 97 logits"), "{error}");
+}
+
+#[test]
+fn tokens_that_are_impossible_have_no_probability() {
+    let (engine, handle) = engine(config(64));
+    let second = expected_greedy(&prompt(1, 10), 2)[1];
+    handle.log().nan_after = Some(second);
+    let request = greedy_request(prompt(1, 10), 4).logprobs(2).hook(|_, row| {
+        if row[0].is_nan() {
+            row.fill(0.0);
+        }
+    });
+    let events: Vec<Event> = submit(&engine, request).collect::<Result<_, _>>().expect("an answer");
+    let of = |event: &Event| match event {
+        Event::Token(token) => token.logprob.map(|own| (own, token.top_logprobs.len())),
+        _ => None,
+    };
+    let found: Vec<(f32, usize)> = events.iter().filter_map(of).collect();
+    assert!(found[..2].iter().all(|(own, top)| own.is_finite() && *top == 2), "{found:?}");
+    assert_eq!(found[2..], [(f32::NEG_INFINITY, 0); 2], "of logits that are no numbers");
+}
+
+#[test]
+fn banned_tokens_are_never_chosen_whatever_penalties_speak_for_them() {
+    for depth in [1, 2] {
+        let (engine, handle) = engine(config(64));
+        handle.log().depth = depth;
+        for sampling in [Sampling::greedy(), Sampling::plain(), Sampling::plain().top_k(5).typical(0.5)] {
+            let sampling = sampling.seed(1);
+            let all = |but: Option<u32>| -> BTreeMap<u32, f32> {
+                let banned = (0..VOCAB as u32).filter(|id| Some(*id) != but);
+                banned.map(|id| (id, f32::NEG_INFINITY)).collect()
+            };
+            // What came before is rewarded as much as can be, the one that is left punished.
+            let sampling =
+                sampling.frequency_penalty(-3e38).presence_penalty(-3e38).repetition_penalty(1e-30);
+            let one = all(Some(7)).into_iter().chain([(7, f32::MIN)]).collect::<BTreeMap<_, _>>();
+            let request = greedy_request(prompt(1, 40), 6).sampling(sampling.clone().logit_bias(one));
+            let done = submit(&engine, request).complete().expect("an answer");
+            assert_eq!(done.tokens, [7; 6], "{sampling:?}, depth {depth}");
+            let request = greedy_request(prompt(1, 40), 6).sampling(sampling.logit_bias(all(None)));
+            let error = submit(&engine, request).complete().expect_err("no candidate");
+            assert!(matches!(error, EngineError::NoCandidate { vocab: VOCAB, .. }), "{error}");
+        }
+        assert_eq!(engine.stats().expect("stats").held_blocks, 0);
+    }
 }
 
 #[test]

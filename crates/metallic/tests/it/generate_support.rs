@@ -77,6 +77,8 @@ pub(crate) struct Log {
     /// Runs (counted from 1) that fail, and runs that panic.
     pub(crate) fail_on: Vec<usize>,
     pub(crate) panic_on: Option<usize>,
+    /// Asking it for memory is a panic.
+    pub(crate) panic_on_reserve: bool,
     /// A token that makes any step it is in fail.
     pub(crate) poison: Option<u32>,
     /// A token after which all logits are NaN.
@@ -192,6 +194,8 @@ fn failed(reason: &str) -> BackendError {
 
 impl Program for Fake {
     fn reserve(&mut self, blocks: Blocks) -> Result<(), BackendError> {
+        let panics = self.log.lock().unwrap_or_else(PoisonError::into_inner).panic_on_reserve;
+        assert!(!panics, "the fake was told to panic over memory");
         for (cache, blocks) in [(&mut self.cache, blocks.far), (&mut self.near, blocks.near)] {
             if blocks > self.room {
                 return Err(BackendError::OutOfMemory { device: "fake", what: "cache", needed: blocks });

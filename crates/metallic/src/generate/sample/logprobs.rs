@@ -5,10 +5,12 @@ use metallic_core::sample::{number, top_k};
 use super::Scratch;
 use crate::generate::Logprob;
 
-/// Log-probabilities of `id`, and of the `top` best tokens. Logits that are not numbers count as impossible.
+/// Log-probabilities of `id`, and of the `top` best tokens. Logits that are not numbers count as impossible; where all are, so is
+/// every token.
 pub fn logprobs(scratch: &mut Scratch, logits: &[f32], id: u32, top: usize) -> (f32, Vec<Logprob>) {
     let log_total = log_sum_exp(logits);
-    let logprob = |logit: f32| (f64::from(logit) - log_total) as f32;
+    let none = log_total == f64::NEG_INFINITY;
+    let logprob = |logit: f32| if none { f32::NEG_INFINITY } else { (f64::from(logit) - log_total) as f32 };
     let chosen = logits.get(id as usize).map_or(f32::NEG_INFINITY, |x| number(*x));
     let best = top_k(logits, top, &mut scratch.rows);
     let best = best.map(|(id, logit)| Logprob { id, logprob: logprob(logit) }).collect();

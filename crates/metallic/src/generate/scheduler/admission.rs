@@ -132,6 +132,7 @@ impl<'t> Scheduler<'t> {
         let mut sequence = self.running.remove(index);
         self.give_slot_back(sequence.slot);
         let (id, tokens) = (sequence.serial, sequence.computed as u64);
+        self.speculator.keep(|serial| serial != id);
         emit(|| Event::Preemption(Preemption { id, tokens }));
         sequence.preempt(&mut self.cache);
         self.totals.preemptions += 1;

@@ -114,8 +114,12 @@ impl Scheduler<'_> {
     /// Tells every caller of a failure without touching the cache, which may be in any state.
     pub(in crate::generate) fn abandon(&mut self, error: &EngineError) {
         for sequence in self.running.drain(..).chain(self.queue.drain()) {
-            sequence.tell_end(&Err(error.clone()));
-            sequence.outlet.send(Err(error.clone()));
+            let tell = move || {
+                sequence.tell_end(&Err(error.clone()));
+                sequence.outlet.send(Err(error.clone()));
+            };
+            // With it goes its hook, which may break down on that; the others are to hear of the end all the same.
+            let _ = catch_unwind(AssertUnwindSafe(tell));
         }
     }
 
@@ -170,6 +174,21 @@ impl Scheduler<'_> {
             }
         }
         self.begin_anew();
+    }
+
+    /// Something panicked that is nobody's own, such as a program that was asked for memory: those that run end, those that
+    /// wait are served.
+    pub(super) fn break_down(&mut self, error: &EngineError) {
+        tell::fault("engine", error);
+        self.totals.breakdowns += 1;
+        (self.chasing, self.broken) = (None, None);
+        for sequence in &mut self.running {
+            sequence.outcome.get_or_insert(Err(error.clone()));
+        }
+        self.begin_anew();
+        // Whoever was on the way from one place to another is gone, and its line is cut.
+        let Self { deadlines, queue, .. } = self;
+        deadlines.retain(|(_, serial)| queue.get(*serial).is_some());
     }
 
     /// After a program that panicked nothing it kept is to be trusted: all blocks and states are forgotten, and whoever had

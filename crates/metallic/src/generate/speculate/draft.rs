@@ -96,6 +96,12 @@ impl Drafter {
         self.cache.held().far
     }
 
+    /// Sequences of which something is kept.
+    #[cfg(test)]
+    pub(super) fn held_for(&self) -> Vec<u64> {
+        self.held.keys().copied().collect()
+    }
+
     /// Gives back what sequences have that are gone.
     pub(super) fn keep(&mut self, is_there: impl Fn(u64) -> bool) {
         let gone: Vec<u64> = self.held.keys().copied().filter(|serial| !is_there(*serial)).collect();

@@ -213,6 +213,12 @@ impl Speculator {
         }
     }
 
+    /// Sequences of which a smaller model keeps something.
+    #[cfg(test)]
+    pub(super) fn drafted_for(&self) -> Vec<u64> {
+        self.drafter.as_ref().map_or_else(Vec::new, Drafter::held_for)
+    }
+
     /// Blocks of a smaller model's cache that sequences have.
     pub(super) fn draft_blocks(&self) -> usize {
         self.drafter.as_ref().map_or(0, Drafter::held_blocks)

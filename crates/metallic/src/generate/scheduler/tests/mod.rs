@@ -2,4 +2,5 @@
 
 mod sharing;
 mod speculating;
+mod storms;
 mod timing;

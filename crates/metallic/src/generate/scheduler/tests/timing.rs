@@ -10,7 +10,7 @@ use super::super::{Scheduler, Surroundings};
 use crate::generate::generation::Outlet;
 use crate::generate::inbox::Inbox;
 use crate::generate::sequence::Submission;
-use crate::generate::{EngineConfig, Event, FinishReason, Generation, Request, Sampling};
+use crate::generate::{EngineConfig, EngineError, Event, FinishReason, Generation, Request, Sampling};
 
 const VOCAB: usize = 11;
 
@@ -29,10 +29,15 @@ struct Slow {
     rows: usize,
     output: Vec<f32>,
     told: mpsc::Sender<Vec<(usize, usize)>>,
+    /// Blocks it has memory for.
+    room: usize,
 }
 
 impl Program for Slow {
-    fn reserve(&mut self, _: Blocks) -> Result<(), BackendError> {
+    fn reserve(&mut self, blocks: Blocks) -> Result<(), BackendError> {
+        if blocks.far > self.room {
+            return Err(BackendError::OutOfMemory { device: "slow", what: "cache", needed: blocks.far });
+        }
         Ok(())
     }
 
@@ -88,9 +93,13 @@ struct World {
 
 impl World {
     fn new(config: EngineConfig) -> World {
+        Self::with_room(config, usize::MAX)
+    }
+
+    fn with_room(config: EngineConfig, room: usize) -> World {
         let (time, inbox, start) = (Arc::<AtomicU64>::default(), Arc::<Inbox>::default(), Instant::now());
         let (told, steps) = mpsc::channel();
-        let program = Slow { time: Arc::clone(&time), rows: 0, output: Vec::new(), told };
+        let program = Slow { time: Arc::clone(&time), rows: 0, output: Vec::new(), told, room };
         let now = Arc::clone(&time);
         let clock = Box::new(move || start + Duration::from_micros(now.load(Ordering::Relaxed)));
         let (inbox_too, draft) = (Arc::clone(&inbox), None);
@@ -300,4 +309,21 @@ fn sixteen_prompts_that_begin_alike_are_computed_once() {
     assert_eq!(world.scheduler.stats().prefix_tokens, 15 * 992);
     let widest = world.steps.try_iter().map(|members| members.len()).max();
     assert_eq!(widest, Some(15), "they go on together");
+}
+
+#[test]
+fn whoever_waits_for_one_that_is_set_aside_goes_on_at_once() {
+    // The one that computes what both begin with is set aside for lack of memory, because the other comes first.
+    let mut world = World::with_room(config().step_tokens(128), 14);
+    let begin: Vec<u32> = (0..640).map(|i| (i * i / 3 + i) % VOCAB as u32).collect();
+    let first = world.submit(Request::new(begin.clone()).max_tokens(1));
+    assert!(world.step());
+    let other = [&begin[..416], &[5, 5, 5]].concat();
+    let second = world.submit(Request::new(other).max_tokens(1).priority(5));
+    assert!(world.step());
+    assert_eq!((world.scheduler.stats().running, world.scheduler.stats().preemptions), (2, 0));
+    while world.step() {}
+    assert_eq!(second.complete().expect("an answer").tokens, [3]);
+    let failed = first.complete().expect_err("no memory for it");
+    assert!(matches!(failed, EngineError::Backend(BackendError::OutOfMemory { .. })), "{failed}");
 }
