@@ -5,6 +5,7 @@ mod bench;
 mod browser;
 mod checks;
 mod clang;
+mod clients;
 mod guest;
 mod macos;
 mod metal_on_linux;
@@ -29,6 +30,8 @@ cargo xtask NAME [OPTIONS]
                  --quick        do not fetch the optional models
                  --offline      fetch nothing; use what is there
                  other options go to the test runner: cargo xtask test -p metallic-core
+  clients      the packages openai, anthropic, langchain and schemathesis against a server with the test model; a part of `test`
+                 options go to pytest: cargo xtask clients -k stream
   fmt          check the formatting
   lint         clippy on every target, warnings denied
   docs         build the documentation, warnings denied
@@ -97,6 +100,7 @@ fn main() -> ExitCode {
     let rest: Vec<String> = args.collect();
     let result = match name.as_str() {
         "test" => test::run(&rest),
+        "clients" => clients::run(&rest),
         "setup" => test::setup(&rest),
         "fmt" => checks::fmt(),
         "lint" => checks::lint(),

@@ -99,10 +99,7 @@ pub(crate) fn python() -> Result<PathBuf> {
         return Ok(python);
     }
     eprintln!("{system} has no pip: making a virtual environment in {}", venv.display());
-    if make_venv(system, &venv).is_err() {
-        apt_install(&["python3-venv"])?;
-        make_venv(system, &venv)?;
-    }
+    make_venv_with_pip(system, &venv)?;
     venv_python(&venv)
         .with_context(|| format!("the virtual environment {} has no working pip", venv.display()))
 }
@@ -111,6 +108,15 @@ pub(crate) fn python() -> Result<PathBuf> {
 pub(crate) fn venv_python(venv: &Path) -> Option<PathBuf> {
     let candidates = [venv.join("bin").join("python"), venv.join("Scripts").join("python.exe")];
     candidates.into_iter().find(|python| works(python, &["-m", "pip", "--version"]))
+}
+
+/// As [`make_venv`]; where the machine's Python came without that part, it is installed.
+pub(crate) fn make_venv_with_pip(python: impl AsRef<std::ffi::OsStr>, venv: &Path) -> Result<()> {
+    if make_venv(&python, venv).is_err() {
+        apt_install(&["python3-venv"])?;
+        make_venv(&python, venv)?;
+    }
+    Ok(())
 }
 
 pub(crate) fn make_venv(python: impl AsRef<std::ffi::OsStr>, venv: &Path) -> Result<()> {

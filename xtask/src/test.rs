@@ -4,11 +4,12 @@ use std::path::PathBuf;
 use std::process::Command;
 use std::thread;
 
-use anyhow::{Result, bail};
+use anyhow::{Result, bail, ensure};
 
 use crate::browser;
 use crate::checks::ALL_FEATURES;
 use crate::clang;
+use crate::clients;
 use crate::models::{self, PTXAS, QWEN, SMOLLM2};
 use crate::process::{apt_install, cargo, root, works};
 
@@ -48,6 +49,7 @@ pub(crate) fn run(args: &[String]) -> Result<()> {
     } else {
         Ok(())
     };
+    let clients = if rest.is_empty() && clients::can_run() { clients::suites(&[]) } else { Ok(()) };
     let tests = if nextest {
         run_tests(
             cargo().args(["nextest", "run", ALL_FEATURES, "--no-fail-fast"]).args(scope(&rest)).args(&rest),
@@ -65,11 +67,13 @@ pub(crate) fn run(args: &[String]) -> Result<()> {
     for note in &notes {
         eprintln!("xtask test: {note}");
     }
-    match (docs, tests) {
-        (Ok(()), Ok(())) => Ok(()),
-        (Err(docs), Err(tests)) => bail!("{docs}; {tests}"),
-        (Err(error), _) | (_, Err(error)) => Err(error),
-    }
+    let failed: Vec<String> = [docs, clients, tests]
+        .into_iter()
+        .filter_map(Result::err)
+        .map(|error| format!("{error:#}"))
+        .collect();
+    ensure!(failed.is_empty(), "{}", failed.join("; "));
+    Ok(())
 }
 
 /// Fetches what the tests need and stops.
@@ -112,6 +116,9 @@ fn prepare(fetch: Fetch) -> Result<Vec<String>> {
         if HAS_PTXAS && let Err(error) = PTXAS.fetch_program(&python, OPTIONAL_LIMIT_S) {
             eprintln!("going on without NVIDIA's assembler: {error:#}");
         }
+        if let Err(error) = clients::install() {
+            eprintln!("going on without the client packages: {error:#}");
+        }
         match fetch {
             Fetch::All => QWEN.fetch(&python, LIMIT_S)?,
             Fetch::Usual => {
@@ -131,6 +138,12 @@ fn prepare(fetch: Fetch) -> Result<Vec<String>> {
     }
     if !browser::is_there() {
         notes.push("NOT THERE: chromedriver and its browser. The tests of the web page did not run.".into());
+    }
+    if !clients::can_run() {
+        notes.push(
+            "NOT THERE: the packages openai, anthropic, langchain and schemathesis. Their suites did not run against the server."
+                .into(),
+        );
     }
     for model in [&SMOLLM2, &QWEN] {
         if !model.path().exists() {

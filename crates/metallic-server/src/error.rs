@@ -313,8 +313,8 @@ impl ApiError {
         }})
     }
 
-    /// The body of Anthropic's API.
-    pub(crate) fn anthropic_body(&self) -> Value {
+    /// The body of Anthropic's API, with the name of the request.
+    pub(crate) fn anthropic_body(&self, id: &str) -> Value {
         let kind = match self {
             Self::NoModel { .. } | Self::NoRoute { .. } => "not_found_error",
             Self::TooLarge { .. } => "request_too_large",
@@ -328,7 +328,7 @@ impl ApiError {
             Some(pointer) => format!("{pointer}: {self}"),
             None => self.to_string(),
         };
-        json!({"type": "error", "error": {"type": kind, "message": message}})
+        json!({"type": "error", "error": {"type": kind, "message": message}, "request_id": id})
     }
 
     /// The response with a body that was made for its API.

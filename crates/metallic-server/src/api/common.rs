@@ -21,8 +21,14 @@ pub(crate) const MOST_TOKENS: usize = 1 << 31;
 /// The highest priority, and the lowest.
 pub(crate) const PRIORITY: i64 = 100;
 
+/// How much a model may be asked to think.
+pub(crate) const EFFORTS: &[&str] = &["none", "minimal", "low", "medium", "high", "xhigh", "max"];
+
 /// What the API calls the version of a server.
 pub(crate) const FINGERPRINT: &str = concat!("metallic-", env!("CARGO_PKG_VERSION"));
+
+/// The one tier of service there is.
+pub(crate) const TIER: &str = "default";
 
 /// Reads how tokens are chosen and where an answer ends. `max_tokens` is read by the endpoint: each calls it otherwise.
 pub(crate) fn read_options(fields: &mut Fields, server: &ServerOptions) -> Result<Options, ApiError> {
@@ -141,6 +147,27 @@ pub(crate) fn read_formalities(fields: &mut Fields) -> Result<(), ApiError> {
     }
     fields.one_of("service_tier", &["auto", "default"])?;
     fields.refuse("store", &[json!(false)], "nothing is kept here")
+}
+
+/// Fields of OpenAI's conversations and responses that this server has no answer to.
+pub(crate) fn refuse_what_is_elsewhere(fields: &mut Fields) -> Result<(), ApiError> {
+    fields.refuse("moderation", &[], "this server judges no texts")?;
+    fields.refuse("prompt_cache_retention", &[json!("in_memory")], "the cache lives in memory")?;
+    let holds = [json!({}), json!({"mode": "implicit"})];
+    fields.refuse(
+        "prompt_cache_options",
+        &holds,
+        "prompts that begin alike are computed once, as long as there is room",
+    )
+}
+
+/// A mark up to which a prompt is to be cached: all of it is, whether asked for or not.
+pub(crate) fn read_breakpoint(part: &mut Fields) -> Result<(), ApiError> {
+    if let Some(mut mark) = part.object("prompt_cache_breakpoint")? {
+        mark.one_of("mode", &["explicit"])?.ok_or_else(|| mark.missing("mode"))?;
+        mark.finish()?;
+    }
+    Ok(())
 }
 
 /// Whether the answer is streamed, and whether the stream ends with its cost.

@@ -171,7 +171,8 @@ impl Writer {
         }
         let top = tokens.iter().map(|token| {
             let best = token.top.iter().map(|token| (token.text.clone(), json!(token.logprob)));
-            Value::Object(best.collect::<Map<_, _>>())
+            // The first token of a prompt has no others beside it.
+            token.token.logprob.map(|_| Value::Object(best.collect::<Map<_, _>>()))
         });
         json!({
             "tokens": tokens.iter().map(|token| &token.token.text).collect::<Vec<_>>(),

@@ -16,6 +16,7 @@ mod turns;
 pub(crate) use responses::Store;
 
 use axum::Router;
+use axum::extract::Request;
 use axum::response::Response;
 use axum::routing::{get, post};
 
@@ -63,8 +64,17 @@ pub(crate) fn routes() -> Router<Server> {
         .route("/openapi.json", get(openapi::document))
 }
 
-/// An error in the shape of the API that a path belongs to.
-pub(crate) fn error_response(path: &str, error: &ApiError) -> Response {
-    let is_anthropic = path.starts_with("/v1/messages");
-    error.respond_with(&if is_anthropic { error.anthropic_body() } else { error.body() })
+/// What Anthropic's clients send with every request, and nobody else does.
+const ANTHROPIC: &str = "anthropic-version";
+
+/// Whether a request is of Anthropic's API: its path is in that one alone, or is in both and the client is Anthropic's.
+pub(crate) fn is_anthropic(request: &Request) -> bool {
+    let path = request.uri().path();
+    let is_shared = path.starts_with("/v1/models");
+    path.starts_with("/v1/messages") || is_shared && request.headers().contains_key(ANTHROPIC)
+}
+
+/// An error in the shape of the API that was asked; `id` is the name of the request.
+pub(crate) fn error_response(request: &Request, error: &ApiError, id: &str) -> Response {
+    error.respond_with(&if is_anthropic(request) { error.anthropic_body(id) } else { error.body() })
 }

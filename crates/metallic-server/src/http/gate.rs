@@ -1,5 +1,6 @@
 //! What every request passes before an endpoint sees it, and its response on the way back.
 
+use axum::Extension;
 use axum::body::Body;
 use axum::extract::{MatchedPath, Request, State};
 use axum::http::header::{CACHE_CONTROL, X_CONTENT_TYPE_OPTIONS};
@@ -11,7 +12,7 @@ use super::cors;
 use super::follow::{Ending, Followed};
 use super::journey::{Journey, Told};
 use super::keys::Permit;
-use crate::api::{OPEN_ROUTES, ROUTES, error_response};
+use crate::api::{OPEN_ROUTES, ROUTES, error_response, is_anthropic};
 use crate::error::ApiError;
 use crate::page;
 use crate::server::Server;
@@ -20,10 +21,11 @@ use crate::server::Server;
 pub(crate) async fn gate(State(server): State<Server>, mut request: Request, next: Next) -> Response {
     let route = route_of(&request);
     let journey = Journey::new(&server, request.method(), route);
+    let to_anthropic = is_anthropic(&request);
     let mut ending = Ending::new(server.clone(), journey.clone());
     let origin = cors::allowed(&request, &server.options().cors_origins);
     let mut response = match check(&server, &request, route, &journey) {
-        Err(error) => error_response(request.uri().path(), &error),
+        Err(error) => error_response(&request, &error, &journey.id()),
         Ok(_) if origin.is_some() && request.method() == Method::OPTIONS => {
             cors::preflight(&request).unwrap_or_else(|| method_error(&request).into_response())
         }
@@ -34,7 +36,10 @@ pub(crate) async fn gate(State(server): State<Server>, mut request: Request, nex
         }
     };
     let headers = response.headers_mut();
-    if let Ok(id) = HeaderValue::from_str(&journey.log().id) {
+    if let Ok(id) = HeaderValue::from_str(&journey.id()) {
+        if to_anthropic {
+            headers.insert("request-id", id.clone());
+        }
         headers.insert("x-request-id", id);
     }
     headers.insert(X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
@@ -81,12 +86,12 @@ fn method_error(request: &Request) -> ApiError {
 }
 
 /// A path that is not there.
-pub(crate) async fn no_route(request: Request) -> Response {
-    let path: String = request.uri().path().chars().take(200).collect();
-    error_response(&path, &ApiError::NoRoute { path: path.clone() })
+pub(crate) async fn no_route(Extension(journey): Extension<Journey>, request: Request) -> Response {
+    let path = request.uri().path().chars().take(200).collect();
+    error_response(&request, &ApiError::NoRoute { path }, &journey.id())
 }
 
 /// A path that is there, for other methods.
-pub(crate) async fn no_method(request: Request) -> Response {
-    error_response(request.uri().path(), &method_error(&request))
+pub(crate) async fn no_method(Extension(journey): Extension<Journey>, request: Request) -> Response {
+    error_response(&request, &method_error(&request), &journey.id())
 }

@@ -34,6 +34,11 @@ impl Journey {
         Self { started: Instant::now(), texts, log: Arc::new(Mutex::new(log)) }
     }
 
+    /// The name of the request.
+    pub(crate) fn id(&self) -> String {
+        self.log().id.clone()
+    }
+
     /// The record, to add to.
     pub(crate) fn log(&self) -> MutexGuard<'_, RequestLog> {
         self.log.lock().unwrap_or_else(PoisonError::into_inner)

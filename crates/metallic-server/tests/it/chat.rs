@@ -166,6 +166,30 @@ fn roles_and_parts_of_text_reach_the_template() {
 }
 
 #[test]
+fn what_packages_and_caches_add_to_messages_changes_no_prompt() {
+    let asked = Asked::shared();
+    let call = json!({"name": "clock", "arguments": "{\"zone\": \"UTC\"}"});
+    let plain = json!([
+        {"role": "user", "content": [{"type": "text", "text": "Hi"}]},
+        {"role": "assistant", "content": "{\"a\": 1}", "tool_calls": [{"id": "1", "type": "function", "function": call}]},
+        {"role": "tool", "content": "noon", "tool_call_id": "1"},
+    ]);
+    let mut marked = plain.clone();
+    marked[0]["content"][0]["prompt_cache_breakpoint"] = json!({"mode": "explicit"});
+    marked[1]["parsed"] = json!({"a": 1});
+    marked[1]["refusal"] = Value::Null;
+    marked[1]["annotations"] = json!([]);
+    marked[1]["tool_calls"][0]["index"] = json!(0);
+    marked[1]["tool_calls"][0]["function"]["parsed_arguments"] = json!({"zone": "UTC"});
+    let tokens = |messages| {
+        asked.post("/tokenize", &json!({"model": MODEL, "messages": messages})).ok()["tokens"].clone()
+    };
+    assert_eq!(tokens(&marked), tokens(&plain));
+    let said = |messages| asked.post(CHAT, &chat(json!({"messages": messages}))).ok()["choices"].clone();
+    assert_eq!(said(&marked), said(&plain));
+}
+
+#[test]
 fn fields_that_change_nothing_are_taken_and_those_of_the_template_reach_it() {
     let asked = Asked::shared();
     let plain = asked.post(CHAT, &chat(json!({}))).ok();
@@ -174,6 +198,7 @@ fn fields_that_change_nothing_are_taken_and_those_of_the_template_reach_it() {
         "safety_identifier": "s", "parallel_tool_calls": true, "n": 1, "modalities": ["text"], "seed": -1,
         "response_format": {"type": "text"}, "top_k": null, "tools": null, "reasoning_effort": "none",
         "presence_penalty": 0, "frequency_penalty": 0.0, "logit_bias": {}, "stop": null, "tool_choice": "auto",
+        "prompt_cache_options": {"mode": "implicit"}, "moderation": null,
     }));
     let answer = asked.post(CHAT, &formal).ok();
     assert_eq!(answer["choices"], plain["choices"]);

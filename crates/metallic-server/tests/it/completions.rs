@@ -83,6 +83,9 @@ fn the_prompt_is_said_again_with_its_log_probabilities_where_that_is_asked_for()
     let (all, own) = (all.as_array().unwrap(), own.as_array().unwrap());
     assert_eq!(all.len(), own.len() + echoed["usage"]["prompt_tokens"].as_u64().unwrap() as usize);
     assert!(all[0].is_null() && all[1..].iter().all(Value::is_f64));
+    // The first token follows nothing, so none stands beside it either.
+    let top = choice["logprobs"]["top_logprobs"].as_array().unwrap();
+    assert!(top[0].is_null() && top[1..].iter().all(Value::is_object), "{top:?}");
     let nothing = complete(json!({"logprobs": 0, "echo": true, "max_tokens": 0}));
     let nothing = asked.post(COMPLETIONS, &nothing).ok();
     assert_eq!(nothing["choices"][0]["text"], "Once upon a time");

@@ -25,6 +25,8 @@ fn refused(got: &Got, status: u16) -> (String, String) {
     assert_eq!(got.status.as_u16(), status, "{}", got.text);
     let body = got.json();
     assert_eq!(body["type"], "error", "{body}");
+    let id = got.headers["request-id"].to_str().unwrap();
+    assert!(id.starts_with("req_") && body["request_id"] == id, "{body}");
     let field = |name: &str| body["error"][name].as_str().unwrap().to_owned();
     (field("type"), field("message"))
 }
@@ -150,6 +152,30 @@ fn calls_of_tools_and_their_results_go_into_the_conversation() {
 }
 
 #[test]
+fn what_fails_before_the_endpoint_has_the_shape_of_this_api_too() {
+    let options = ServerOptions::default().api_keys(["k".to_owned()]);
+    let asked = Asked::new(options.body_bytes(1024));
+    let send = |method: &str, path: &str, key: &str, body: String| {
+        let request = Request::builder().method(method).uri(path).header("x-api-key", key);
+        asked.send(request.header("content-type", "application/json").body(Body::from(body)).unwrap())
+    };
+    let body = || request(json!({})).to_string();
+    let long = " ".repeat(2048);
+    for (got, status, kind) in [
+        (send("POST", PATH, "other", body()), 401, "authentication_error"),
+        (send("POST", "/v1/messages/nothing", "k", body()), 404, "not_found_error"),
+        (send("GET", PATH, "k", String::new()), 405, "invalid_request_error"),
+        (send("POST", PATH, "k", long), 413, "request_too_large"),
+        (send("POST", PATH, "k", "{".into()), 400, "invalid_request_error"),
+    ] {
+        assert_eq!(refused(&got, status).0, kind);
+    }
+    let good = send("POST", PATH, "k", body());
+    good.ok();
+    assert_eq!(good.headers["request-id"], good.headers["x-request-id"]);
+}
+
+#[test]
 fn fields_that_are_wrong_or_not_supported_are_named() {
     let says = |content: Value| json!({"messages": [{"role": "user", "content": content}]});
     let tool = json!({"name": "weather", "input_schema": {"type": "object"}});
@@ -190,6 +216,8 @@ fn fields_that_are_wrong_or_not_supported_are_named() {
         (json!({"output_config": {"format": {"type": "xml"}}}), "/output_config/format/type"),
         (json!({"metadata": {"name": "x"}}), "/metadata/name"),
         (json!({"container": "c"}), "/container"),
+        (json!({"speed": "fast"}), "/speed"),
+        (json!({"inference_geo": "eu"}), "/inference_geo"),
         (json!({"surprise": 1}), "/surprise"),
     ];
     for (with, pointer) in cases {

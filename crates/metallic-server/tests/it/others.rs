@@ -23,6 +23,37 @@ fn models_are_listed_with_their_other_names() {
 }
 
 #[test]
+fn clients_of_anthropic_get_models_and_errors_in_the_shape_of_that_api() {
+    let asked = Asked::shared();
+    let get = |path: &str| {
+        let request = Request::get(path).header("anthropic-version", "2023-06-01");
+        asked.send(request.body(Body::empty()).unwrap())
+    };
+    let list = get("/v1/models");
+    assert!(list.headers["request-id"].to_str().unwrap().starts_with("req_"));
+    let list = list.ok();
+    assert_eq!(
+        (&list["first_id"], &list["last_id"], &list["has_more"]),
+        (&json!("stories"), &json!("tiny"), &json!(false))
+    );
+    let tiny = get("/v1/models/tiny").ok();
+    assert_eq!(list["data"], json!([get("/v1/models/stories").ok(), tiny]));
+    assert_eq!(
+        (&tiny["type"], &tiny["id"], &tiny["display_name"]),
+        (&json!("model"), &json!("tiny"), &json!("tiny"))
+    );
+    assert!(tiny["created_at"].as_str().unwrap().ends_with('Z'), "{tiny}");
+    let nobody = get("/v1/models/nobody");
+    let error = nobody.json();
+    assert_eq!((nobody.status.as_u16(), &error["type"]), (404, &json!("error")), "{error}");
+    assert_eq!(error["error"]["type"], "not_found_error");
+    assert_eq!(error["request_id"], nobody.headers["request-id"].to_str().unwrap());
+    // Others are not told of a name that their API has not.
+    assert_eq!(asked.get("/v1/models").headers.get("request-id"), None);
+    get("/v1/responses/resp_0").refused(404, None);
+}
+
+#[test]
 fn tokens_and_text_go_both_ways() {
     let asked = Asked::shared();
     let text = "Once upon a time";
@@ -58,6 +89,9 @@ fn embeddings_are_the_same_as_numbers_and_as_base64() {
     assert_eq!(of_tokens["data"][0]["embedding"], found["data"][1]["embedding"]);
     let wrong = json!({"model": MODEL, "input": "a", "dimensions": 3});
     asked.post("/v1/embeddings", &wrong).refused(400, Some("/dimensions"));
+    let long = json!({"model": MODEL, "input": ["a", "a dog ".repeat(600)]});
+    let message = asked.post("/v1/embeddings", &long).refused(400, Some("/input"));
+    assert!(message.contains("512"), "{message}");
 }
 
 #[test]

@@ -96,6 +96,10 @@ fn a_field_that_is_wrong_or_unknown_is_named_by_its_pointer() {
             json!({"tools": [named], "tool_choice": {"type": "function", "function": {"name": "g"}}}),
             "/tool_choice",
         ),
+        (
+            json!({"tools": [named], "tool_choice": {"type": "allowed_tools", "allowed_tools": {"mode": "auto"}}}),
+            "/tool_choice/allowed_tools/tools",
+        ),
         (json!({"functions": []}), "/functions"),
         (json!({"modalities": ["text", "audio"]}), "/modalities"),
         (json!({"store": true}), "/store"),
@@ -103,6 +107,12 @@ fn a_field_that_is_wrong_or_unknown_is_named_by_its_pointer() {
         (json!({"metadata": {"a": 1}}), "/metadata/a"),
         (json!({"prediction": {"type": "content", "content": "x"}}), "/prediction"),
         (json!({"web_search_options": {}}), "/web_search_options"),
+        (json!({"moderation": {"model": "m"}}), "/moderation"),
+        (json!({"prompt_cache_options": {"mode": "explicit"}}), "/prompt_cache_options"),
+        (
+            text(json!([{"type": "text", "text": "a", "prompt_cache_breakpoint": {"mode": "late"}}])),
+            "/messages/0/content/0/prompt_cache_breakpoint/mode",
+        ),
         (json!({"reasoning_effort": "high"}), "/reasoning_effort"),
         (json!({"reasoning_effort": "much"}), "/reasoning_effort"),
         (json!({"chat_template_kwargs": {"enable_thinking": true}}), "/chat_template_kwargs/enable_thinking"),

@@ -51,6 +51,19 @@ fn a_response_says_what_a_chat_completion_says() {
 }
 
 #[test]
+fn marks_for_the_cache_change_no_prompt() {
+    let asked = Asked::shared();
+    let said = |part: Value| {
+        let input = json!([{"role": "user", "content": [part]}]);
+        let response = asked.post(PATH, &request(json!({"input": input}))).ok();
+        (response["usage"]["input_tokens"].clone(), text(&response).to_owned())
+    };
+    let mark = json!({"mode": "explicit"});
+    let marked = said(json!({"type": "input_text", "text": "Hi", "prompt_cache_breakpoint": mark}));
+    assert_eq!(marked, said(json!({"type": "input_text", "text": "Hi"})));
+}
+
+#[test]
 fn a_response_repeats_what_was_asked() {
     let body = json!({
         "metadata": {"case": "17"}, "user": "me", "instructions": "Be brief.", "temperature": 0.7, "top_p": 0.9,
@@ -215,6 +228,8 @@ fn fields_that_are_wrong_or_not_supported_are_named() {
         (json!({"truncation": "auto"}), "/truncation"),
         (json!({"stream_options": {}}), "/stream_options"),
         (json!({"previous_response_id": "resp_0"}), "/previous_response_id"),
+        (json!({"context_management": [{"type": "compaction"}]}), "/context_management"),
+        (json!({"moderation": {"model": "m"}}), "/moderation"),
         (json!({"surprise": 1}), "/surprise"),
     ];
     for (with, param) in cases {

@@ -101,3 +101,43 @@ fn an_answer_in_a_format_or_a_call_is_one_of_the_two() {
     let regex = Asked::shared().post(CHAT, &ask(json!({"regex": "a+"})));
     regex.refused(400, Some("/regex"));
 }
+
+#[test]
+fn of_tools_that_are_allowed_one_is_called_and_the_model_hears_of_no_other() {
+    let asked = Asked::shared();
+    let allowed =
+        json!({"mode": "required", "tools": [{"type": "function", "function": {"name": "weather"}}]});
+    let choice = json!({"type": "allowed_tools", "allowed_tools": allowed});
+    let answer = asked.post(CHAT, &ask(json!({"tool_choice": choice, "parallel_tool_calls": false}))).ok();
+    let alone = json!({"tools": [tool("weather")], "tool_choice": "required", "parallel_tool_calls": false});
+    let alone = asked.post(CHAT, &ask(alone)).ok();
+    let call = |answer: &Value| answer["choices"][0]["message"]["tool_calls"][0]["function"].clone();
+    assert_eq!(call(&answer)["name"], "weather");
+    assert_eq!(call(&answer), call(&alone));
+    assert_eq!(answer["usage"]["prompt_tokens"], alone["usage"]["prompt_tokens"]);
+}
+
+#[test]
+fn tools_that_are_allowed_are_some_of_those_that_there_are() {
+    let asked = Asked::shared();
+    let choice = |allowed: Value| json!({"tool_choice": {"type": "allowed_tools", "allowed_tools": allowed}});
+    let named = |name: &str| json!({"type": "function", "function": {"name": name}});
+    // Where one may be called, or none, the model hears of those alone.
+    let may = choice(json!({"mode": "auto", "tools": [named("weather")]}));
+    let answer = asked.post(CHAT, &ask(may)).ok();
+    let alone = asked.post(CHAT, &ask(json!({"tools": [tool("weather")]}))).ok();
+    assert_eq!(answer["usage"]["prompt_tokens"], alone["usage"]["prompt_tokens"]);
+    let at = "/tool_choice/allowed_tools";
+    for (allowed, pointer) in [
+        (json!({"mode": "auto", "tools": [named("sun")]}), "/tools/0/function/name"),
+        (json!({"mode": "none", "tools": [named("weather")]}), "/mode"),
+        (json!({"tools": [named("weather")]}), "/mode"),
+        (json!({"mode": "auto", "tools": [{"type": "custom", "name": "c"}]}), "/tools/0/type"),
+        (json!({"mode": "auto", "tools": [], "more": 1}), "/more"),
+    ] {
+        asked.post(CHAT, &ask(choice(allowed))).refused(400, Some(&format!("{at}{pointer}")));
+    }
+    // Of no tools none can be required.
+    let none = asked.post(CHAT, &ask(choice(json!({"mode": "required", "tools": []}))));
+    none.refused(400, Some("/tool_choice"));
+}

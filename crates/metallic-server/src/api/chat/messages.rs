@@ -3,8 +3,12 @@
 use metallic::Message;
 use serde_json::{Map, Value, json};
 
+use crate::api::common::read_breakpoint;
 use crate::error::ApiError;
 use crate::fields::{Fields, as_list, as_string, kind};
+
+/// The highest number of a call of a stream.
+pub(crate) const MOST_CALLS: usize = u32::MAX as usize;
 
 /// Reads the messages, in the form that chat templates take them.
 pub(crate) fn read_messages(list: Vec<(String, Value)>, pointer: &str) -> Result<Vec<Message>, ApiError> {
@@ -63,6 +67,8 @@ fn read_assistant(fields: &mut Fields, extra: &mut Map<String, Value>) -> Result
     }
     fields.refuse("function_call", &[], "use `tool_calls`")?;
     fields.refuse("audio", &[], "messages are text")?;
+    // What a client made of the text when it came; the text says it.
+    fields.take("parsed");
     // Notes on where an answer came from, which clients send back with it.
     fields.refuse("annotations", &[json!([])], "messages are text")?;
     match content.or(refusal) {
@@ -98,7 +104,11 @@ fn read_content(fields: &mut Fields) -> Result<Option<String>, ApiError> {
 fn read_part(mut fields: Fields) -> Result<String, ApiError> {
     let kind = fields.required_string("type")?;
     let text = match kind.as_str() {
-        "text" | "refusal" => fields.required_string(&kind)?,
+        "text" => {
+            read_breakpoint(&mut fields)?;
+            fields.required_string("text")?
+        }
+        "refusal" => fields.required_string("refusal")?,
         _ => {
             let pointer = fields.pointer("type");
             let message = format!("`{pointer}` is `{kind:.40}`: the model takes parts of type `text` alone");
@@ -122,9 +132,11 @@ fn read_call(mut fields: Fields) -> Result<Value, ApiError> {
     let name = function.required_string("name")?;
     let pointer = function.pointer("arguments");
     let arguments = as_string(function.required("arguments")?, &pointer)?;
+    // What a client made of them, as above.
+    function.take("parsed_arguments");
     function.finish()?;
     // Clients number the calls of a stream, and send the number back.
-    fields.count("index", 0..=usize::MAX)?;
+    fields.count("index", 0..=MOST_CALLS)?;
     fields.finish()?;
     let arguments =
         serde_json::from_str::<Map<String, Value>>(&arguments).map_or(json!(arguments), Value::Object);

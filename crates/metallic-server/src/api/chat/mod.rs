@@ -6,7 +6,7 @@ mod stream;
 mod tools;
 mod write;
 
-pub(crate) use messages::read_messages;
+pub(crate) use messages::{MOST_CALLS, read_messages};
 pub(crate) use request::{mentions, template_variables, without_thoughts};
 pub(crate) use tools::{TOOLS, is_name, name_of, read_tools};
 

@@ -9,7 +9,8 @@ use serde_json::{Map, Value, json};
 use super::messages::read_messages;
 use super::tools::{read_choice, read_tools};
 use crate::api::common::{
-    MOST_TOKENS, Streaming, limit_tokens, read_formalities, read_options, read_streaming,
+    EFFORTS, MOST_TOKENS, Streaming, limit_tokens, read_formalities, read_options, read_streaming,
+    refuse_what_is_elsewhere,
 };
 use crate::error::ApiError;
 use crate::fields::{Fields, child};
@@ -63,8 +64,8 @@ fn read_fields(fields: &mut Fields, server: &Server) -> Result<ChatRequest, ApiE
     let mut task = Task::new(Input::Chat(chat), "/messages", options);
     task.n = fields.count("n", 1..=server.options().limits.choices)?.unwrap_or(1);
     task.format = read_format(fields)?;
-    task.tools = read_tools(fields)?;
-    task.tool_choice = read_choice(fields, &task.tools)?;
+    let tools = read_tools(fields)?;
+    (task.tool_choice, task.tools) = read_choice(fields, tools)?;
     task.parallel_calls = fields.bool("parallel_tool_calls")?.unwrap_or(true);
     let streaming = read_streaming(fields)?;
     read_formalities(fields)?;
@@ -124,7 +125,7 @@ fn read_response_format(mut fields: Fields) -> Result<Option<(Format, String)>, 
 
 /// How much a model is to think.
 fn read_effort(fields: &mut Fields) -> Result<Option<&'static str>, ApiError> {
-    fields.one_of("reasoning_effort", &["none", "minimal", "low", "medium", "high", "xhigh"])
+    fields.one_of("reasoning_effort", EFFORTS)
 }
 
 /// Variables for the template; those it does not know are refused.
@@ -191,5 +192,5 @@ fn refuse_what_is_not_here(fields: &mut Fields) -> Result<(), ApiError> {
     fields.refuse("prediction", &[], "speculation needs no hints here")?;
     fields.refuse("web_search_options", &[], "this server does not search")?;
     fields.refuse("verbosity", &[json!("medium")], "ask for it in the messages")?;
-    fields.refuse("prompt_cache_retention", &[json!("in_memory")], "the cache lives in memory")
+    refuse_what_is_elsewhere(fields)
 }

@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 use super::Head;
 use super::write::content_logprobs;
-use crate::api::common::{self, FINGERPRINT, Streaming};
+use crate::api::common::{self, FINGERPRINT, Streaming, TIER};
 use crate::http::sse::{self, DONE, Events};
 use crate::task::{Choices, Delta};
 
@@ -32,6 +32,7 @@ impl ChatEvents {
             "created": created,
             "model": model,
             "choices": choices,
+            "service_tier": TIER,
             "system_fingerprint": FINGERPRINT,
         });
         if self.streaming.usage {

@@ -3,6 +3,7 @@
 use metallic::text::ToolChoice;
 use serde_json::Value;
 
+use crate::api::functions::check_named;
 use crate::error::ApiError;
 use crate::fields::{Fields, kind};
 
@@ -69,11 +70,14 @@ pub(crate) fn is_name(name: &str) -> bool {
         && name.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_' || b == b'-')
 }
 
-/// `tool_choice`: whether a tool may, must or must not be called, or which one must.
-pub(crate) fn read_choice(fields: &mut Fields, tools: &[Value]) -> Result<ToolChoice, ApiError> {
+/// `tool_choice`: whether a tool may, must or must not be called, or which one must; and the tools that it leaves.
+pub(super) fn read_choice(
+    fields: &mut Fields,
+    mut tools: Vec<Value>,
+) -> Result<(ToolChoice, Vec<Value>), ApiError> {
     let pointer = fields.pointer("tool_choice");
     let choice = match fields.take("tool_choice") {
-        None => return Ok(ToolChoice::Auto),
+        None => return Ok((ToolChoice::Auto, tools)),
         Some(Value::String(word)) => match word.as_str() {
             "auto" => ToolChoice::Auto,
             "none" => ToolChoice::None,
@@ -84,7 +88,7 @@ pub(crate) fn read_choice(fields: &mut Fields, tools: &[Value]) -> Result<ToolCh
                 return Err(ApiError::invalid(pointer, message));
             }
         },
-        Some(value) => read_named(Fields::of(value, &pointer)?)?,
+        Some(value) => read_object(Fields::of(value, &pointer)?, &mut tools)?,
     };
     match &choice {
         ToolChoice::Required | ToolChoice::Named(_) if tools.is_empty() => {
@@ -94,20 +98,46 @@ pub(crate) fn read_choice(fields: &mut Fields, tools: &[Value]) -> Result<ToolCh
             let message = format!("`{pointer}` names the tool `{name:.80}`, which is not among `tools`");
             Err(ApiError::invalid(pointer, message))
         }
-        _ => Ok(choice),
+        _ => Ok((choice, tools)),
     }
 }
 
-fn read_named(mut fields: Fields) -> Result<ToolChoice, ApiError> {
+/// The tool that must be called, or those that may be: the others go.
+fn read_object(mut fields: Fields, tools: &mut Vec<Value>) -> Result<ToolChoice, ApiError> {
     let found = fields.required_string("type")?;
-    if found != "function" {
-        let pointer = fields.pointer("type");
-        let message = format!("`{pointer}` is `{found:.40}`, it must be `function`");
-        return Err(ApiError::unsupported(pointer, message));
+    match found.as_str() {
+        "function" => read_named(fields).map(ToolChoice::Named),
+        "allowed_tools" => {
+            let mut allowed =
+                fields.object("allowed_tools")?.ok_or_else(|| fields.missing("allowed_tools"))?;
+            fields.finish()?;
+            let mode =
+                allowed.one_of("mode", &["auto", "required"])?.ok_or_else(|| allowed.missing("mode"))?;
+            let mut names = Vec::new();
+            for (at, tool) in allowed.list("tools")?.ok_or_else(|| allowed.missing("tools"))? {
+                let mut tool = Fields::of(tool, &at)?;
+                tool.one_of("type", &["function"])?.ok_or_else(|| tool.missing("type"))?;
+                let name = read_named(tool)?;
+                check_named(&name, tools, &format!("{at}/function/name"))?;
+                names.push(name);
+            }
+            allowed.finish()?;
+            tools.retain(|tool| names.iter().any(|name| name_of(tool) == Some(name)));
+            Ok(if mode == "required" { ToolChoice::Required } else { ToolChoice::Auto })
+        }
+        _ => {
+            let pointer = fields.pointer("type");
+            let message = format!("`{pointer}` is `{found:.40}`, it must be function or allowed_tools");
+            Err(ApiError::unsupported(pointer, message))
+        }
     }
+}
+
+/// The name of a tool, of an object whose type was read.
+fn read_named(mut fields: Fields) -> Result<String, ApiError> {
     let mut function = fields.object("function")?.ok_or_else(|| fields.missing("function"))?;
     let name = function.required_string("name")?;
     function.finish()?;
     fields.finish()?;
-    Ok(ToolChoice::Named(name))
+    Ok(name)
 }

@@ -3,7 +3,7 @@
 use serde_json::{Map, Value, json};
 
 use super::Head;
-use crate::api::common::{self, FINGERPRINT};
+use crate::api::common::{self, FINGERPRINT, TIER};
 use crate::task::{Call, Collected, TokenDelta, TokenText, Usage};
 
 /// The response of a client that waits for the whole answer.
@@ -17,6 +17,7 @@ pub(super) fn completion(head: &Head, answers: Vec<Collected>, usage: Usage, log
         "model": head.model,
         "choices": choices,
         "usage": common::usage(usage),
+        "service_tier": TIER,
         "system_fingerprint": FINGERPRINT,
     })
 }
@@ -28,6 +29,7 @@ fn choice(index: usize, answer: Collected, logprobs: bool) -> Value {
     message.insert("role".into(), json!("assistant"));
     message.insert("content".into(), if is_silent { Value::Null } else { json!(answer.text) });
     message.insert("refusal".into(), Value::Null);
+    message.insert("annotations".into(), json!([]));
     if !answer.reasoning.is_empty() {
         message.insert("reasoning_content".into(), json!(answer.reasoning));
     }

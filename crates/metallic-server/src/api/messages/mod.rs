@@ -8,7 +8,7 @@ mod tools;
 
 use axum::Extension;
 use axum::extract::{Request, State};
-use axum::http::{HeaderName, HeaderValue, StatusCode};
+use axum::http::StatusCode;
 use axum::response::Response;
 use metallic::Chat;
 use metallic::text::ToolChoice;
@@ -42,16 +42,12 @@ pub(crate) async fn count_tokens(
     finish(counted, &journey)
 }
 
-/// The response in this API's shape, with the request's name under the header that its clients read.
+/// The response in this API's shape.
 fn finish(result: Result<Response, ApiError>, journey: &Journey) -> Response {
-    let mut response = result.unwrap_or_else(|error| {
+    result.unwrap_or_else(|error| {
         let error = error.in_places(PLACES);
-        error.respond_with(&error.anthropic_body())
-    });
-    if let Ok(id) = HeaderValue::from_str(&journey.log().id) {
-        response.headers_mut().insert(HeaderName::from_static("request-id"), id);
-    }
-    response
+        error.respond_with(&error.anthropic_body(&journey.id()))
+    })
 }
 
 async fn answer(server: &Server, journey: &Journey, request: Request) -> Result<Response, ApiError> {
@@ -62,7 +58,7 @@ async fn answer(server: &Server, journey: &Journey, request: Request) -> Result<
     let mut choices = task.start(server, &model, journey).await?;
     let (head, mut output) = (Head::new(&model.name, max_tokens), Output::new(written));
     if stream {
-        let events = MessageEvents::new(head, choices, output);
+        let events = MessageEvents::new(head, choices, output, journey.id());
         return Ok(sse::respond(events, server.options().limits.keep_alive));
     }
     while let Some(next) = choices.next().await {

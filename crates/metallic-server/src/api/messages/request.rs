@@ -87,6 +87,9 @@ pub(super) async fn read(
         metadata.finish()?;
     }
     fields.one_of("service_tier", &["auto", "standard_only"])?;
+    fields.refuse("container", &[], "this server runs no tools itself")?;
+    fields.refuse("diagnostics", &[], "`usage` tells what was found in the cache")?;
+    fields.refuse("inference_geo", &[], "answers are computed where this server is")?;
     let written = Written { omit_thoughts: conversation.thinking.omitted };
     let (model, conversation) = complete(fields, &name, conversation, server).await?;
     let Conversation { messages, tools, choice, parallel, format, variables, .. } = conversation;
@@ -111,6 +114,8 @@ fn read_conversation(fields: &mut Fields) -> Result<Conversation, ApiError> {
     read_system(fields, &mut turns)?;
     read_messages(fields, &mut turns)?;
     read_cache_control(fields)?;
+    fields.refuse("speed", &[json!("standard")], "every answer comes as fast as it can")?;
+    fields.refuse("user_profile_id", &[], "no users are known here; `metadata` may have an id")?;
     let tools = read_tools(fields)?;
     let (choice, parallel) = read_choice(fields, &tools)?;
     let thinking = read_thinking(fields)?;

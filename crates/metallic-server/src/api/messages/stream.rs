@@ -66,13 +66,15 @@ pub(super) struct MessageEvents {
     head: Head,
     choices: Choices,
     output: Output,
+    /// The name of the request.
+    id: String,
     begun: bool,
     done: bool,
 }
 
 impl MessageEvents {
-    pub(super) fn new(head: Head, choices: Choices, output: Output) -> Self {
-        Self { head, choices, output, begun: false, done: false }
+    pub(super) fn new(head: Head, choices: Choices, output: Output, id: String) -> Self {
+        Self { head, choices, output, id, begun: false, done: false }
     }
 
     fn begin(&mut self) -> String {
@@ -120,7 +122,7 @@ impl Events for MessageEvents {
                 }
                 Some(Err(error)) => {
                     self.done = true;
-                    push(&mut out, &error.anthropic_body());
+                    push(&mut out, &error.anthropic_body(&self.id));
                 }
             }
             if !out.is_empty() {

@@ -103,9 +103,11 @@ impl Endpoint {
         self
     }
 
-    /// Also as a stream of events.
+    /// Also as a stream of events; in this version of OpenAPI the schema is that of each.
     fn streams(mut self) -> Self {
-        self.answers.push(("text/event-stream", json!({"type": "string"})));
+        let texts = json!({"event": {"type": "string"}, "data": {"type": "string"}});
+        let event = json!({"type": "object", "properties": texts, "required": ["data"]});
+        self.answers.push(("text/event-stream", event));
         self
     }
 

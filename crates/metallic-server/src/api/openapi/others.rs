@@ -2,9 +2,11 @@
 
 use serde_json::{Value, json};
 
-use super::requests::{boolean, common, count, list, number, object, one_of, text};
+use super::requests::{
+    boolean, breakpoint, common, count, implicit_cache, list, number, object, one_of, text,
+};
 use crate::api::chat::TOOLS;
-use crate::api::common::{MOST_TOKENS, STOP_CHARACTERS, STOPS};
+use crate::api::common::{EFFORTS, MOST_TOKENS, STOP_CHARACTERS, STOPS};
 
 /// A constant.
 fn only(value: impl Into<Value>) -> Value {
@@ -64,7 +66,7 @@ pub(super) fn response() -> Value {
         ],
     );
     let format = any_of(&[typed("text", &[], &[]), typed("json_object", &[], &[]), schema]);
-    let efforts = one_of(&["none", "minimal", "low", "medium", "high", "xhigh"]);
+    let efforts = one_of(EFFORTS);
     let metadata = json!({
         "type": "object", "maxProperties": 16, "propertyNames": {"maxLength": 64},
         "additionalProperties": {"type": "string", "maxLength": 512},
@@ -90,6 +92,7 @@ pub(super) fn response() -> Value {
         ("background", only(false)),
         ("truncation", only("disabled")),
         ("prompt_cache_retention", only("in_memory")),
+        ("prompt_cache_options", implicit_cache()),
         ("chat_template_kwargs", json!({"type": "object"})),
     ]);
     object(&["model", "input"], &fields)
@@ -97,7 +100,7 @@ pub(super) fn response() -> Value {
 
 /// What a conversation is made of.
 fn item() -> Value {
-    let input = typed("input_text", &["text"], &[("text", text())]);
+    let input = typed("input_text", &["text"], &[("text", text()), breakpoint()]);
     let output = typed(
         "output_text",
         &["text"],
@@ -208,6 +211,7 @@ fn conversation() -> Vec<(&'static str, Value)> {
         ("thinking", thinking),
         ("output_config", output),
         ("cache_control", lives),
+        ("speed", only("standard")),
         ("chat_template_kwargs", json!({"type": "object"})),
     ]
 }

@@ -2,8 +2,8 @@
 
 use serde_json::{Map, Value, json};
 
-use crate::api::chat::TOOLS;
-use crate::api::common::{BIASES, MOST_TOKENS, PRIORITY, STOP_CHARACTERS, STOPS};
+use crate::api::chat::{MOST_CALLS, TOOLS};
+use crate::api::common::{BIASES, EFFORTS, MOST_TOKENS, PRIORITY, STOP_CHARACTERS, STOPS};
 use crate::api::completions::LOGPROBS;
 use crate::api::embeddings::INPUTS;
 use crate::options::Limits;
@@ -93,7 +93,7 @@ pub(super) fn common() -> Vec<(&'static str, Value)> {
 
 /// `/v1/chat/completions`.
 pub(super) fn chat(limits: &Limits) -> Value {
-    let effort = one_of(&["none", "minimal", "low", "medium", "high", "xhigh"]);
+    let effort = one_of(EFFORTS);
     let mut fields = common();
     fields.extend([
         ("model", text()),
@@ -114,12 +114,24 @@ pub(super) fn chat(limits: &Limits) -> Value {
         ("modalities", json!({"const": ["text"]})),
         ("verbosity", json!({"const": "medium"})),
         ("prompt_cache_retention", json!({"const": "in_memory"})),
+        ("prompt_cache_options", implicit_cache()),
     ]);
     object(&["model", "messages"], &fields)
 }
 
+/// How prompts are cached here.
+pub(super) fn implicit_cache() -> Value {
+    json!({"enum": [{}, {"mode": "implicit"}]})
+}
+
+/// A mark up to which a prompt is to be cached.
+pub(super) fn breakpoint() -> (&'static str, Value) {
+    ("prompt_cache_breakpoint", object(&["mode"], &[("mode", json!({"const": "explicit"}))]))
+}
+
 fn messages() -> Value {
-    let part = object(&["type", "text"], &[("type", json!({"const": "text"})), ("text", text())]);
+    let part =
+        object(&["type", "text"], &[("type", json!({"const": "text"})), ("text", text()), breakpoint()]);
     let refusal = object(&["type", "refusal"], &[("type", json!({"const": "refusal"})), ("refusal", text())]);
     let parts = json!({"type": "array", "items": {"anyOf": [part, refusal]}, "minItems": 1});
     let content = json!({"anyOf": [{"type": "string"}, parts]});
@@ -127,14 +139,17 @@ fn messages() -> Value {
         &["role", "content"],
         &[("role", one_of(&["system", "developer", "user"])), ("content", content.clone()), ("name", text())],
     );
-    let function = object(&["name", "arguments"], &[("name", text()), ("arguments", text())]);
+    let function = object(
+        &["name", "arguments"],
+        &[("name", text()), ("arguments", text()), ("parsed_arguments", json!({}))],
+    );
     let call = object(
         &["id", "type", "function"],
         &[
             ("id", text()),
             ("type", json!({"const": "function"})),
             ("function", function),
-            ("index", json!({"type": "integer", "minimum": 0, "maximum": u32::MAX})),
+            ("index", count(0, MOST_CALLS)),
         ],
     );
     let assistant = |required: &[&str], least: usize| {
@@ -148,6 +163,7 @@ fn messages() -> Value {
                 ("reasoning_content", text()),
                 ("tool_calls", json!({"type": "array", "items": call, "minItems": least})),
                 ("annotations", json!({"const": []})),
+                ("parsed", json!({})),
             ],
         )
     };
@@ -189,7 +205,13 @@ fn tool_choice() -> Value {
     let function = object(&["name"], &[("name", text())]);
     let named =
         object(&["type", "function"], &[("type", json!({"const": "function"})), ("function", function)]);
-    json!({"anyOf": [one_of(&["auto", "none", "required"]), named]})
+    let several = json!({"type": "array", "items": named});
+    let allowed = object(&["mode", "tools"], &[("mode", one_of(&["auto", "required"])), ("tools", several)]);
+    let allowed = object(
+        &["type", "allowed_tools"],
+        &[("type", json!({"const": "allowed_tools"})), ("allowed_tools", allowed)],
+    );
+    json!({"anyOf": [one_of(&["auto", "none", "required"]), named, allowed]})
 }
 
 fn response_format() -> Value {

@@ -5,6 +5,7 @@ use base64::engine::general_purpose::STANDARD;
 use metallic::Message;
 use serde_json::{Map, Value, json};
 
+use crate::api::common::read_breakpoint;
 use crate::api::turns::Turns;
 use crate::error::ApiError;
 use crate::fields::{Fields, as_list, kind};
@@ -141,7 +142,10 @@ fn read_content(fields: &mut Fields, name: &str) -> Result<String, ApiError> {
 fn read_part(mut fields: Fields) -> Result<String, ApiError> {
     let kind = fields.required_string("type")?;
     let text = match kind.as_str() {
-        "input_text" => fields.required_string("text")?,
+        "input_text" => {
+            read_breakpoint(&mut fields)?;
+            fields.required_string("text")?
+        }
         "output_text" => {
             // Notes on a text that was told by a model; the text is what counts.
             fields.refuse("annotations", &[json!([])], "texts have no annotations here")?;

@@ -10,7 +10,9 @@ use super::items::{conversation, read_input};
 use super::output::Written;
 use super::tools::{read_choice, read_tools};
 use crate::api::chat::{template_variables, without_thoughts};
-use crate::api::common::{MOST_TOKENS, limit_tokens, read_formalities, read_options};
+use crate::api::common::{
+    EFFORTS, MOST_TOKENS, TIER, limit_tokens, read_formalities, read_options, refuse_what_is_elsewhere,
+};
 use crate::error::ApiError;
 use crate::fields::{Fields, as_string, child};
 use crate::http::fresh_id;
@@ -112,7 +114,7 @@ fn read_fields(
         "parallel_tool_calls": parallel,
         "previous_response_id": previous,
         "reasoning": {"effort": null, "summary": null},
-        "service_tier": "default",
+        "service_tier": TIER,
         "store": store,
         "temperature": short(options.sampling.temperature),
         "text": text,
@@ -212,8 +214,7 @@ fn read_format(mut fields: Fields) -> Result<(Asked, Value), ApiError> {
 /// `reasoning`: how much a model is to think.
 fn read_effort(fields: &mut Fields, echo: &mut Value) -> Result<Option<&'static str>, ApiError> {
     let Some(mut reasoning) = fields.object("reasoning")? else { return Ok(None) };
-    let efforts = &["none", "minimal", "low", "medium", "high", "xhigh"];
-    let effort = reasoning.one_of("effort", efforts)?;
+    let effort = reasoning.one_of("effort", EFFORTS)?;
     let why = "thoughts are told as they are, not in summary";
     let summary = reasoning.string("summary")?;
     if let Some(summary) = summary.as_deref().filter(|summary| *summary != "auto") {
@@ -276,6 +277,9 @@ fn refuse_what_is_not_here(fields: &mut Fields) -> Result<(), ApiError> {
     fields.refuse("conversation", &[], "use `previous_response_id`, or send the items")?;
     fields.refuse("max_tool_calls", &[], "this server calls no tools itself")?;
     fields.refuse("prompt", &[], "no prompts are kept here")?;
-    fields.refuse("prompt_cache_retention", &[json!("in_memory")], "the cache lives in memory")?;
+    fields.refuse("access_programs", &[], "there are none here")?;
+    fields.refuse("context_management", &[json!([])], "nothing is left out of a conversation")?;
+    fields.refuse("image", &[], "answers are text")?;
+    refuse_what_is_elsewhere(fields)?;
     fields.refuse("truncation", &[json!("disabled")], "nothing is left out of a conversation")
 }
