@@ -2,6 +2,7 @@
 
 mod admission;
 mod ending;
+mod formats;
 mod layout;
 mod prefixes;
 mod results;
@@ -160,6 +161,7 @@ impl<'t> Scheduler<'t> {
             return ended || self.launches != launches;
         };
         self.chasing = self.chase(&flight);
+        self.prepare_formats(&flight);
         match self.broken.take().map_or_else(|| self.finish(), Err) {
             Ok(cost) => self.complete(flight, cost),
             Err(error) => self.failed(&flight, &error),
