@@ -2,6 +2,7 @@
 
 mod ops;
 mod speculation;
+mod structure;
 
 use std::{fmt::Write, num::NonZeroUsize};
 
@@ -18,6 +19,7 @@ use crate::{
         MODEL_HELP,
         options::{Counts, ModelOptions, parse_count},
         speculation::SpeculationOptions,
+        structure::FormatOptions,
     },
     load::{self, Loaded},
     telemetry::TelemetryOptions,
@@ -50,6 +52,8 @@ pub(crate) struct BenchArgs {
     ops: bool,
     #[command(flatten)]
     speculation: SpeculationOptions,
+    #[command(flatten)]
+    format: FormatOptions,
     /// Do not measure what the device reaches at best, which shares are of
     #[arg(long)]
     no_limits: bool,
@@ -70,11 +74,15 @@ Examples:
   metallic bench -n 64 -s 8                              eight answers side by side
   metallic bench -p 512 --ops                            where the time goes
   metallic bench --speculate lookup                      answers with guesses and without, in turn
+  metallic bench --json-schema person.json -s 8          answers in a format and free ones, in turn
   metallic bench --device null -n 64                     what the host costs
   metallic bench --json > bench.json";
 
 pub(crate) fn run(args: &BenchArgs, ui: Ui) -> anyhow::Result<()> {
     let _telling = args.telemetry.start("metallic bench", ui)?;
+    if let Some(format) = args.format.read()? {
+        return structure::run(args, &format, ui);
+    }
     if args.speculation.is_on() {
         return speculation::run(args, ui);
     }

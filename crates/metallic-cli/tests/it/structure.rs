@@ -71,3 +71,29 @@ fn formats_that_cannot_be_enforced_are_refused_before_anything_is_loaded() {
         page,
     );
 }
+
+#[test]
+fn a_benchmark_of_a_format_answers_in_it_and_freely_in_turn() {
+    let machine = Machine::without_hub();
+    fs::write(machine.folder().join("person.json"), SCHEMA).unwrap();
+    let model = stories();
+    let args = ["bench", "-m", &model, "--device", "cpu", "--json-schema", "person.json", "-r", "2"];
+    let rows = machine.run(&[&args[..], &["-n", "40,60", "-s", "3", "--json"]].concat()).ok().json();
+    let rows = rows.as_array().unwrap();
+    assert_eq!((&rows[0]["test"], &rows[1]["test"], rows.len()), (&"tg40".into(), &"tg60".into(), 2));
+    for row in rows {
+        let (free, held) = (row["free"]["median"].as_f64().unwrap(), row["held"]["median"].as_f64().unwrap());
+        assert!((row["share"].as_f64().unwrap() - held / free).abs() < 1e-9 && held > 0.0, "{row}");
+        assert_eq!((row["held"]["samples"].as_array().unwrap().len(), &row["sequences"]), (2, &3.into()));
+        let most = 3 * row["n"].as_u64().unwrap();
+        assert!((6..=most).contains(&row["tokens"].as_u64().unwrap()), "{row}");
+    }
+    let table = machine.run(&[&args[..], &["-n", "40"]].concat()).ok().out;
+    assert!(table.contains("SHARE") && table.contains("tg40"), "{table}");
+    machine.run(&[&args[..], &["--ops"]].concat()).failed(
+        1,
+        "`--ops` has no meaning",
+        "leave out the format",
+    );
+    machine.run(&["bench", "-m", &model, "--choice", "a"]).failed(1, "too short", "longer answers");
+}

@@ -42,6 +42,28 @@ fn json_that_was_asked_for_always_parses() {
 }
 
 #[test]
+fn an_answer_that_had_no_room_for_its_form_is_called_cut() {
+    let asked = Asked::shared();
+    let long = json!({"type": "string", "minLength": 200});
+    let wide: Vec<String> = (0..40).map(|i| format!("property_{i}")).collect();
+    let wide = json!({"type": "object", "required": wide, "additionalProperties": {"type": "integer"}});
+    for (form, max_tokens) in [(long, 12), (wide, 24), (json!({"const": "a b c d e f g h"}), 2)] {
+        for stream in [false, true] {
+            let mut more = schema(form.clone());
+            more["max_tokens"] = json!(max_tokens);
+            more["stream"] = json!(stream);
+            let got = asked.post(CHAT, &chat(more));
+            let reason = if stream {
+                got.events().last().unwrap()["choices"][0]["finish_reason"].clone()
+            } else {
+                got.ok()["choices"][0]["finish_reason"].clone()
+            };
+            assert_eq!(reason, "length", "{form}");
+        }
+    }
+}
+
+#[test]
 fn expressions_and_grammars_are_kept_to() {
     let asked = Asked::shared();
     let answer = asked.post(CHAT, &chat(json!({"regex": "(yes|no)[!?]{2}"}))).ok();

@@ -68,6 +68,21 @@ fn a_stream_of_a_call_adds_up_to_the_call() {
 }
 
 #[test]
+fn a_call_that_had_no_room_is_called_cut() {
+    for max_tokens in [1, 4, 12, 20] {
+        let body = ask(json!({"tool_choice": "required", "max_tokens": max_tokens}));
+        let answer = Asked::shared().post(CHAT, &body).ok();
+        let choice = &answer["choices"][0];
+        assert_eq!(choice["finish_reason"], "length", "{max_tokens}: {choice}");
+        for call in choice["message"]["tool_calls"].as_array().into_iter().flatten() {
+            let arguments = call["function"]["arguments"].as_str().unwrap();
+            let whole = serde_json::from_str::<Value>(arguments);
+            assert!(whole.is_err() || arguments.ends_with('}'), "{arguments}");
+        }
+    }
+}
+
+#[test]
 fn tools_that_may_be_called_need_not_be_and_none_means_none() {
     let asked = Asked::shared();
     let plain = asked.post(CHAT, &chat(json!({"max_tokens": 20}))).ok();

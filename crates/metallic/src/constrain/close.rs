@@ -36,6 +36,11 @@ impl Shape {
         self.scalar > LONG_NUMBER
     }
 
+    /// Whether a whole value stands there, as far as brackets and quotes tell.
+    pub(super) fn is_whole(&self) -> bool {
+        self.complete || (self.depth == 0 && self.scalar > 0)
+    }
+
     pub(super) fn push(&mut self, byte: u8) {
         if self.in_string {
             match byte {
@@ -50,6 +55,9 @@ impl Shape {
             return;
         }
         let in_scalar = byte.is_ascii_alphanumeric() || b"+-.".contains(&byte);
+        if self.scalar > 0 && !in_scalar && self.depth == 0 {
+            self.complete = true;
+        }
         self.scalar = if in_scalar { self.scalar + 1 } else { 0 };
         match byte {
             b'"' => self.in_string = true,
@@ -197,4 +205,30 @@ fn search(matcher: &mut ParserRecognizer<'_>, ends: &[u8]) -> Option<Vec<u8>> {
     }
     matcher.pop_bytes(pushed.len());
     found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Shape;
+
+    #[test]
+    fn a_value_is_whole_where_it_may_end() {
+        for (text, whole) in [
+            ("", false),
+            (" ", false),
+            ("[", false),
+            ("{\"a\": [1, \"]\"]", false),
+            ("{\"a\": [1, \"]\"]}", true),
+            ("\"a", false),
+            ("\"a\\\"", false),
+            ("\"a\\\\\"", true),
+            ("12", true),
+            (" null\n", true),
+            ("[] ", true),
+        ] {
+            let mut shape = Shape::default();
+            text.bytes().for_each(|byte| shape.push(byte));
+            assert_eq!(shape.is_whole(), whole, "{text}");
+        }
+    }
 }

@@ -18,6 +18,8 @@ use crate::text::ReasoningSplitter;
 const CANDIDATES: usize = 8;
 /// Tokens that are tried for that, the likeliest first.
 const TRIED: usize = 48;
+/// By how much the logit of a token may be less than the best of them: it would be chosen once in some thousand times.
+const LESS_LIKELY: f32 = 8.0;
 /// Where there is no short way, it is looked for again after so many tokens.
 const HOPELESS: usize = 15;
 
@@ -27,6 +29,8 @@ pub struct Constraint {
     vocabulary: Arc<Vocabulary>,
     /// The tokens of the answer that the parser has seen.
     seen: Vec<u32>,
+    /// What may follow them, once that is known.
+    next: Option<SimpleVob>,
     /// Of an answer in JSON.
     json: Option<Json>,
     /// While the model thinks.
@@ -54,6 +58,7 @@ impl Clone for Constraint {
             parser: self.parser.deep_clone(),
             vocabulary: Arc::clone(&self.vocabulary),
             seen: self.seen.clone(),
+            next: self.next.clone(),
             json: self.json.clone(),
             thoughts: self.thoughts.clone(),
             thought: self.thought,
@@ -72,8 +77,18 @@ impl Restrict for Constraint {
         self.thoughts = Some(thoughts).filter(ReasoningSplitter::is_thinking);
     }
 
-    fn restrict(&mut self, place: &Place<'_>, row: &mut [f32]) -> Result<Verdict, EngineError> {
-        let verdict = panic_utils::catch_unwind(AssertUnwindSafe(|| Ok(self.next(place, row))));
+    fn prepare(&mut self, place: &Place<'_>) {
+        // What goes wrong here goes wrong again where it can be said.
+        let _ = panic_utils::catch_unwind(AssertUnwindSafe(|| Ok(self.look_ahead(place)?)));
+    }
+
+    fn restrict(
+        &mut self,
+        place: &Place<'_>,
+        logits: &[f32],
+        row: &mut Vec<f32>,
+    ) -> Result<Verdict, EngineError> {
+        let verdict = panic_utils::catch_unwind(AssertUnwindSafe(|| Ok(self.next(place, logits, row))));
         Ok(verdict.map_err(|error| matcher(&error)).flatten()?)
     }
 }
@@ -87,7 +102,7 @@ impl Constraint {
             plan: VecDeque::new(),
             rest: 0,
         });
-        Constraint { parser, vocabulary, seen: Vec::new(), json, thoughts: None, thought: 0 }
+        Constraint { parser, vocabulary, seen: Vec::new(), next: None, json, thoughts: None, thought: 0 }
     }
 
     /// Whether a text is, from its beginning to its end, one that the format allows.
@@ -109,9 +124,16 @@ impl Constraint {
         accepted.map_err(|error| matcher(&error))
     }
 
-    fn next(&mut self, place: &Place<'_>, row: &mut [f32]) -> Result<Verdict, ConstrainError> {
+    fn next(
+        &mut self,
+        place: &Place<'_>,
+        logits: &[f32],
+        row: &mut Vec<f32>,
+    ) -> Result<Verdict, ConstrainError> {
         let answer = &place.tokens[place.prompt_len.min(place.tokens.len())..];
         if self.is_thinking(answer) {
+            row.clear();
+            row.extend_from_slice(logits);
             // An answer that ends here is none.
             for &stop in place.stop_tokens {
                 row.get_mut(stop as usize).into_iter().for_each(|logit| *logit = f32::NEG_INFINITY);
@@ -120,9 +142,18 @@ impl Constraint {
         }
         self.follow(&answer[self.thought.min(answer.len())..])?;
         let Some(mut allowed) = self.allowed(place.stop_tokens)? else { return Ok(Verdict::End) };
-        self.keep_room(place, row, &mut allowed);
-        mask::apply(allowed.as_slice(), row);
+        self.keep_room(place, logits, &mut allowed);
+        mask::write(allowed.as_slice(), logits, row);
         Ok(Verdict::Next)
+    }
+
+    fn look_ahead(&mut self, place: &Place<'_>) -> Result<(), ConstrainError> {
+        let answer = &place.tokens[place.prompt_len.min(place.tokens.len())..];
+        if !self.is_thinking(answer) {
+            self.follow(&answer[self.thought.min(answer.len())..])?;
+            self.mask()?;
+        }
+        Ok(())
     }
 
     /// Follows the thoughts to their end.
@@ -145,6 +176,7 @@ impl Constraint {
         if same < self.seen.len() {
             self.parser.rollback(self.seen.len() - same).map_err(|error| matcher(&error))?;
             self.seen.truncate(same);
+            self.next = None;
             if let Some(json) = &mut self.json {
                 json.plan.clear();
                 json.rest = 0;
@@ -155,6 +187,7 @@ impl Constraint {
         for &token in &answer[same..] {
             self.parser.consume_token(token).map_err(|error| matcher(&error))?;
             self.seen.push(token);
+            self.next = None;
             if let Some(json) = &mut self.json {
                 self.vocabulary.trie.token(token).iter().for_each(|byte| json.shape.push(*byte));
                 if json.plan.pop_front().is_some_and(|planned| planned != token) {
@@ -166,19 +199,31 @@ impl Constraint {
         Ok(())
     }
 
+    /// The tokens that the matcher lets follow.
+    fn mask(&mut self) -> Result<(), ConstrainError> {
+        if self.next.is_none() {
+            self.next = Some(if self.parser.stopped() {
+                // Stopped for any other reason it has said so.
+                self.vocabulary.trie.alloc_token_set()
+            } else {
+                let complete = self.parser.is_accepting();
+                match self.parser.compute_mask() {
+                    Ok(allowed) => allowed,
+                    Err(_) if complete => self.vocabulary.trie.alloc_token_set(),
+                    Err(error) => return Err(matcher(&error)),
+                }
+            });
+        }
+        Ok(())
+    }
+
     /// The tokens that may come next; `None` where nothing may.
     fn allowed(&mut self, stop_tokens: &[u32]) -> Result<Option<SimpleVob>, ConstrainError> {
-        let complete = self.parser.is_accepting();
-        let mut allowed = if self.parser.stopped() {
-            // Stopped for any other reason it has said so.
-            self.vocabulary.trie.alloc_token_set()
-        } else {
-            match self.parser.compute_mask() {
-                Ok(allowed) => allowed,
-                Err(_) if complete => self.vocabulary.trie.alloc_token_set(),
-                Err(error) => return Err(matcher(&error)),
-            }
-        };
+        // Whatever a grammar says, JSON has an end only where a value stands.
+        let is_whole = self.json.as_ref().is_none_or(|json| json.shape.is_whole());
+        let complete = self.parser.is_accepting() && is_whole;
+        self.mask()?;
+        let Some(mut allowed) = self.next.clone() else { return Ok(None) };
         for &end in &self.vocabulary.ends {
             allowed.disallow_token(end);
         }
@@ -196,9 +241,16 @@ impl Constraint {
             // Where digits must come they do, and where the number may end it does.
             if complete || !without.is_zero() {
                 allowed = without;
+            } else {
+                // After zeros, some must have another digit before they may end.
+                let mut last = allowed.clone();
+                last.and(&self.vocabulary.last_digits);
+                if !last.is_zero() {
+                    allowed = last;
+                }
             }
         }
-        match (allowed.is_zero(), complete || self.parser.stopped()) {
+        match (allowed.is_zero(), complete || (self.parser.stopped() && is_whole)) {
             (false, _) => Ok(Some(allowed)),
             (true, true) => Ok(None),
             (true, false) => Err(matcher(&"no token of the vocabulary continues it")),
@@ -207,21 +259,29 @@ impl Constraint {
 
     /// Sees to it that JSON is complete when the budget is spent: from where it must end the tokens are those of a short way to the
     /// end, and shortly before, tokens that would leave too little room for it are banned.
-    fn keep_room(&mut self, place: &Place<'_>, row: &[f32], allowed: &mut SimpleVob) {
+    fn keep_room(&mut self, place: &Place<'_>, logits: &[f32], allowed: &mut SimpleVob) {
         let Some(json) = &mut self.json else { return };
         if json.plan.is_empty() {
             if json.rest > 0 || place.room > LONGEST + json.growth {
                 json.rest = json.rest.saturating_sub(1);
                 return;
             }
-            let Some(end) = ending(&mut self.parser, &self.vocabulary, json, &[]) else {
+            let Some(bytes) = rest_of(&mut self.parser, json, &[]) else {
                 json.rest = HOPELESS;
                 return;
             };
             // A byte is a token at most: so many more tokens cannot make the way too long.
-            let spare = place.room.saturating_sub(end.len() + 1 + json.growth);
-            if spare > 0 {
-                json.rest = spare / (json.growth + 1);
+            let spare = |len: usize| place.room.saturating_sub(len + 1 + json.growth);
+            if self.vocabulary.has_bytes && bytes.is_ascii() && spare(bytes.len()) > 0 {
+                json.rest = spare(bytes.len()) / (json.growth + 1);
+                return;
+            }
+            let Some(end) = self.vocabulary.tokens(&bytes) else {
+                json.rest = HOPELESS;
+                return;
+            };
+            if spare(end.len()) > 0 {
+                json.rest = spare(end.len()) / (json.growth + 1);
                 return;
             }
             if end.len() > place.room {
@@ -229,7 +289,7 @@ impl Constraint {
                 return;
             }
             if place.room > end.len() + 1 {
-                let chosen = self.candidates(place.room, row, allowed);
+                let chosen = self.candidates(place.room, logits, allowed);
                 if !chosen.is_zero() {
                     *allowed = chosen;
                     return;
@@ -246,51 +306,54 @@ impl Constraint {
     }
 
     /// Of the likeliest tokens those after which the answer can still be ended.
-    fn candidates(&mut self, room: usize, row: &[f32], allowed: &SimpleVob) -> SimpleVob {
+    fn candidates(&mut self, room: usize, logits: &[f32], allowed: &SimpleVob) -> SimpleVob {
         let mut chosen = self.vocabulary.trie.alloc_token_set();
         let Some(json) = &mut self.json else { return chosen };
-        let mut likely = Vec::new();
-        allowed.iter_set_entries(|id| likely.extend(row.get(id).map(|logit| (*logit, id as u32))));
-        let by_logit = |a: &(f32, u32), b: &(f32, u32)| b.0.total_cmp(&a.0);
-        if likely.len() > TRIED {
-            likely.select_nth_unstable_by(TRIED, by_logit);
-            likely.truncate(TRIED);
-        }
-        likely.sort_unstable_by(by_logit);
-        let mut found = 0;
-        for (_, token) in likely {
+        let likely = likeliest(logits, allowed);
+        let mut best = None;
+        for (logit, token) in likely {
+            if best.is_some_and(|(found, best)| found == CANDIDATES || logit < best - LESS_LIKELY) {
+                break;
+            }
             let is_stop = self.vocabulary.trie.is_special_token(token);
             let fits = is_stop
-                || ending(&mut self.parser, &self.vocabulary, json, self.vocabulary.trie.token(token))
-                    .is_some_and(|end| end.len() + 2 <= room);
+                || rest_of(&mut self.parser, json, self.vocabulary.trie.token(token))
+                    .is_some_and(|bytes| self.vocabulary.fits(&bytes, room.saturating_sub(2)));
             if fits {
                 chosen.allow_token(token);
-                found += 1;
-            }
-            if found == CANDIDATES {
-                break;
+                best = Some(best.map_or((1, logit), |(found, best)| (found + 1, best)));
             }
         }
         chosen
     }
 }
 
+/// The tokens to try, the likeliest first.
+fn likeliest(logits: &[f32], allowed: &SimpleVob) -> Vec<(f32, u32)> {
+    let (mut likely, mut best) = (Vec::new(), f32::NEG_INFINITY);
+    allowed.iter_set_entries(|id| {
+        if let Some(&logit) = logits.get(id).filter(|logit| **logit >= best - 2.0 * LESS_LIKELY) {
+            best = best.max(logit);
+            likely.push((logit, id as u32));
+        }
+    });
+    let by_logit = |a: &(f32, u32), b: &(f32, u32)| b.0.total_cmp(&a.0);
+    if likely.len() > TRIED {
+        likely.select_nth_unstable_by(TRIED, by_logit);
+        likely.truncate(TRIED);
+    }
+    likely.sort_unstable_by(by_logit);
+    likely
+}
+
 fn matcher(error: &dyn std::fmt::Display) -> ConstrainError {
     ConstrainError::Matcher { reason: reason(error) }
 }
 
-/// The tokens of a short way to the end after `more`.
-fn ending(
-    parser: &mut TokenParser,
-    vocabulary: &Vocabulary,
-    json: &mut Json,
-    more: &[u8],
-) -> Option<Vec<u32>> {
+/// The bytes of a short way to the end after `more`.
+fn rest_of(parser: &mut TokenParser, json: &mut Json, more: &[u8]) -> Option<Vec<u8>> {
     let Json { shape, rests, .. } = json;
-    let bytes = parser.parser.with_recognizer(|matcher| way(matcher, shape, more, rests))?;
-    let tokens = vocabulary.trie.greedy_tokenize(&bytes);
-    // A vocabulary may lack a byte.
-    (vocabulary.trie.decode_raw(&tokens) == bytes).then_some(tokens)
+    parser.parser.with_recognizer(|matcher| way(matcher, shape, more, rests))
 }
 
 impl From<ConstrainError> for EngineError {

@@ -79,7 +79,7 @@ pub(super) fn expression(format: &str) -> Option<&'static str> {
             concat!("^(?:", uri!(), "|/(?:[a-zA-Z0-9._~-]{1,40}/){0,8}[a-zA-Z0-9._~-]{0,40})$")
         }
         "json-pointer" => concat!("^", pointer!(), "$"),
-        "relative-json-pointer" => concat!("^(?:0|[1-9][0-9]{0,2})(?:#|", pointer!(), ")$"),
+        "relative-json-pointer" => concat!("^(?:0|[1-9]{1,3})(?:#|", pointer!(), ")$"),
         _ => return None,
     })
 }

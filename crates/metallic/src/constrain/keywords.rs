@@ -1,13 +1,13 @@
 //! Keywords of JSON schemas, one by one.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use serde_json::{Map, Value, json};
 
 use super::ConstrainError;
 use super::format::{FORMATS, expression};
-use super::number::{WHOLE, bound, is_exact, multiple};
-use super::pattern::translate;
+use super::number::{WHOLE, bound, is_exact, multiple, narrow_multiples};
+use super::pattern::{Agreement, translate};
 use super::schema::{ANY_DEPTH, any};
 
 /// Values in a schema, each of which may become a rule.
@@ -102,8 +102,15 @@ impl<'a> Checker<'a> {
                 options
             }
             "$ref" => self.reference(value, at)?,
-            "properties" | "patternProperties" => self.properties(keyword, value, at, depth)?,
+            "patternProperties" => {
+                told_apart(value, map, at)?;
+                self.properties(keyword, value, at, depth)?
+            }
+            "properties" => self.properties(keyword, value, at, depth)?,
             "items" if value.is_array() => {
+                if map.contains_key("prefixItems") {
+                    return Err(invalid(at, value, "a schema, as there are `prefixItems`"));
+                }
                 let items = self.schemas(value, at, depth)?;
                 out.insert("prefixItems".into(), items);
                 return Ok(());
@@ -131,8 +138,11 @@ impl<'a> Checker<'a> {
             "minProperties" => {
                 let least = whole(value, at, LONGEST)?;
                 // Names may come twice, and count once.
-                let sure = map.get("required").and_then(Value::as_array).map_or(0, Vec::len) as u64;
-                if least > sure + 1 {
+                let sure = map
+                    .get("required")
+                    .and_then(Value::as_array)
+                    .map_or(0, |names| names.iter().filter_map(Value::as_str).collect::<HashSet<_>>().len());
+                if least > sure as u64 + 1 {
                     return Err(unsupported(at, keyword));
                 }
                 least.into()
@@ -189,7 +199,7 @@ impl<'a> Checker<'a> {
 
     fn pattern(&mut self, pattern: &str, at: &str, keyword: &str) -> Result<String, ConstrainError> {
         self.count(0, pattern.len())?;
-        let translated = translate(pattern).ok_or_else(|| unsupported(at, keyword))?;
+        let translated = translate(pattern).ok_or_else(|| unsupported(at, keyword))?.expression;
         let mut builder = llguidance::derivre::RegexBuilder::new();
         builder.mk_regex_for_serach(&translated).map_err(|_| unsupported(at, keyword))?;
         Ok(translated)
@@ -238,7 +248,10 @@ impl<'a> Checker<'a> {
                 Err(invalid(at, value, "a text without control characters"))
             }
             Value::Array(items) => items.iter().try_for_each(|item| self.constant(item, at)),
-            Value::Object(map) => map.values().try_for_each(|value| self.constant(value, at)),
+            Value::Object(map) => map.iter().try_for_each(|(name, value)| {
+                self.count(0, name.len())?;
+                self.constant(value, at)
+            }),
             _ => Ok(()),
         }
     }
@@ -270,13 +283,17 @@ impl<'a> Checker<'a> {
             Some(one) => one == kind,
         };
         if may_be(out, "number") || may_be(out, "integer") {
+            narrow_multiples(out);
             out.entry("minimum").or_insert((-WHOLE).into());
             out.entry("maximum").or_insert(WHOLE.into());
         }
         if may_be(out, "array") {
             out.entry("items").or_insert_with(|| any(ANY_DEPTH));
         }
-        if may_be(out, "object") && !out.contains_key("additionalProperties") {
+        if may_be(out, "object") && agreement(map.get("patternProperties")) < Agreement::Full {
+            // A name that only some take for one of those would have to be valid by both schemas.
+            out.insert("additionalProperties".into(), Value::Bool(false));
+        } else if may_be(out, "object") && !out.contains_key("additionalProperties") {
             let shut = !self.joins && names_all(out);
             out.insert("additionalProperties".into(), if shut { Value::Bool(false) } else { any(ANY_DEPTH) });
         }
@@ -312,6 +329,26 @@ fn names_all(out: &Map<String, Value>) -> bool {
         .is_none_or(|names| names.iter().all(|n| n.as_str().is_some_and(|n| properties.contains_key(n))));
     let least = out.get("minProperties").and_then(Value::as_u64).unwrap_or(0);
     named && least <= properties.len() as u64
+}
+
+/// Who reads patterns of names as they are translated.
+fn agreement(patterns: Option<&Value>) -> Agreement {
+    let patterns = patterns.and_then(Value::as_object).into_iter().flatten();
+    let agreements = patterns.filter_map(|(pattern, _)| Some(translate(pattern)?.agreement));
+    agreements.min().unwrap_or(Agreement::Full)
+}
+
+/// Refuses names of which it is not the same for all validators whether they match a pattern beside them.
+fn told_apart(patterns: &Value, map: &Map<String, Value>, at: &str) -> Result<(), ConstrainError> {
+    let agreement = agreement(Some(patterns));
+    let is_plain = |name: &String| name.bytes().all(|byte| (b' '..=b'~').contains(&byte));
+    let mut names = map.get("properties").and_then(Value::as_object).into_iter().flatten();
+    let odd = names.any(|(name, _)| !is_plain(name));
+    let several = patterns.as_object().is_some_and(|patterns| patterns.len() > 1);
+    if (agreement < Agreement::Full && odd) || (agreement == Agreement::Partial && several) {
+        return Err(unsupported(at, "patternProperties"));
+    }
+    Ok(())
 }
 
 fn is_any_name(schema: &Value) -> bool {
@@ -375,11 +412,8 @@ fn format(
         // Of whole numbers no more are allowed anyway.
         ("int64" | "uint64", "integer") | ("float" | "double", "number") | ("password", "string") => Ok(()),
         ("int32", "integer") => {
-            let least = out.get("minimum").and_then(Value::as_i64).unwrap_or(i64::MIN).max(i32::MIN.into());
-            let most = out.get("maximum").and_then(Value::as_i64).unwrap_or(i64::MAX).min(i32::MAX.into());
-            out.insert("minimum".into(), least.into());
-            out.insert("maximum".into(), most.into());
-            Ok(())
+            bound("minimum", &i32::MIN.into(), map, at, out)?;
+            bound("maximum", &i32::MAX.into(), map, at, out)
         }
         _ => {
             add_pattern(out, expression(name).ok_or_else(|| invalid(at, value, FORMATS))?);

@@ -3,11 +3,12 @@
 use serde_json::Value;
 
 use super::ConstrainError;
-use super::schema::check;
+use super::schema::{OneOf, check};
 
-/// The grammar with every `%json` schema checked and written anew.
-pub(super) fn with_checked_schemas(source: &str) -> Result<String, ConstrainError> {
+/// The grammar with every `%json` schema checked and written anew, and the alternatives in them of which one alone may hold.
+pub(super) fn with_checked_schemas(source: &str) -> Result<(String, Vec<OneOf>), ConstrainError> {
     const MARK: &str = "%json";
+    let mut one_of = Vec::new();
     let mut out = String::with_capacity(source.len());
     let mut rest = source;
     while let Some(next) = rest.chars().next() {
@@ -18,7 +19,9 @@ pub(super) fn with_checked_schemas(source: &str) -> Result<String, ConstrainErro
                 reason: format!("`{MARK}` is not followed by a JSON schema"),
             })?;
             let end = MARK.len() + values.byte_offset();
-            out.extend([MARK, " ", &check(&schema)?.schema.to_string()]);
+            let checked = check(&schema)?;
+            out.extend([MARK, " ", &checked.schema.to_string()]);
+            one_of.extend(checked.one_of);
             rest = &rest[end..];
             continue;
         } else if rest.starts_with("//") || next == '#' {
@@ -31,7 +34,7 @@ pub(super) fn with_checked_schemas(source: &str) -> Result<String, ConstrainErro
         out.push_str(&rest[..taken]);
         rest = &rest[taken..];
     }
-    Ok(out)
+    Ok((out, one_of))
 }
 
 /// Bytes of a string or an expression, up to the mark that began it.
@@ -55,9 +58,10 @@ mod tests {
     #[test]
     fn schemas_in_grammars_are_checked_and_nothing_else_is_touched() {
         let source = "start: \"%json {\" /%json \\/ {/ tail // %json {}\ntail: \"x\" # %json\n";
-        assert_eq!(with_checked_schemas(source), Ok(source.to_owned()));
-        let written = with_checked_schemas("start: \"<\" args \">\"\nargs: %json {\"type\": \"integer\"}\n")
-            .expect("a grammar");
+        assert_eq!(with_checked_schemas(source), Ok((source.to_owned(), Vec::new())));
+        let (written, _) =
+            with_checked_schemas("start: \"<\" args \">\"\nargs: %json {\"type\": \"integer\"}\n")
+                .expect("a grammar");
         assert!(written.contains("\"maximum\":9007199254740991") && written.ends_with("}\n"), "{written}");
         let refused = with_checked_schemas("start: %json {\"not\": {}}");
         assert_eq!(

@@ -24,6 +24,7 @@
 mod close;
 mod constraint;
 mod error;
+mod finite;
 mod format;
 mod growth;
 mod keywords;
@@ -44,6 +45,7 @@ use serde_json::{Value, json};
 pub use constraint::Constraint;
 pub use error::ConstrainError;
 use error::reason;
+use schema::OneOf;
 use vocabulary::Vocabulary;
 
 use crate::text::Tokenizer;
@@ -113,7 +115,8 @@ impl Format {
             }
             Format::Lark(source) => {
                 limited("length of the grammar", source.len())?;
-                plain(TopLevelGrammar::from_lark(lark::with_checked_schemas(source)?))
+                let (source, one_of) = lark::with_checked_schemas(source)?;
+                Ok(Parts { grammar: TopLevelGrammar::from_lark(source), growth: None, one_of })
             }
             Format::Choice(texts) => {
                 limited("length of the choices", texts.iter().map(String::len).sum())?;
@@ -133,8 +136,8 @@ struct Parts {
     grammar: TopLevelGrammar,
     /// By how much a token may put off the end, where the answer is JSON.
     growth: Option<usize>,
-    /// Alternatives of which one alone may hold, each as a schema.
-    one_of: Vec<(String, Value)>,
+    /// Alternatives of which one alone may hold.
+    one_of: Vec<OneOf>,
 }
 
 fn limited(what: &'static str, found: usize) -> Result<(), ConstrainError> {
@@ -192,27 +195,35 @@ impl Constrainer {
     fn compile(&self, format: &Format) -> Result<Compiled, ConstrainError> {
         let refused = |reason| ConstrainError::Grammar { kind: format.kind(), reason };
         let Parts { grammar, growth, one_of } = format.grammar()?;
-        let mut parser = match self.parser(grammar) {
-            Ok(parser) => parser,
-            Err(reason) if reason.contains(OVERLAP) => {
-                let overlaps = |(_, schema): &(String, Value)| {
-                    let alone = self.parser(TopLevelGrammar::from_json_schema(schema.clone()));
-                    alone.is_err_and(|reason| reason.contains(OVERLAP))
-                };
-                let pointer = one_of.into_iter().find(overlaps).map(|(pointer, _)| pointer);
-                return Err(ConstrainError::Unsupported {
-                    pointer: pointer.unwrap_or_default(),
-                    keyword: "oneOf".to_owned(),
-                });
+        let parser = self.parser(grammar);
+        let overlap = match &parser {
+            Err(reason) if !reason.contains(OVERLAP) => return Err(refused(reason.clone())),
+            Err(_) => {
+                let first = one_of.first().map(|one_of| one_of.pointer.clone());
+                self.overlap(&one_of, |_| true).or(first).or_else(|| Some(String::new()))
             }
-            Err(reason) => return Err(refused(reason)),
+            Ok(_) => self.overlap(&one_of, |one_of| one_of.closed),
         };
+        if let Some(pointer) = overlap {
+            return Err(ConstrainError::Unsupported { pointer, keyword: "oneOf".to_owned() });
+        }
+        let mut parser = parser.map_err(refused)?;
         parser.start_without_prompt();
         let compiled = Compiled { format: format.clone(), parser, growth };
         let mut kept = self.kept();
         kept.truncate(KEPT - 1);
         kept.push_front(compiled.clone());
         Ok(compiled)
+    }
+
+    /// Where the first of these alternatives stand that cannot be told apart.
+    fn overlap(&self, one_of: &[OneOf], doubted: impl Fn(&OneOf) -> bool) -> Option<String> {
+        let overlaps = |one_of: &&OneOf| {
+            let alone = self.parser(TopLevelGrammar::from_json_schema(one_of.schema.clone()));
+            alone.is_err_and(|reason| reason.contains(OVERLAP))
+        };
+        let mut doubtful = one_of.iter().filter(|one_of| doubted(one_of));
+        doubtful.find(overlaps).map(|one_of| one_of.pointer.clone())
     }
 
     /// Compiles a grammar, or says why not. References and rules are followed one into the other: a chain of them needs a stack.

@@ -88,14 +88,35 @@ fn rounded(limit: f64, below: bool) -> Option<Number> {
 
 /// What numbers must be a multiple of.
 pub(super) fn multiple(value: &Value, at: &str) -> Written {
-    const NEEDED: &str = "more than 0, at most 10000, with at most 4 decimal places";
-    let step =
-        value.as_f64().filter(|x| *x > 0.0 && *x <= 10_000.0).ok_or_else(|| invalid(at, value, NEEDED))?;
-    // The matcher finds the decimal places by multiplying by ten until nothing is left.
+    const NEEDED: &str = "1000, or at most 100 steps of its last decimal place, which is the 4th at most";
+    let step = value.as_f64().filter(|x| *x > 0.0 && *x <= 1000.0);
+    // There is a state for each remainder, beside those that the bounds need: more cost too much in the middle of an answer.
+    let is_cheap = |(scaled, _): &(f64, i32)| *scaled <= 100.0 || step == Some(1000.0);
+    let known = step.and_then(scaled).filter(is_cheap);
+    known.map(|_| value.clone()).ok_or_else(|| invalid(at, value, NEEDED))
+}
+
+/// A number as a whole one, and by how many decimal places, at most four, it was moved. The matcher finds them in this way.
+fn scaled(step: f64) -> Option<(f64, i32)> {
     let (mut scaled, mut places) = (step, 0);
     while scaled.fract() != 0.0 && places < 5 {
         scaled *= 10.0;
         places += 1;
     }
-    if places > 4 || scaled > 60_000.0 { Err(invalid(at, value, NEEDED)) } else { Ok(value.clone()) }
+    (places < 5).then_some((scaled, places))
+}
+
+/// Bounds multiples of a fraction by what doubles hold with its decimal places: beyond, they are read as other numbers.
+pub(super) fn narrow_multiples(out: &mut Map<String, Value>) {
+    let step = out.get("multipleOf").and_then(Value::as_f64).and_then(scaled);
+    let Some((_, places)) = step.filter(|(_, places)| *places > 0) else { return };
+    let far = 10_i64.pow((15 - places).unsigned_abs()) - 1;
+    let bound = |keyword: &str| out.get(keyword).and_then(Value::as_f64);
+    let (least, most) = (bound("minimum"), bound("maximum"));
+    if least.is_none_or(|least| least < -far as f64) {
+        out.insert("minimum".into(), (-far).into());
+    }
+    if most.is_none_or(|most| most > far as f64) {
+        out.insert("maximum".into(), far.into());
+    }
 }

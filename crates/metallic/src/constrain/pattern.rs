@@ -7,28 +7,63 @@ use std::iter::Peekable;
 use std::str::Chars;
 
 /// The expression in the matcher's syntax; `None` where it has what cannot be enforced: looking around, references to groups,
-/// borders of words, flags.
-pub(super) fn translate(pattern: &str) -> Option<String> {
-    let mut reader =
-        Reader { rest: pattern.chars().peekable(), out: String::with_capacity(pattern.len() + 16) };
+/// borders of words, flags, and what dialects read in different ways.
+pub(super) fn translate(pattern: &str) -> Option<Translated> {
+    let out = String::with_capacity(pattern.len() + 16);
+    let mut reader = Reader { rest: pattern.chars().peekable(), out, agreement: Agreement::Full };
+    // Whether what was read last can be repeated.
+    let mut repeats = false;
     while let Some(c) = reader.rest.next() {
+        let mut repeatable = !matches!(c, '^' | '$' | '|' | '(');
         match c {
-            '.' => reader.out.push_str(r"[^\n\r\x{2028}\x{2029}]"),
+            '.' => {
+                reader.agreement = reader.agreement.min(Agreement::OfStandard);
+                reader.out.push_str(r"[^\n\r\x{2028}\x{2029}]");
+            }
             '\\' => reader.escape()?,
             '[' => reader.class()?,
             '(' => reader.group()?,
-            '{' => reader.quantifier(),
+            '*' | '+' | '?' if !repeats => return None,
+            '*' | '+' | '?' => {
+                reader.out.push(c);
+                reader.lazy();
+                repeatable = false;
+            }
+            '{' => {
+                let counts = reader.quantifier(repeats)?;
+                repeatable = !counts;
+            }
             '}' | ']' => reader.literal(c),
-            '^' | '$' | '|' | ')' | '*' | '+' | '?' => reader.out.push(c),
+            '^' | '$' | '|' | ')' => reader.out.push(c),
             c => reader.literal(c),
         }
+        repeats = repeatable;
     }
-    Some(reader.out)
+    Some(Translated { expression: reader.out, agreement: reader.agreement })
+}
+
+/// A pattern in the matcher's syntax.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Translated {
+    pub(super) expression: String,
+    pub(super) agreement: Agreement,
+}
+
+/// Who takes a pattern for exactly what it was translated to; others match more by it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Agreement {
+    /// Nobody, not even ECMAScript.
+    Partial,
+    /// ECMAScript, but not every other dialect.
+    OfStandard,
+    /// All dialects.
+    Full,
 }
 
 struct Reader<'a> {
     rest: Peekable<Chars<'a>>,
     out: String,
+    agreement: Agreement,
 }
 
 /// A set of characters that has a letter: what all dialects have in it, and what one of them has.
@@ -74,8 +109,21 @@ impl Reader<'_> {
         Some(())
     }
 
-    /// `{`, which is itself where no count follows.
-    fn quantifier(&mut self) {
+    /// What is said of a set of characters by its letter holds for fewer dialects than a list of them.
+    fn uses_set(&mut self, letter: char) {
+        let agreement = if matches!(letter, 'd' | 'w') { Agreement::OfStandard } else { Agreement::Partial };
+        self.agreement = self.agreement.min(agreement);
+    }
+
+    /// As few as possible, which changes nothing of what matches.
+    fn lazy(&mut self) {
+        if self.rest.next_if_eq(&'?').is_some() {
+            self.out.push('?');
+        }
+    }
+
+    /// `{`, which is itself where no count follows; whether one did. `None` where there is nothing to repeat, or where dialects differ.
+    fn quantifier(&mut self, repeats: bool) -> Option<bool> {
         let text: String = self.rest.clone().take_while(|c| *c != '}').collect();
         let mut counts = text.splitn(2, ',');
         let is_count = |s: &str| !s.is_empty() && s.bytes().all(|b| b.is_ascii_digit());
@@ -85,15 +133,20 @@ impl Reader<'_> {
         if from && to && closed {
             self.out.extend(["{", &text, "}"]);
             self.rest.nth(text.chars().count());
-        } else {
-            self.literal('{');
+            self.lazy();
+            return repeats.then_some(true);
         }
+        // To some, `{,3}` is a count.
+        let is_count_to_some = text.strip_prefix(',').is_some_and(|most| is_count(most) || most.is_empty());
+        self.literal('{');
+        (!(is_count_to_some && closed)).then_some(false)
     }
 
     /// What follows a backslash outside brackets.
     fn escape(&mut self) -> Option<()> {
         let c = self.rest.next()?;
         if let Some(Set { all, any }) = set(c) {
+            self.uses_set(c);
             let class = if c.is_ascii_lowercase() { format!("[{all}]") } else { format!("[^{any}]") };
             self.out.push_str(&class);
             return Some(());
@@ -184,6 +237,8 @@ impl Reader<'_> {
                 '\\' => {
                     let c = self.rest.next()?;
                     if let Some(Set { all, any }) = set(c) {
+                        // What is left out of a class is what the widest reading has.
+                        self.uses_set(if negated { 's' } else { c });
                         let (inside, outside) = if negated { (any, all) } else { (all, any) };
                         let class =
                             if c.is_ascii_lowercase() { inside.to_owned() } else { format!("[^{outside}]") };
@@ -217,7 +272,7 @@ impl Reader<'_> {
 
 #[cfg(test)]
 mod tests {
-    use super::translate;
+    use super::{Agreement, translate};
 
     #[test]
     fn patterns_mean_what_every_validator_takes_them_for() {
@@ -229,9 +284,29 @@ mod tests {
             (r"[[&&a-c]", r"[\[\&\&a-c]"),
             (r"[+--]", r"[\+-\-]"),
             (r"(?<year>[0-9]{4})(?:-|/)", r"(?:[0-9]{4})(?:\-|/)"),
+            (r"a+?b{2,3}?c??", r"a+?b{2,3}?c??"),
+            (r"a{b}{,x}", r"a\{b\}\{,x\}"),
             (r"A\uD83D\uDE00\x7e", r"A\x{1F600}\x{7E}"),
         ] {
-            assert_eq!(translate(pattern).as_deref(), Some(expected), "{pattern}");
+            assert_eq!(
+                translate(pattern).map(|found| found.expression).as_deref(),
+                Some(expected),
+                "{pattern}"
+            );
+        }
+    }
+
+    #[test]
+    fn it_is_known_who_reads_a_pattern_as_it_was_translated() {
+        for (pattern, agreement) in [
+            (r"^[a-z]+\.x{2}$", Agreement::Full),
+            (r"^a.c$", Agreement::OfStandard),
+            (r"[\d.]\w", Agreement::OfStandard),
+            (r"\s", Agreement::Partial),
+            (r"[^\d]", Agreement::Partial),
+            (r"\d\D", Agreement::Partial),
+        ] {
+            assert_eq!(translate(pattern).map(|found| found.agreement), Some(agreement), "{pattern}");
         }
     }
 
@@ -239,7 +314,7 @@ mod tests {
     fn what_a_finite_automaton_has_not_is_refused() {
         for pattern in [
             r"(?=a)b", r"(?<!a)b", r"(a)\1", r"\bword", r"(?i)a", r"[]", r"[^]", r"a\", r"[a", r"\uD83D",
-            r"\q",
+            r"\q", r"a++", r"a**", r"a{2}{3}", r"a?+", r"^*a", r"a|*", r"(+a)", r"{2}", r"a{,3}", r"a{,}",
         ] {
             assert_eq!(translate(pattern), None, "{pattern}");
         }

@@ -7,6 +7,7 @@
 use serde_json::{Map, Value, json};
 
 use super::ConstrainError;
+use super::finite::close_endless;
 use super::keywords::Checker;
 use super::number::WHOLE;
 
@@ -22,20 +23,44 @@ pub(super) struct Checked {
     pub(super) schema: Value,
     /// Bytes by which one more token can at most put off the end of an answer.
     pub(super) growth: usize,
-    /// Alternatives of which one alone may hold, by place, each as a schema of its own.
-    pub(super) one_of: Vec<(String, Value)>,
+    /// Alternatives of which one alone may hold.
+    pub(super) one_of: Vec<OneOf>,
+}
+
+/// Alternatives of which one alone may hold.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct OneOf {
+    /// Where they stand, as a JSON pointer.
+    pub(super) pointer: String,
+    /// They alone, as a schema for the matcher, with objects as open as the document leaves them.
+    pub(super) schema: Value,
+    /// What was written of the whole document closes objects that it leaves open: two of them may pass for different there that a
+    /// value can have both of.
+    pub(super) closed: bool,
 }
 
 /// Checks a schema and writes it anew.
 pub(super) fn check(schema: &Value) -> Result<Checked, ConstrainError> {
-    let mut checker = Checker::new(schema, joins(schema));
+    let joins = joins(schema);
+    let mut checked = write(schema, joins)?;
+    if !joins && !checked.one_of.is_empty() {
+        checked.one_of = write(schema, true)?.one_of;
+        checked.one_of.iter_mut().for_each(|one_of| one_of.closed = true);
+    }
+    Ok(checked)
+}
+
+/// Writes a schema anew; objects that list properties stay open where parts of it hold for the same values.
+fn write(schema: &Value, joins: bool) -> Result<Checked, ConstrainError> {
+    let mut checker = Checker::new(schema, joins);
     let mut definitions = any_definitions();
-    let root = checker.schema(schema, "", 0)?;
+    let mut root = checker.schema(schema, "", 0)?;
     while let Some((pointer, name)) = checker.pending.pop() {
         let target = checker.resolve(&pointer)?;
         let written = checker.schema(target, &pointer, 0)?;
         definitions.insert(name, written);
     }
+    close_endless(&mut root, &mut definitions);
     let known = definitions.clone();
     let mut budget = INLINED;
     definitions.values_mut().for_each(|schema| inline_alternatives(schema, &known, &mut budget));
@@ -55,10 +80,10 @@ pub(super) fn check(schema: &Value) -> Result<Checked, ConstrainError> {
         schema["x-guidance"] = guidance();
         schema
     };
-    let alone = |(place, mut options): (String, Value)| {
+    let alone = |(pointer, mut options): (String, Value)| {
         let list = options.as_array_mut().into_iter().flatten();
         list.for_each(|option| inline(option, &known, &mut INLINED.clone()));
-        (place, whole(json!({ "oneOf": options })))
+        OneOf { pointer, schema: whole(json!({ "oneOf": options })), closed: false }
     };
     let one_of = checker.one_of.into_iter().map(alone).collect();
     Ok(Checked { schema: whole(root), growth, one_of })

@@ -28,6 +28,10 @@ pub(super) struct Vocabulary {
     pub(super) spaces: SimpleVob,
     /// Tokens that begin with a digit.
     pub(super) digits: SimpleVob,
+    /// Those of digits alone whose last is no zero.
+    pub(super) last_digits: SimpleVob,
+    /// Each byte of plain text is a token, so that no text has more tokens than bytes.
+    pub(super) has_bytes: bool,
 }
 
 impl TokenizerEnv for Vocabulary {
@@ -55,14 +59,32 @@ impl Vocabulary {
         let trie = panic_utils::catch_unwind(|| Ok(TokTrie::from(&info, &words)))
             .map_err(|error| ConstrainError::Vocabulary { reason: reason(&error) })?;
         let trie = if ends.is_empty() { trie } else { trie.with_eos_tokens(&ends) };
-        let beginning = |is: fn(&u8) -> bool| {
+        let those = |are: fn(&[u8]) -> bool| {
             let mut set = trie.alloc_token_set();
-            let found = (0..).zip(&words).filter(|(_, word)| word.first().is_some_and(is));
+            let found = (0..).zip(&words).filter(|(_, word)| are(word));
             found.for_each(|(id, _)| set.allow_token(id));
             set
         };
-        let (spaces, digits) = (beginning(u8::is_ascii_whitespace), beginning(u8::is_ascii_digit));
-        Ok(Self { trie, ends, spaces, digits })
+        let spaces = those(|word| word.first().is_some_and(u8::is_ascii_whitespace));
+        let digits = those(|word| word.first().is_some_and(u8::is_ascii_digit));
+        let last_digits = those(|word| {
+            word.iter().all(u8::is_ascii_digit)
+                && word.last().is_some_and(|digit| (b'1'..=b'9').contains(digit))
+        });
+        let has_bytes = (b' '..=b'~').all(|byte| trie.token_id(&[byte]).is_some());
+        Ok(Self { trie, ends, spaces, digits, last_digits, has_bytes })
+    }
+
+    /// A text in tokens; a vocabulary may lack a byte.
+    pub(super) fn tokens(&self, bytes: &[u8]) -> Option<Vec<TokenId>> {
+        let tokens = self.trie.greedy_tokenize(bytes);
+        (self.trie.decode_raw(&tokens) == bytes).then_some(tokens)
+    }
+
+    /// Whether a text has so many tokens at most.
+    pub(super) fn fits(&self, bytes: &[u8], most: usize) -> bool {
+        let plain = self.has_bytes && bytes.is_ascii();
+        (plain && bytes.len() <= most) || self.tokens(bytes).is_some_and(|tokens| tokens.len() <= most)
     }
 
     /// What compiles grammars over these tokens, in bounded time and memory.

@@ -58,6 +58,12 @@ impl Flight {
         Self { members, chooses, begun, told: None }
     }
 
+    /// The one output row of a sequence that guesses nothing.
+    pub(super) fn row_of(&self, serial: u64) -> Option<usize> {
+        let member = self.members.iter().find(|m| m.serial == serial)?;
+        (member.rows == 1 && member.drafts == 0).then_some(member.first_row)
+    }
+
     /// How many of its members go on with an answer.
     pub(super) fn answers(&self) -> usize {
         self.members.iter().filter(|m| m.answers).count()

@@ -39,8 +39,16 @@ pub(crate) trait Restrict: Send {
     /// Leaves alone what the model thinks before it answers.
     fn wait_for(&mut self, thoughts: ReasoningSplitter);
 
-    /// Bans what may not come next.
-    fn restrict(&mut self, place: &Place<'_>, row: &mut [f32]) -> Result<Verdict, EngineError>;
+    /// Finds out what may come next, at a place whose logits are still being computed. Mistakes show when it is asked.
+    fn prepare(&mut self, place: &Place<'_>);
+
+    /// Writes into `row` the logits of what may come next, and bans all else.
+    fn restrict(
+        &mut self,
+        place: &Place<'_>,
+        logits: &[f32],
+        row: &mut Vec<f32>,
+    ) -> Result<Verdict, EngineError>;
 }
 
 /// A hook, a format, or both, and the memory they work in: the program's own logits stay as they are.
@@ -49,6 +57,10 @@ pub(super) struct Hook {
     call: Option<LogitsHook>,
     format: Option<Box<dyn Restrict>>,
     row: Vec<f32>,
+    /// The logits as the program's own code leaves them to the format.
+    edited: Vec<f32>,
+    /// What the format has made of `row`, before it is asked for.
+    ready: Option<Result<Verdict, EngineError>>,
 }
 
 impl Hook {
@@ -68,6 +80,24 @@ impl Hook {
         }
     }
 
+    /// Whether there is a format, and nothing of the program's own that comes before it.
+    pub(super) fn is_format(&self) -> bool {
+        self.format.is_some() && self.call.is_none()
+    }
+
+    /// Has the format do what needs no logits.
+    pub(super) fn prepare(&mut self, place: &Place<'_>) {
+        if let Some(format) = &mut self.format {
+            format.prepare(place);
+        }
+    }
+
+    /// Has the format ban what may not come next; the same place is [run](Self::run) next.
+    pub(super) fn restrict(&mut self, place: &Place<'_>, logits: &[f32]) {
+        self.ready = None;
+        self.ready = Some(self.decide(place, true, logits));
+    }
+
     /// The logits as the hook and the format leave them; `None`: the answer is complete. The format is asked where the next token
     /// of the answer is chosen. A panic is an error of its request.
     pub(super) fn run(
@@ -76,21 +106,40 @@ impl Hook {
         chooses: bool,
         logits: &[f32],
     ) -> Result<Option<&[f32]>, EngineError> {
-        let Self { call, format, row } = self;
-        row.clear();
-        row.extend_from_slice(logits);
-        let run = || {
-            if let Some(call) = call {
-                call(place.tokens, row);
-            }
-            format.as_mut().filter(|_| chooses).map_or(Ok(Verdict::Next), |f| f.restrict(place, row))
+        let verdict = match self.ready.take() {
+            Some(verdict) => verdict?,
+            None => self.decide(place, chooses, logits)?,
         };
-        match catch_unwind(AssertUnwindSafe(run)) {
-            Ok(Ok(Verdict::Next)) => Ok(Some(row)),
-            Ok(Ok(Verdict::End)) => Ok(None),
-            Ok(Err(error)) => Err(error),
-            Err(panic) => Err(EngineError::Hook { message: panic_message(panic.as_ref()) }),
-        }
+        Ok((verdict == Verdict::Next).then_some(&self.row[..]))
+    }
+
+    fn decide(&mut self, place: &Place<'_>, chooses: bool, logits: &[f32]) -> Result<Verdict, EngineError> {
+        let Self { call, format, row, edited, .. } = self;
+        let is_edited = call.is_some();
+        let run = || {
+            let mut edit = |to: &mut Vec<f32>| {
+                to.clear();
+                to.extend_from_slice(logits);
+                if let Some(call) = call {
+                    call(place.tokens, to);
+                }
+            };
+            match format.as_mut().filter(|_| chooses) {
+                None => {
+                    edit(row);
+                    Ok(Verdict::Next)
+                }
+                Some(format) if is_edited => {
+                    edit(edited);
+                    format.restrict(place, edited, row)
+                }
+                Some(format) => format.restrict(place, logits, row),
+            }
+        };
+        catch_unwind(AssertUnwindSafe(run)).unwrap_or_else(|panic| {
+            let message = panic_message(panic.as_ref());
+            Err(EngineError::Hook { message })
+        })
     }
 }
 

@@ -2,6 +2,7 @@
 
 mod admission;
 mod ending;
+mod formats;
 mod layout;
 mod prefixes;
 mod results;
@@ -170,6 +171,7 @@ impl<'t> Scheduler<'t> {
             return ended || before != (self.launches, self.totals.preemptions);
         };
         self.chasing = self.chase(&flight);
+        self.prepare_formats(&flight);
         match self.broken.take().map_or_else(|| self.finish(), Err) {
             Ok(cost) => self.complete(flight, cost),
             Err(error) => self.failed(&flight, &error),

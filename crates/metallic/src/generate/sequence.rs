@@ -1,5 +1,6 @@
 //! One request on its way through the engine.
 
+mod format;
 mod guessing;
 mod prefix;
 mod record;
@@ -24,6 +25,7 @@ use super::text::TextStream;
 use super::{
     Detokenize, EngineError, Event, FinishReason, Finished, Logprob, PromptToken, Request, StopMatch, Token,
 };
+pub(super) use format::FormatWork;
 use record::Record;
 
 /// Most rows of logits that one sequence takes from a step.

@@ -76,6 +76,9 @@ impl Scheduler<'_> {
         };
         // A program may leave its last result in place when a step asks for none.
         let wrong = (rows > 0 && found != needed).then_some(EngineError::Output { found, needed });
+        if wrong.is_none() {
+            self.restrict_rows(flight);
+        }
         for member in &flight.members {
             let Some(sequence) = self.running.iter_mut().find(|s| s.serial == member.serial) else {
                 continue;

@@ -7,6 +7,7 @@ use serde_json::{Value, json};
 use super::ToolChoice;
 use super::families::{Attributes, Body, Family, Tagged};
 use super::schema::{Tool, Tools, add_kinds};
+use super::tagged::typed;
 use super::write::quoted;
 use crate::text::TextError;
 
@@ -49,6 +50,8 @@ struct Rules<'a> {
     count: usize,
 }
 
+/// How far references and alternatives are followed to find what a value may be.
+const LEVELS: usize = 8;
 /// Any text, also across lines.
 const TEXT: &str = "/(.|\\n)*/";
 
@@ -183,13 +186,17 @@ impl Rules<'_> {
                 }
             };
             let head = self.text(&format!("{head}{attribute}"));
-            let value = match choices(schema) {
-                Some(texts) if is_text => {
-                    let texts: Vec<String> = texts.iter().map(|text| self.text(text)).collect();
-                    format!("({}) {}", texts.join(" | "), self.text(&end))
-                }
-                _ if is_text => self.text_until(&end),
-                _ => format!("{} {}", json_of(schema), self.text(&end)),
+            let listed = listed(schema, &tool.parameters, LEVELS).filter(|_| is_text);
+            // Where the head says that it is text, what stands there is nothing else.
+            let only_text = tagged.attributes != Attributes::Nothing;
+            let texts = listed.map(|values| self.texts(&values, &kinds, only_text)).unwrap_or_default();
+            let value = if !texts.is_empty() {
+                format!("({}) {}", texts.join(" | "), self.text(&end))
+            } else if is_text {
+                // Whoever reads it takes the first mark for the end, whether it has a line of its own or not.
+                self.text_until(tagged.value_end)
+            } else {
+                format!("{} {}", json_of(schema), self.text(&end))
             };
             let optional = if *needed { "" } else { "?" };
             let _ = write!(out, " ({head} {value} {after}){optional}");
@@ -199,10 +206,28 @@ impl Rules<'_> {
             && tagged.attributes == Attributes::Nothing
         {
             let (key, key_end) = (self.text(tagged.key), self.text(&format!("{}{line}", tagged.key_end)));
-            let value = self.text_until(&end);
+            let value = self.text_until(tagged.value_end);
             let _ = write!(out, " ({key} /[A-Za-z_][A-Za-z0-9_\\-]*/ {key_end} {value} {after})*");
         }
         out
+    }
+
+    /// The texts of values without quotes, of those that are read as the same values again.
+    fn texts(&self, values: &[Value], kinds: &[String], only_text: bool) -> Vec<String> {
+        let read = |text: &str| {
+            let is_text = only_text || kinds.iter().all(|kind| kind == "string");
+            if is_text {
+                Value::from(text)
+            } else {
+                serde_json::from_str(&typed(text, kinds)).unwrap_or_default()
+            }
+        };
+        let texts = values.iter().filter_map(|value| {
+            let text = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
+            let written = if text.is_empty() { "\"\"".to_owned() } else { self.text(&text) };
+            (read(&text) == *value).then_some(written)
+        });
+        texts.collect()
     }
 
     /// Members in their order with a separator between those that are there; those that are not needed may be missing.
@@ -226,9 +251,12 @@ impl Rules<'_> {
     /// A value in braces and quotes of its own.
     fn braces(&mut self, schema: &Value, root: &Value, (quote, levels): (&str, usize)) -> String {
         let text = |rules: &mut Self| format!("{} {}", rules.text(quote), rules.text_until(quote));
-        if let Some(texts) = choices(schema) {
-            let texts: Vec<String> =
-                texts.iter().map(|choice| self.text(&format!("{quote}{choice}{quote}"))).collect();
+        if let Some(values) = listed(schema, root, LEVELS) {
+            let text = |value: &Value| match value {
+                Value::String(text) => self.text(&format!("{quote}{text}{quote}")),
+                other => quoted(&other.to_string()),
+            };
+            let texts: Vec<String> = values.iter().map(text).collect();
             return format!("({})", texts.join(" | "));
         }
         let kind = only_kind(schema, root);
@@ -297,9 +325,13 @@ impl Rules<'_> {
         (prefix, levels): (&str, usize),
     ) -> String {
         let (open, close) = (self.text(&format!("{prefix}<{tag}>")), format!("{prefix}</{tag}>"));
-        if let Some(texts) = choices(schema) {
-            let texts: Vec<String> = texts.iter().map(|text| self.text(text)).collect();
-            return format!("{open} ({}) {}", texts.join(" | "), self.text(&close));
+        if let Some(values) = listed(schema, root, LEVELS) {
+            let mut kinds = Vec::new();
+            add_kinds(root, schema, LEVELS, &mut kinds);
+            let texts = self.texts(&values, &kinds, false);
+            if !texts.is_empty() {
+                return format!("{open} ({}) {}", texts.join(" | "), self.text(&close));
+            }
         }
         match self.elements(schema, root, (prefix, levels)) {
             Some(value) => format!("{open} {value} {}", self.text(&close)),
@@ -334,11 +366,26 @@ fn only_kind(schema: &Value, root: &Value) -> Option<String> {
     }
 }
 
-/// The texts a schema allows, where it lists them.
-fn choices(schema: &Value) -> Option<Vec<&str>> {
-    let list = schema.get("enum")?.as_array()?;
-    let texts: Option<Vec<&str>> = list.iter().map(Value::as_str).collect();
-    texts.filter(|texts| !texts.is_empty())
+/// The values a schema allows, where it lists them and none of them has parts.
+fn listed(schema: &Value, root: &Value, levels: usize) -> Option<Vec<Value>> {
+    let levels = levels.checked_sub(1)?;
+    let target = schema.get("$ref").and_then(Value::as_str).and_then(|target| target.strip_prefix('#'));
+    let values = if let Some(values) = schema.get("enum").and_then(Value::as_array) {
+        values.clone()
+    } else if let Some(value) = schema.get("const") {
+        vec![value.clone()]
+    } else if let Some(options) = ["anyOf", "oneOf"].iter().find_map(|key| schema.get(key)?.as_array()) {
+        let options: Option<Vec<_>> = options.iter().map(|option| listed(option, root, levels)).collect();
+        options?.concat()
+    } else if let Some(target) = target {
+        listed(root.pointer(target)?, root, levels)?
+    } else if schema.get("type").is_some_and(|kind| kind == "null") {
+        vec![Value::Null]
+    } else {
+        return None;
+    };
+    let plain = values.iter().all(|value| !value.is_array() && !value.is_object());
+    Some(values).filter(|values| plain && !values.is_empty())
 }
 
 fn takes_anything(schema: &Value) -> bool {

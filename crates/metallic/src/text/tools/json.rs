@@ -152,20 +152,28 @@ pub(super) async fn decoded<S: Sink>(cursor: &Cursor, out: &mut S) -> Result<(),
                 't' => out.put('\t'),
                 'u' => {
                     let first = four_digits(cursor).await?;
-                    let is_half = (0xD800..0xDC00).contains(&first);
-                    let code = if is_half && cursor.mark(&["\\u"]).await.is_some() {
-                        let second = four_digits(cursor).await?;
-                        0x10000 + ((first - 0xD800) << 10) + second.wrapping_sub(0xDC00)
-                    } else {
-                        first
-                    };
-                    out.put(char::from_u32(code).unwrap_or(char::REPLACEMENT_CHARACTER));
+                    half_or_whole(cursor, first, out).await?;
                 }
                 _ => return Err(Bad),
             },
             c => out.put(c),
         }
     }
+}
+
+/// The character of an escape, with its other half behind it where it is one of two. Half a character is a sign that one is missing.
+async fn half_or_whole<S: Sink>(cursor: &Cursor, mut code: u32, out: &mut S) -> Result<(), Bad> {
+    while (0xD800..0xDC00).contains(&code) && cursor.mark(&["\\u"]).await.is_some() {
+        let second = four_digits(cursor).await?;
+        if (0xDC00..0xE000).contains(&second) {
+            code = 0x10000 + ((code - 0xD800) << 10) + (second - 0xDC00);
+        } else {
+            out.put(char::REPLACEMENT_CHARACTER);
+            code = second;
+        }
+    }
+    out.put(char::from_u32(code).unwrap_or(char::REPLACEMENT_CHARACTER));
+    Ok(())
 }
 
 async fn four_digits(cursor: &Cursor) -> Result<u32, Bad> {
@@ -281,10 +289,14 @@ async fn members(cursor: &Cursor, call: &mut Call<'_>, shape: Shape, tools: &Too
     }
 }
 
-/// Arguments: an object, or an object written as a string, or null for none.
+/// Arguments: an object, or an object written as a string; an empty string or null for none.
 async fn arguments(cursor: &Cursor, call: &mut Call<'_>) -> Result<(), Bad> {
     cursor.spaces().await;
     match cursor.peek().await {
+        Some('"') if cursor.mark(&["\"\""]).await.is_some() => {
+            call.put_all("{}");
+            Ok(())
+        }
         Some('"') => decoded(cursor, call).await,
         Some('n') => {
             cursor.mark(&["null"]).await.ok_or(Bad)?;

@@ -281,8 +281,16 @@ const CASES: &[Case] = &[
         "",
         &[("f", "{\"a\": \"é\"}")],
     ),
+    (
+        // Two halves of a character, a half without the other, one before another pair, and the second half alone.
+        "hermes",
+        "<tool_call>{\"name\": \"f\", \"arguments\": \"\\ud83e\\udd80 \\ud800x \\ud800\\u0041 \\ud800\\ud83e\\udd80 \\udc00\"}</tool_call>",
+        "",
+        &[("f", "🦀 \u{fffd}x \u{fffd}A \u{fffd}🦀 \u{fffd}")],
+    ),
     ("hermes", "<tool_call>\n{\"name\": \"f\"}\n</tool_call>", "", &[("f", "{}")]),
     ("hermes", "<tool_call>{\"name\": \"f\", \"arguments\": null}</tool_call>", "", &[("f", "{}")]),
+    ("hermes", "<tool_call>{\"name\": \"f\", \"arguments\": \"\"}</tool_call>", "", &[("f", "{}")]),
     (
         "hermes",
         "<tool_call>{\"type\": \"function\", \"function\": {\"name\": \"f\", \"arguments\": {}}}</tool_call>",

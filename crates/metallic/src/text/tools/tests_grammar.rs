@@ -126,9 +126,9 @@ impl Walk {
 
     /// The tokens that may come next; the end among them where the text is complete.
     fn allowed(&mut self) -> Vec<u32> {
-        let mut row = vec![0.0; self.size];
+        let (logits, mut row) = (vec![0.0; self.size], Vec::new());
         let place = Place { tokens: &self.tokens, prompt_len: 0, room: usize::MAX, stop_tokens: &[self.end] };
-        match self.constraint.restrict(&place, &mut row).unwrap() {
+        match self.constraint.restrict(&place, &logits, &mut row).unwrap() {
             Verdict::End => vec![self.end],
             Verdict::Next => (0..self.size as u32).filter(|id| row[*id as usize] == 0.0).collect(),
         }
@@ -204,6 +204,53 @@ fn grammars_refuse_text_other_tools_and_more_than_one_call() {
             "{name}"
         );
     }
+}
+
+/// A tool whose arguments are of few values, said in the ways that generators of schemas have.
+fn picky() -> Vec<Value> {
+    vec![json!({"name": "pick", "parameters": {
+        "type": "object",
+        "properties": {
+            "one": {"const": "red"},
+            "any": {"anyOf": [{"const": "green"}, {"enum": ["blue", "grey"]}]},
+            "named": {"$ref": "#/$defs/named"},
+            "none": {"anyOf": [{"type": "string", "enum": ["x"]}, {"type": "null"}]},
+        },
+        "required": ["one", "any", "named", "none"],
+        "additionalProperties": false,
+        "$defs": {"named": {"type": "string", "enum": ["north", "south"]}},
+    }})]
+}
+
+#[test]
+fn texts_are_held_to_the_values_that_a_schema_lists_however_it_does() {
+    let right = json!({"one": "red", "any": "blue", "named": "south", "none": "x"});
+    for (format, tokenizer) in formats() {
+        let constrainer = constrainer(&tokenizer);
+        let grammar = format.grammar(&picky(), &ToolChoice::Required, false).unwrap().unwrap();
+        let accepts = |arguments: &Value| {
+            let text = written(&format, &[call("pick", arguments.clone())]);
+            let tokens = tokenizer.encode(&text, false, true).unwrap();
+            Walk::new(&grammar, &tokenizer, &constrainer).accepts(&tokens) > tokens.len()
+        };
+        assert!(accepts(&right), "{}: {grammar}", format.name());
+        for key in ["one", "any", "named", "none"] {
+            let mut wrong = right.clone();
+            wrong[key] = json!("other");
+            assert!(!accepts(&wrong), "{}: {key} in {grammar}", format.name());
+        }
+    }
+}
+
+#[test]
+fn a_text_ends_for_the_grammar_where_it_ends_for_the_parser() {
+    let (format, tokenizer) = formats().into_iter().find(|(format, _)| format.name() == "qwen-xml").unwrap();
+    let constrainer = constrainer(&tokenizer);
+    let grammar = format.grammar(&tools(), &ToolChoice::Named("note".into()), false).unwrap().unwrap();
+    let text = "<tool_call>\n<function=note>\n<parameter=text>\na</parameter>b\n</parameter>\n</function>\n</tool_call>";
+    let tokens = tokenizer.encode(text, false, true).unwrap();
+    let accepted = Walk::new(&grammar, &tokenizer, &constrainer).accepts(&tokens);
+    assert!(accepted < tokens.len(), "{}", format.parse(text, &tools()).calls[0].arguments);
 }
 
 /// Numbers that look random and are the same each time.

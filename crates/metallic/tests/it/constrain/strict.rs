@@ -4,7 +4,6 @@ use std::time::{Duration, Instant};
 
 use super::*;
 use metallic::constrain::ConstrainError;
-use serde_json::json;
 
 fn refusal(schema: &Value) -> ConstrainError {
     constrainer().constraint(&Format::JsonSchema(schema.clone())).expect_err("it cannot be enforced")
@@ -31,6 +30,8 @@ fn keywords_that_cannot_be_enforced_are_refused_by_name_and_place() {
         (json!({ "unevaluatedProperties": false }), "/unevaluatedProperties"),
         (json!({ "unevaluatedItems": false }), "/unevaluatedItems"),
         (json!({ "type": "object", "minProperties": 3 }), "/minProperties"),
+        // A name that is asked for twice comes once.
+        (json!({ "type": "object", "required": ["a", "a"], "minProperties": 3 }), "/minProperties"),
         (json!({ "$ref": "https://example.com/schema.json" }), "/$ref"),
         (json!({ "$ref": "#anchor", "$defs": { "a": { "$anchor": "anchor" } } }), "/$ref"),
         (json!({ "$dynamicRef": "#a" }), "/$dynamicRef"),
@@ -48,6 +49,17 @@ fn keywords_that_cannot_be_enforced_are_refused_by_name_and_place() {
         (json!({ "type": "string", "pattern": "(?=a)b" }), "/pattern"),
         (json!({ "type": "string", "pattern": r"\bword" }), "/pattern"),
         (json!({ "patternProperties": { "(a)\\1": {} } }), "/patternProperties/(a)\\1"),
+        // Dialects differ in what these mean.
+        (json!({ "type": "string", "pattern": "^a{,3}$" }), "/pattern"),
+        (json!({ "type": "string", "pattern": "^a++b$" }), "/pattern"),
+        (
+            json!({ "properties": { "é": {} }, "patternProperties": { r"\W": { "type": "null" } } }),
+            "/patternProperties",
+        ),
+        (
+            json!({ "patternProperties": { r"\W": { "type": "null" }, "^é": { "type": "string" } } }),
+            "/patternProperties",
+        ),
         (json!({ "$ref": "#/$defs/a", "$defs": { "a": { "items": { "not": {} } } } }), "/$defs/a/items/not"),
     ];
     for (schema, place) in cases {
@@ -73,6 +85,7 @@ fn values_that_keywords_cannot_have_are_refused_by_place() {
         (json!({ "enum": [] }), "/enum"),
         (json!({ "anyOf": [] }), "/anyOf"),
         (json!({ "anyOf": [{}, 1] }), "/anyOf/1"),
+        (json!({ "prefixItems": [true], "items": [true] }), "/items"),
         (json!({ "minLength": -1 }), "/minLength"),
         (json!({ "minLength": "2" }), "/minLength"),
         (json!({ "maxItems": 1.5 }), "/maxItems"),
@@ -82,6 +95,10 @@ fn values_that_keywords_cannot_have_are_refused_by_place() {
         (json!({ "maximum": 0.000_000_000_000_012_34 }), "/maximum"),
         (json!({ "multipleOf": 0 }), "/multipleOf"),
         (json!({ "multipleOf": 0.000_000_1 }), "/multipleOf"),
+        (json!({ "multipleOf": 59.99 }), "/multipleOf"),
+        (json!({ "multipleOf": 360 }), "/multipleOf"),
+        (json!({ "multipleOf": 10_000 }), "/multipleOf"),
+        (json!({ "multipleOf": 125 }), "/multipleOf"),
         (json!({ "const": 9_007_199_254_740_993_i64 }), "/const"),
         (json!({ "enum": ["a", "\u{1}"] }), "/enum/1"),
         (json!({ "pattern": 1 }), "/pattern"),
@@ -110,14 +127,165 @@ fn annotations_are_no_obstacle() {
 
 #[test]
 fn alternatives_that_overlap_are_refused_where_only_one_may_hold() {
-    let overlapping =
-        json!({ "oneOf": [{ "type": "integer", "minimum": 0 }, { "type": "integer", "maximum": 5 }] });
-    let ConstrainError::Unsupported { pointer, keyword } =
-        refusal(&json!({ "properties": { "a": overlapping } }))
-    else {
-        panic!("{:?}", refusal(&overlapping));
+    let named = |names: &[&str], required: &str| {
+        let properties: serde_json::Map<String, Value> =
+            names.iter().map(|name| ((*name).to_owned(), json!({ "type": "string" }))).collect();
+        json!({ "type": "object", "properties": properties, "required": [required] })
     };
-    assert_eq!((pointer.as_str(), keyword.as_str()), ("/properties/a/oneOf", "oneOf"));
+    for overlapping in [
+        json!({ "oneOf": [{ "type": "integer", "minimum": 0 }, { "type": "integer", "maximum": 5 }] }),
+        // An object may have what the other asks for, and more besides.
+        json!({ "oneOf": [named(&["a", "b"], "a"), named(&["b"], "b")] }),
+        json!({ "oneOf": [named(&["a"], "a"), named(&["b"], "b")] }),
+        json!({ "oneOf": [{ "type": "object", "properties": { "k": { "const": 1 } } }, { "type": "object", "properties": { "k": { "const": 2 } } }] }),
+        json!({ "oneOf": [{ "type": "number" }, { "type": "integer" }] }),
+        json!({ "oneOf": [true, { "type": "integer" }] }),
+        json!({ "oneOf": [{ "pattern": "a" }, { "type": "null" }] }),
+    ] {
+        let inside = json!({ "properties": { "a": overlapping } });
+        let in_grammar = Format::Lark(format!("start: \"<\" %json {inside}"));
+        for format in [Format::JsonSchema(inside), in_grammar] {
+            let Err(ConstrainError::Unsupported { pointer, keyword }) = constrainer().constraint(&format)
+            else {
+                panic!("{format:?}");
+            };
+            assert_eq!((pointer.as_str(), keyword.as_str()), ("/properties/a/oneOf", "oneOf"), "{format:?}");
+        }
+    }
+}
+
+#[test]
+fn alternatives_of_which_one_holds_are_told_apart_by_what_each_of_them_closes() {
+    let closed = |name: &str| json!({ "type": "object", "properties": { name: { "type": "string" } }, "required": [name], "additionalProperties": false });
+    let constraint = constraint(&Format::JsonSchema(json!({ "oneOf": [closed("a"), closed("b")] })));
+    for (text, allowed) in
+        [(r#"{"a":"x"}"#, true), (r#"{"b":"x"}"#, true), (r#"{"a":"x","b":"x"}"#, false), ("{}", false)]
+    {
+        assert_eq!(constraint.accepts(text), Ok(allowed), "{text}");
+    }
+}
+
+#[test]
+fn names_that_only_some_take_for_a_pattern_are_not_written() {
+    let constraint = constraint(&schema(
+        r#"{"type": "object", "patternProperties": {"\\W": {"type": "integer"}}, "additionalProperties": {"type": "string"}}"#,
+    ));
+    for (text, allowed) in [(r#"{"a-b":1}"#, true), (r#"{"a-b":"x"}"#, false), (r#"{"é":"x"}"#, false)] {
+        assert_eq!(constraint.accepts(text), Ok(allowed), "{text}");
+    }
+}
+
+#[test]
+fn a_format_of_whole_numbers_leaves_their_bounds() {
+    for text in [
+        r#"{"type": "integer", "minimum": 0.5, "maximum": 7, "format": "int32"}"#,
+        r#"{"type": "integer", "format": "int32", "exclusiveMinimum": 0, "maximum": 7}"#,
+    ] {
+        let constraint = constraint(&schema(text));
+        for (text, allowed) in [("0", false), ("-1", false), ("1", true), ("7", true), ("8", false)] {
+            assert_eq!(constraint.accepts(text), Ok(allowed), "{text}");
+        }
+    }
+    let constraint = constraint(&schema(r#"{"type": "integer", "format": "int32"}"#));
+    for (text, allowed) in
+        [("2147483647", true), ("2147483648", false), ("-2147483648", true), ("-2147483649", false)]
+    {
+        assert_eq!(constraint.accepts(text), Ok(allowed), "{text}");
+    }
+}
+
+#[test]
+fn bounds_with_more_places_than_are_written_are_drawn_in() {
+    let constraint =
+        constraint(&schema(r#"{"type": "number", "minimum": 0.1234567891, "maximum": 0.9876543219}"#));
+    for (text, allowed) in
+        [("0.123456789", false), ("0.12345679", true), ("0.98765432", true), ("0.987654322", false)]
+    {
+        assert_eq!(constraint.accepts(text), Ok(allowed), "{text}");
+    }
+}
+
+#[test]
+fn between_values_there_is_little_white_space() {
+    let constraint = constraint(&schema(r#"{"type": "array", "items": {"type": "integer"}}"#));
+    for (text, allowed) in [
+        ("[ 1 , 2 ]", true),
+        ("[\n  1,\n  2\n]", true),
+        ("[  1]", false),
+        ("[\n\n1]", false),
+        ("[\t1]", false),
+    ] {
+        assert_eq!(constraint.accepts(text), Ok(allowed), "{text:?}");
+    }
+}
+
+#[test]
+fn schemas_without_a_value_of_finite_length_are_refused() {
+    for schema in [
+        json!({ "$ref": "#" }),
+        json!({ "allOf": [{ "$ref": "#" }] }),
+        json!({ "$ref": "#/$defs/a", "$defs": { "a": { "$ref": "#/$defs/b" }, "b": { "$ref": "#/$defs/a" } } }),
+        json!({ "type": "object", "properties": { "a": { "$ref": "#" } }, "required": ["a"] }),
+        json!({ "type": "array", "items": { "$ref": "#/$defs/a" }, "minItems": 1, "$defs": { "a": { "$ref": "#/$defs/a" } } }),
+        json!({ "type": "array", "items": { "$ref": "#" }, "minItems": 1 }),
+    ] {
+        let refused = refusal(&schema);
+        assert!(matches!(refused, ConstrainError::Grammar { .. }), "{schema}: {refused:?}");
+        let in_grammar = Format::Lark(format!("start: \"<\" %json {schema} \">\""));
+        assert!(constrainer().constraint(&in_grammar).is_err(), "{schema}");
+    }
+    let optional = schema(
+        r##"{"type": "object", "properties": {"a": {"$ref": "#/$defs/a"}, "b": {"type": "null"}}, "$defs": {"a": {"$ref": "#/$defs/a"}}}"##,
+    );
+    let constraint = constraint(&optional);
+    for (text, allowed) in [(r#"{"b":null}"#, true), (r#"{"a":}"#, false), (r#"{"a":1}"#, false)] {
+        assert_eq!(constraint.accepts(text), Ok(allowed), "{text}");
+    }
+}
+
+#[test]
+fn multiples_cost_little_whatever_their_bounds() {
+    let steps = [7, 60, 97, 100, 1000].map(|step| json!(step));
+    let steps = steps.into_iter().chain([0.0001, 0.01, 0.97, 0.25, 2.5, 9.7].map(|step| json!(step)));
+    let steps: Vec<Value> = steps.collect();
+    let bounds = [
+        json!({}),
+        json!({ "exclusiveMinimum": 0 }),
+        json!({ "minimum": 3, "maximum": 987_654_321_987_i64 }),
+        json!({ "minimum": -12345, "exclusiveMaximum": 98765.4321 }),
+    ];
+    let mut schemas = Vec::new();
+    for (step, bound) in steps.iter().flat_map(|step| bounds.iter().map(move |bound| (step, bound))) {
+        for kind in [json!("number"), json!(["integer", "null"])] {
+            let mut schema = json!({ "type": kind, "multipleOf": step });
+            schema.as_object_mut().expect("an object").extend(bound.as_object().expect("an object").clone());
+            schemas.push(schema);
+        }
+    }
+    all_are_valid(
+        &schemas,
+        &[Asked { max_tokens: 40, seed: Some(1) }, Asked { max_tokens: 40, seed: Some(2) }],
+    );
+    let constraint = constraint(&schema(r#"{"type": "number", "multipleOf": 0.5, "minimum": 1}"#));
+    for (text, allowed) in [("1.5", true), ("0.5", false), ("1.25", false), ("5000000000000005.5", false)] {
+        assert_eq!(constraint.accepts(text), Ok(allowed), "{text}");
+    }
+}
+
+#[test]
+fn lengths_are_counted_in_characters() {
+    let constraint = constraint(&schema(r#"{"type": "string", "minLength": 2, "maxLength": 3}"#));
+    for (text, allowed) in [
+        ("\"🦀\"", false),
+        ("\"🦀🦀\"", true),
+        ("\"🦀é日\"", true),
+        ("\"🦀🦀🦀🦀\"", false),
+        (r#""\n""#, false),
+        (r#""\n\"\\""#, true),
+        (r#""\ud83e\udd80a""#, false),
+    ] {
+        assert_eq!(constraint.accepts(text), Ok(allowed), "{text}");
+    }
 }
 
 #[test]

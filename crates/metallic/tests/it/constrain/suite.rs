@@ -7,9 +7,9 @@ use metallic::constrain::ConstrainError;
 use serde::Deserialize;
 
 #[derive(Deserialize)]
-struct Case {
+pub(super) struct Case {
     from: String,
-    schema: Value,
+    pub(super) schema: Value,
     valid: Vec<Value>,
     invalid: Vec<Value>,
 }
@@ -20,7 +20,7 @@ fn read<T: for<'de> Deserialize<'de>>(name: &str) -> Vec<T> {
 }
 
 /// The cases that can be enforced, and how many schemas of each file cannot.
-fn enforced() -> (Vec<Case>, BTreeMap<String, usize>) {
+pub(super) fn enforced() -> (Vec<Case>, BTreeMap<String, usize>) {
     let mut refused = BTreeMap::new();
     let mut cases: Vec<Case> = read("suite.json");
     cases.retain(|case| match constrainer().constraint(&Format::JsonSchema(case.schema.clone())) {
@@ -30,10 +30,16 @@ fn enforced() -> (Vec<Case>, BTreeMap<String, usize>) {
             assert!(!reason.is_empty());
             false
         }
-        Err(_) => {
+        Err(ConstrainError::Unsupported { .. } | ConstrainError::Invalid { .. }) => {
             *refused.entry(case.from.clone()).or_default() += 1;
             false
         }
+        // Two patterns of names that may both match one.
+        Err(ConstrainError::Grammar { reason, .. }) if reason.contains("patternProperty") => {
+            *refused.entry(case.from.clone()).or_default() += 1;
+            false
+        }
+        Err(error) => panic!("{} ({}) is refused by no name: {error}", case.schema, case.from),
     });
     (cases, refused)
 }
@@ -70,11 +76,15 @@ fn no_value_that_the_public_suite_calls_invalid_can_be_written() {
     assert!(tried > 250 && 2 * written > valid, "{tried} tried, {written} of {valid}");
 }
 
+/// Schemas as programs send them.
+pub(super) fn real() -> Vec<Value> {
+    read("real.json")
+}
+
 #[test]
 fn answers_by_schemas_as_programs_send_them_are_valid() {
-    let schemas: Vec<Value> = read("real.json");
     all_are_valid(
-        &schemas,
+        &real(),
         &[
             Asked { max_tokens: 400, seed: None },
             Asked { max_tokens: 400, seed: Some(1) },
