@@ -28,17 +28,17 @@ impl Served {
         let common = ["serve", "-m", &model, "--device", "cpu", "-t", "1", "--port", "0"];
         let mut command = machine.command(&[&common, args].concat());
         let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-        let mut err = BufReader::new(child.stderr.take().unwrap());
-        let mut told = String::new();
-        loop {
+        let err = BufReader::new(child.stderr.take().unwrap());
+        let mut served = Served { child: Some(child), err, told: String::new(), address: String::new() };
+        while served.address.is_empty() {
             let mut line = String::new();
-            assert!(err.read_line(&mut line).unwrap() > 0, "it ended: {told}");
-            told += &line;
+            assert!(served.err.read_line(&mut line).unwrap() > 0, "it ended: {}", served.told);
+            served.told += &line;
             if let Some(rest) = line.trim().strip_prefix("listening on http://") {
-                let address = rest.split(' ').next().unwrap().to_owned();
-                return Served { child: Some(child), err, told, address };
+                rest.split(' ').next().unwrap().clone_into(&mut served.address);
             }
         }
+        served
     }
 
     /// Ends it as a service manager does; gives what it printed.
