@@ -24,7 +24,9 @@ fn finite(definitions: &Map<String, Value>) -> HashSet<String> {
     for (name, schema) in definitions {
         let mut names = HashSet::new();
         references(schema, &mut names);
-        names.into_iter().for_each(|used| users.entry(used).or_default().push(name));
+        for used in names {
+            users.entry(used).or_default().push(name);
+        }
     }
     let mut known: HashSet<String> = HashSet::new();
     let mut open: Vec<&str> = definitions.keys().map(String::as_str).collect();

@@ -4,7 +4,7 @@ use std::sync::{LazyLock, Mutex, PoisonError};
 use std::thread;
 
 use super::super::flight::Flight;
-use super::super::sequence::FormatWork;
+use super::super::sequence::{FormatWork, Sequence};
 use super::Scheduler;
 use crate::model::LOGITS;
 
@@ -20,7 +20,7 @@ impl Scheduler<'_> {
     pub(super) fn prepare_formats(&mut self, flight: &Flight) {
         if self.program.depth() > 1 {
             let works = self.running.iter_mut().filter(|s| flight.row_of(s.serial).is_some());
-            let works: Vec<_> = works.filter_map(|s| s.format_work()).collect();
+            let works: Vec<_> = works.filter_map(Sequence::format_work).collect();
             side_by_side(threads(works.len(), self.config.vocab_size), works, FormatWork::prepare);
         }
     }

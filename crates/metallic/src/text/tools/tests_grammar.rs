@@ -253,6 +253,25 @@ fn a_text_ends_for_the_grammar_where_it_ends_for_the_parser() {
     assert!(accepted < tokens.len(), "{}", format.parse(text, &tools()).calls[0].arguments);
 }
 
+#[test]
+fn what_may_follow_an_answer_that_is_taken_back_is_what_might_before() {
+    let tokenizer = tokenizer(&[]);
+    let format =
+        Format::json_schema(r#"{"type": "array", "items": {"type": "string", "maxLength": 3}}"#).unwrap();
+    let constraint = constrainer(&tokenizer).constraint(&format).unwrap();
+    let end = tokenizer.token_to_id(END).unwrap();
+    let mut walk = Walk { constraint, tokens: Vec::new(), end, size: tokenizer.vocab_size() };
+    let mut before = Vec::new();
+    for token in tokenizer.encode("[\"a\", \"bcd\"]", false, true).unwrap() {
+        before.push(walk.allowed());
+        walk.tokens.push(token);
+    }
+    for (count, allowed) in before.iter().enumerate().rev() {
+        walk.tokens.truncate(count);
+        assert_eq!(walk.allowed(), *allowed, "after {count} tokens");
+    }
+}
+
 /// Numbers that look random and are the same each time.
 struct Dice(u64);
 
