@@ -61,6 +61,8 @@ pub(super) struct Hook {
     edited: Vec<f32>,
     /// What the format has made of `row`, before it is asked for.
     ready: Option<Result<Verdict, EngineError>>,
+    /// What the format broke down with while it looked ahead.
+    broken: Option<String>,
 }
 
 impl Hook {
@@ -85,10 +87,11 @@ impl Hook {
         self.format.is_some() && self.call.is_none()
     }
 
-    /// Has the format do what needs no logits.
+    /// Has the format do what needs no logits. A panic is told where its token is chosen.
     pub(super) fn prepare(&mut self, place: &Place<'_>) {
-        if let Some(format) = &mut self.format {
-            format.prepare(place);
+        let Some(format) = &mut self.format else { return };
+        if let Err(panic) = catch_unwind(AssertUnwindSafe(|| format.prepare(place))) {
+            self.broken = Some(panic_message(panic.as_ref()));
         }
     }
 
@@ -114,7 +117,10 @@ impl Hook {
     }
 
     fn decide(&mut self, place: &Place<'_>, chooses: bool, logits: &[f32]) -> Result<Verdict, EngineError> {
-        let Self { call, format, row, edited, .. } = self;
+        let Self { call, format, row, edited, broken, .. } = self;
+        if let Some(message) = broken {
+            return Err(EngineError::Hook { message: message.clone() });
+        }
         let is_edited = call.is_some();
         let run = || {
             let mut edit = |to: &mut Vec<f32>| {
@@ -152,4 +158,35 @@ impl fmt::Debug for Hook {
 pub(super) fn panic_message(panic: &(dyn Any + Send)) -> String {
     let text = panic.downcast_ref::<&str>().map(|s| (*s).to_owned());
     text.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_else(|| "unknown panic".to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    struct Breaks;
+
+    impl Restrict for Breaks {
+        fn wait_for(&mut self, _: ReasoningSplitter) {}
+
+        fn prepare(&mut self, _: &Place<'_>) {
+            panic!("while it looked ahead");
+        }
+
+        fn restrict(&mut self, _: &Place<'_>, _: &[f32], _: &mut Vec<f32>) -> Result<Verdict, EngineError> {
+            Ok(Verdict::Next)
+        }
+    }
+
+    #[test]
+    fn a_format_that_breaks_down_while_it_looks_ahead_fails_where_its_token_is_chosen() {
+        let mut hook = Hook { format: Some(Box::new(Breaks)), ..Hook::default() };
+        let place = Place { tokens: &[1], prompt_len: 1, room: 1, stop_tokens: &[] };
+        assert!(hook.run(&place, true, &[0.0]).is_ok());
+        hook.prepare(&place);
+        hook.restrict(&place, &[0.0]);
+        let error = hook.run(&place, true, &[0.0]).unwrap_err().to_string();
+        assert!(error.contains("while it looked ahead"), "{error}");
+        assert!(hook.run(&place, true, &[0.0]).is_err(), "nor is it asked again");
+    }
 }
