@@ -18,6 +18,11 @@ pub(crate) fn child(pointer: &str, name: &str) -> String {
     format!("{pointer}/{}", name.replace('~', "~0").replace('/', "~1"))
 }
 
+/// As much as an error repeats of what a client wrote.
+pub(crate) fn excerpt(text: &str) -> &str {
+    text.char_indices().nth(80).map_or(text, |(end, _)| &text[..end])
+}
+
 /// What a value is, in words.
 pub(crate) fn kind(value: &Value) -> &'static str {
     match value {
@@ -95,7 +100,8 @@ impl Fields {
         let Some(found) = self.string(name)? else { return Ok(None) };
         allowed.iter().find(|value| **value == found).copied().map(Some).ok_or_else(|| {
             let pointer = self.pointer(name);
-            let message = format!("`{pointer}` is {found:.40?}, it must be one of {}", allowed.join(", "));
+            let (found, allowed) = (excerpt(&found), allowed.join(", "));
+            let message = format!("`{pointer}` is {found:?}, it must be one of {allowed}");
             ApiError::invalid(pointer, message)
         })
     }
@@ -135,7 +141,7 @@ impl Fields {
     }
 
     /// A list, each entry with its pointer.
-    pub(crate) fn list(&mut self, name: &str) -> Result<Option<Vec<(String, Value)>>, ApiError> {
+    pub(crate) fn list(&mut self, name: &str) -> Result<Option<List>, ApiError> {
         let pointer = self.pointer(name);
         self.take(name).map(|value| as_list(value, &pointer)).transpose()
     }
@@ -168,8 +174,8 @@ impl Fields {
         match self.map.keys().next() {
             None => Ok(()),
             Some(name) => {
-                let pointer = child(&self.pointer, name);
-                let message = format!("`{pointer:.200}` is not a field of this request");
+                let pointer = child(&self.pointer, excerpt(name));
+                let message = format!("`{pointer}` is not a field of this request");
                 Err(ApiError::Field { pointer, message, code: "unknown_parameter" })
             }
         }
@@ -183,11 +189,36 @@ pub(crate) fn as_string(value: Value, pointer: &str) -> Result<String, ApiError>
     }
 }
 
-pub(crate) fn as_list(value: Value, pointer: &str) -> Result<Vec<(String, Value)>, ApiError> {
+/// Entries of a list, each with its pointer, which is made when the entry is looked at: lists are as long as clients like.
+#[derive(Debug, Default)]
+pub(crate) struct List {
+    pointer: String,
+    entries: std::iter::Enumerate<std::vec::IntoIter<Value>>,
+}
+
+impl List {
+    pub(crate) fn is_empty(&self) -> bool {
+        self.entries.len() == 0
+    }
+}
+
+impl Iterator for List {
+    type Item = (String, Value);
+
+    fn next(&mut self) -> Option<Self::Item> {
+        self.entries.next().map(|(i, value)| (format!("{}/{i}", self.pointer), value))
+    }
+
+    fn size_hint(&self) -> (usize, Option<usize>) {
+        self.entries.size_hint()
+    }
+}
+
+impl ExactSizeIterator for List {}
+
+pub(crate) fn as_list(value: Value, pointer: &str) -> Result<List, ApiError> {
     match value {
-        Value::Array(list) => {
-            Ok(list.into_iter().enumerate().map(|(i, value)| (format!("{pointer}/{i}"), value)).collect())
-        }
+        Value::Array(list) => Ok(List { pointer: pointer.to_owned(), entries: list.into_iter().enumerate() }),
         other => Err(wrong_type(pointer, &other, "an array")),
     }
 }
@@ -228,6 +259,22 @@ mod tests {
         let mut of = fields(json!({"a": 1, "b/c~": 2}));
         assert_eq!(of.integer("a", 0..=5), Ok(Some(1)));
         assert_eq!(of.finish().unwrap_err().param(), Some("/b~1c~0"));
+    }
+
+    #[test]
+    fn errors_repeat_a_little_of_what_was_written() {
+        let long = "ä".repeat(1 << 20);
+        let error = fields(json!({"role": long})).one_of("role", &["user"]).unwrap_err();
+        assert!(error.to_string().len() < 300, "{error:.400}");
+        let error = fields(json!({long: 1})).finish().unwrap_err();
+        assert!(error.to_string().len() < 300 && error.param().is_some_and(|param| param.len() < 200));
+    }
+
+    #[test]
+    fn entries_of_a_list_have_their_pointers() {
+        let mut list = fields(json!({"of": [3, "x"]})).list("of").unwrap().unwrap();
+        assert_eq!((list.len(), list.next()), (2, Some(("/of/0".into(), json!(3)))));
+        assert_eq!((list.next(), list.next()), (Some(("/of/1".into(), json!("x"))), None));
     }
 
     #[test]

@@ -32,7 +32,7 @@ pub use adapter::{AdapterOptions, AdapterShare};
 pub use chat::Chat;
 pub use device::Device;
 pub use generate::{Event, FinishReason, Generation, Options, Request, Sampling, Speculation};
-pub use llm::{EngineOptions, Error, Llm, LoadOptions, Prompt};
+pub use llm::{Embedding, EngineOptions, Error, Llm, LoadOptions, Prompt};
 /// Element types, graphs, programs and what a backend implements: what [`model`], [`generate`] and [`device`] speak of.
 pub use metallic_core as core;
 /// Readers of model files and a GGUF writer: what [`Model::tensors`] and [`Model::metadata`] give.

@@ -1,6 +1,7 @@
 //! A model ready to answer: engine, tokenizer and chat template together.
 
 mod draft;
+mod embedding;
 
 use std::borrow::Cow;
 use std::num::NonZeroUsize;
@@ -24,6 +25,7 @@ use crate::text::{
     ChatTemplate, MarkGuard, ReasoningFormat, TextError, Tokenizer, ToolFormat, render_with_tools,
 };
 use draft::DraftModel;
+pub use embedding::Embedding;
 
 /// What can go wrong between a path and an answer.
 #[derive(Debug, thiserror::Error)]
@@ -368,19 +370,6 @@ impl Llm {
     /// Hidden states after each token of a prompt: what the model makes logits of.
     pub fn hidden<'p>(&self, prompt: impl Into<Prompt<'p>>) -> Result<Vec<Vec<f32>>, Error> {
         Ok(self.engine.hidden(self.request(prompt)?.prompt)?)
-    }
-
-    /// An embedding of a prompt: the mean of its hidden states, of length 1. Texts that mean alike point alike as far as
-    /// the model was trained for it.
-    pub fn embed<'p>(&self, prompt: impl Into<Prompt<'p>>) -> Result<Vec<f32>, Error> {
-        let rows = self.hidden(prompt)?;
-        let mut mean = vec![0.0; rows.first().map_or(0, Vec::len)];
-        for row in &rows {
-            mean.iter_mut().zip(row).for_each(|(mean, x)| *mean += x);
-        }
-        let length = mean.iter().map(|x| x * x).sum::<f32>().sqrt();
-        mean.iter_mut().filter(|_| length > 0.0).for_each(|x| *x /= length);
-        Ok(mean)
     }
 
     /// The text a conversation becomes for this model, up to where its answer begins.

@@ -1,13 +1,14 @@
 //! `metallic serve`: a model, or several, for every client of the OpenAI API.
 
+mod log;
+
 use std::{
     env, fs,
-    io::{self, Write},
     net::{IpAddr, SocketAddr},
     num::NonZeroUsize,
     path::{Path, PathBuf},
     sync::{
-        Arc, Mutex, PoisonError,
+        Arc,
         atomic::{AtomicBool, Ordering},
     },
     time::Duration,
@@ -16,7 +17,7 @@ use std::{
 use anyhow::Context;
 use clap::Args;
 use metallic::{AdapterOptions, EngineOptions, Llm, LoadOptions, diff::Verification};
-use metallic_server::{LogSink, ModelSpec, Models, Server, ServerOptions};
+use metallic_server::{ModelSpec, Models, Server, ServerOptions};
 use tokio::net::TcpListener;
 
 use crate::{
@@ -35,6 +36,7 @@ use crate::{
     term::Ui,
     top::own::{Dashboard, Prepared},
 };
+use log::Log;
 
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES, after_long_help = format!("{MODEL_HELP}\n  METALLIC_API_KEY           keys, as `--api-key`, separated by commas\n\n{EXAMPLES}"))]
@@ -161,7 +163,8 @@ pub(crate) fn run(args: &ServeArgs, ui: Ui) -> anyhow::Result<()> {
     let _telling = args.telemetry.start("metallic serve", ui)?;
     args.check()?;
     let dashboard = args.dashboard.then(Dashboard::prepare).transpose()?;
-    let options = args.server_options()?;
+    let log = args.log.as_deref().map(Log::open).transpose()?;
+    let options = args.server_options(log.as_ref())?;
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         // Templates and tokenizers: the cores are the model's.
@@ -179,13 +182,15 @@ pub(crate) fn run(args: &ServeArgs, ui: Ui) -> anyhow::Result<()> {
     let server = Server::new(models, options)?;
     args.announce(bound, ui);
     let _listener = Listener::new();
+    let terminated = heed_sigterm()?;
     let dashboard = dashboard.map(Prepared::start).transpose()?;
     if let Some(dashboard) = &dashboard {
         dashboard.pane().answer(&format!("http://{bound}\n"))?;
     }
     let looked_over = looked_over.into_iter().map(|verification| (verification, 0)).collect();
     let mut doubts = Doubts { looked_over, shown: dashboard.is_some() };
-    let stopped = runtime.block_on(metallic_server::serve(listener, server, asked_to_stop(&mut doubts)));
+    let stopped =
+        runtime.block_on(metallic_server::serve(listener, server, asked_to_stop(&terminated, &mut doubts)));
     // Work beside the runtime that nobody waits for any more is left behind.
     runtime.shutdown_background();
     drop(dashboard);
@@ -227,19 +232,33 @@ impl Doubts {
     }
 }
 
-/// Ready once the user or the system wants the program to end.
-async fn asked_to_stop(doubts: &mut Doubts) {
+/// Whether the system wants the program to end. A second SIGTERM ends it at once.
+fn heed_sigterm() -> anyhow::Result<Arc<AtomicBool>> {
     let terminated = Arc::new(AtomicBool::new(false));
     #[cfg(unix)]
-    let handler = signal_hook::flag::register(signal_hook::consts::SIGTERM, Arc::clone(&terminated));
-    while interrupt::check().is_ok() && !terminated.load(Ordering::Relaxed) {
+    {
+        use signal_hook::{consts::SIGTERM, flag};
+        let ends = || flag::register_conditional_shutdown(SIGTERM, SIGTERM_STATUS, Arc::clone(&terminated));
+        ends()
+            .and_then(|_| flag::register(SIGTERM, Arc::clone(&terminated)))
+            .context("cannot listen for SIGTERM")?;
+    }
+    Ok(terminated)
+}
+
+/// What shells say of a program that SIGTERM has ended.
+#[cfg(unix)]
+const SIGTERM_STATUS: i32 = 128 + signal_hook::consts::SIGTERM;
+
+/// Ready once the user or the system wants the program to end.
+async fn asked_to_stop(terminated: &AtomicBool, doubts: &mut Doubts) {
+    while interrupt::check().is_ok() {
+        if terminated.load(Ordering::Relaxed) {
+            // The next Ctrl-C is the second word.
+            interrupt::press();
+        }
         doubts.tell();
         tokio::time::sleep(interrupt::POLL).await;
-    }
-    #[cfg(unix)]
-    if let Ok(handler) = handler {
-        // The next one ends the program at once.
-        signal_hook::low_level::unregister(handler);
     }
 }
 
@@ -338,7 +357,7 @@ impl ServeArgs {
             .template(self.template.clone()))
     }
 
-    fn server_options(&self) -> anyhow::Result<ServerOptions> {
+    fn server_options(&self, log: Option<&Log>) -> anyhow::Result<ServerOptions> {
         let (access, limits) = (&self.access, &self.limits);
         let seconds = |count: usize| Duration::from_secs(count as u64);
         let requests = limits.max_requests.get();
@@ -356,10 +375,7 @@ impl ServeArgs {
             let own = ["localhost", "127.0.0.1", "::1"].map(str::to_owned);
             options = options.allowed_hosts([access.allow_host.as_slice(), own.as_slice()].concat());
         }
-        if let Some(path) = &self.log {
-            options = options.log(log_to(path)?);
-        }
-        Ok(options)
+        Ok(options.log(log.map(Log::sink)))
     }
 
     /// One line that says where, and another where that is open to everybody.
@@ -394,33 +410,18 @@ impl AccessOptions {
                 );
             }
         }
-        if keys.is_empty() {
-            let set = env::var("METALLIC_API_KEY").unwrap_or_default();
+        if keys.is_empty()
+            && let Some(set) = env::var_os("METALLIC_API_KEY")
+        {
+            let set = set.to_string_lossy();
             keys.extend(set.split(',').map(str::trim).filter(|key| !key.is_empty()).map(str::to_owned));
+            if keys.is_empty() {
+                let reason = "`METALLIC_API_KEY` is set and has no keys";
+                return Err(Failure::new(reason, "put keys into it, or unset it to serve everybody").into());
+            }
         }
         Ok(keys)
     }
-}
-
-/// Writes a line for each request.
-fn log_to(path: &Path) -> anyhow::Result<LogSink> {
-    let out: Box<dyn Write + Send> = if path == Path::new("-") {
-        Box::new(io::stderr())
-    } else {
-        let file = fs::OpenOptions::new().create(true).append(true).open(path).map_err(|error| {
-            let reason = format!("cannot write `{}`: {error}", path.display());
-            Failure::new(reason, "give `--log` a file in a folder that may be written to")
-        })?;
-        Box::new(file)
-    };
-    let out = Mutex::new(out);
-    Ok(LogSink::new(move |record| {
-        if let Ok(mut line) = serde_json::to_string(record) {
-            line.push('\n');
-            // A log that cannot be written does not end the service.
-            let _ = out.lock().unwrap_or_else(PoisonError::into_inner).write_all(line.as_bytes());
-        }
-    }))
 }
 
 /// `NAME=MODEL`, or a model by the name that it has already.

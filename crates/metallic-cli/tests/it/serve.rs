@@ -111,6 +111,37 @@ fn a_server_answers_as_run_does_and_ends_when_it_is_asked_to() {
 }
 
 #[test]
+fn a_second_sigterm_ends_a_server_at_once() {
+    let machine = Machine::without_hub();
+    let mut server = Served::start(&machine, &["--shutdown-timeout", "600"]);
+    // A client that never reads holds its answer open.
+    let mut client = TcpStream::connect(&server.address).unwrap();
+    let body = json!({"model": "stories", "prompt": "Once", "max_tokens": 200, "stream": true, "n": 64});
+    let body = body.to_string();
+    let head = "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n";
+    write!(client, "{head}Content-Length: {}\r\n\r\n{body}", body.len()).unwrap();
+    client.read_exact(&mut [0; 12]).unwrap();
+    let mut child = server.child.take().unwrap();
+    let kill = || Command::new("kill").args(["-TERM", &child.id().to_string()]).status().unwrap();
+    assert!(kill().success());
+    std::thread::sleep(Duration::from_millis(500));
+    assert_eq!(child.try_wait().unwrap(), None, "it waits for the answer");
+    let kill = || Command::new("kill").args(["-TERM", &child.id().to_string()]).status().unwrap();
+    assert!(kill().success());
+    let ran = wait(child, Duration::from_secs(20));
+    assert_eq!(ran.code, Some(143), "{ran:?}");
+}
+
+#[test]
+fn a_variable_for_keys_that_has_none_is_no_leave_to_serve_everybody() {
+    let machine = Machine::without_hub();
+    let mut command = machine.command(&["serve", "-m", &stories(), "--port", "0"]);
+    let child = command.env("METALLIC_API_KEY", " , ").stdout(Stdio::piped()).stderr(Stdio::piped());
+    let ran = wait(child.spawn().unwrap(), Duration::from_secs(60));
+    ran.failed(1, "`METALLIC_API_KEY` is set and has no keys", "unset it");
+}
+
+#[test]
 fn steps_are_looked_over_and_tokens_guessed_for_the_same_answers() {
     let machine = Machine::without_hub();
     let prompt = "The cat sat on the mat. The cat sat on the mat. The cat sat on the";

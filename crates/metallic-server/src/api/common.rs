@@ -89,24 +89,26 @@ fn read_bias(fields: Fields) -> Result<BTreeMap<u32, f32>, ApiError> {
 /// Texts that end an answer: one, or a list.
 pub(crate) fn read_stop(fields: &mut Fields, name: &str) -> Result<Vec<String>, ApiError> {
     let pointer = fields.pointer(name);
-    let stops = match fields.take(name) {
-        None => return Ok(Vec::new()),
-        Some(Value::Array(list)) => as_list(Value::Array(list), &pointer)?,
-        Some(one) => vec![(pointer.clone(), one)],
-    };
-    if stops.len() > STOPS {
-        let message = format!("`{pointer}` has {} texts, at most {STOPS} are allowed", stops.len());
-        return Err(ApiError::invalid(pointer, message));
-    }
-    let read = stops.into_iter().map(|(at, stop)| {
+    let read = |(at, stop): (String, Value)| {
         let stop = as_string(stop, &at)?;
         if stop.is_empty() || stop.chars().count() > STOP_CHARACTERS {
             let message = format!("`{at}` must have between 1 and {STOP_CHARACTERS} characters");
             return Err(ApiError::invalid(at, message));
         }
         Ok(stop)
-    });
-    read.collect()
+    };
+    match fields.take(name) {
+        None => Ok(Vec::new()),
+        Some(list @ Value::Array(_)) => {
+            let stops = as_list(list, &pointer)?;
+            if stops.len() > STOPS {
+                let message = format!("`{pointer}` has {} texts, at most {STOPS} are allowed", stops.len());
+                return Err(ApiError::invalid(pointer, message));
+            }
+            stops.map(read).collect()
+        }
+        Some(one) => Ok(vec![read((pointer, one))?]),
+    }
 }
 
 /// `adapters`: how much of each is taken, by name.

@@ -81,8 +81,9 @@ fn read(fields: &mut Fields, server: &Server) -> Result<CompletionRequest, ApiEr
         return Err(ApiError::unsupported("/best_of", message));
     }
     let mut options = read_options(fields, server.options())?;
-    let max_tokens = fields.count("max_tokens", 0..=MOST_TOKENS)?.unwrap_or(DEFAULT_TOKENS);
-    options.max_tokens = limit_tokens(Some(max_tokens), "/max_tokens", server.options())?;
+    let asked = fields.count("max_tokens", 0..=MOST_TOKENS)?;
+    let usual = DEFAULT_TOKENS.min(limits.max_tokens.unwrap_or(DEFAULT_TOKENS));
+    options.max_tokens = limit_tokens(asked.or(Some(usual)), "/max_tokens", server.options())?;
     options.logprobs = fields.count("logprobs", 0..=LOGPROBS)?;
     let (logprobs, echo) = (options.logprobs.is_some(), fields.bool("echo")?.unwrap_or(false));
     options.prompt_logprobs = options.logprobs.filter(|_| echo);

@@ -1,7 +1,6 @@
 //! `/v1/embeddings`.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 
 use axum::Extension;
 use axum::extract::{Request, State};
@@ -9,19 +8,24 @@ use axum::http::StatusCode;
 use axum::response::Response;
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
+use futures_util::StreamExt;
+use futures_util::stream::FuturesUnordered;
+use metallic::Llm;
+use metallic::generate::EngineError;
 use serde_json::{Value, json};
 
 use super::common::as_tokens;
-use super::tokenize::aside;
 use crate::error::ApiError;
 use crate::fields::{Fields, as_list, as_string, kind};
-use crate::http::{Journey, body, json_response};
+use crate::http::{Journey, aside, body, json_response};
 use crate::models::Served;
 use crate::server::Server;
 use crate::task::Input;
 
 /// Most texts of a request.
 pub(crate) const INPUTS: usize = 2048;
+/// How many of them are computed at once, so that others come in between.
+const AT_ONCE: usize = 8;
 
 /// Embeds texts or lists of tokens.
 pub(crate) async fn create(
@@ -50,12 +54,13 @@ pub(crate) async fn create(
         let message = format!("`/dimensions` is {asked}, the model's embeddings have {width}");
         return Err(ApiError::unsupported("/dimensions", message));
     }
-    // A client that leaves ends the work between two texts.
-    let left = Left(Arc::default());
-    let (gone, worker) = (Arc::clone(&left.0), Arc::clone(&model));
     let limit = server.options().limits.request_time;
-    let embedded = tokio::time::timeout(limit, aside(move || embed(&worker, inputs, &gone))).await;
-    let (rows, tokens) = embedded.map_err(|_| ApiError::Timeout { limit: limit.as_secs() })??;
+    let worker = Arc::clone(&model);
+    let prompts = aside(move || read_prompts(&worker, inputs)).await?;
+    let tokens = prompts.iter().map(Vec::len).sum();
+    // A client that leaves drops this, and with it what is under way.
+    let embedded = tokio::time::timeout(limit, embed(&model.llm, prompts)).await;
+    let rows = embedded.map_err(|_| ApiError::Timeout { limit: limit.as_secs() })??;
     journey.log().prompt_tokens = tokens;
     let data: Vec<Value> = rows
         .iter()
@@ -68,15 +73,6 @@ pub(crate) async fn create(
     let usage = json!({"prompt_tokens": tokens, "total_tokens": tokens});
     let answer = json!({"object": "list", "data": data, "model": model.name, "usage": usage});
     Ok(json_response(StatusCode::OK, &answer))
-}
-
-/// Says that nobody waits any more, once it is dropped.
-struct Left(Arc<AtomicBool>);
-
-impl Drop for Left {
-    fn drop(&mut self) {
-        self.0.store(true, Ordering::Relaxed);
-    }
 }
 
 /// A text, a list of tokens, or a list of either, each with the pointer to it.
@@ -111,23 +107,38 @@ pub(super) fn read_inputs(fields: &mut Fields, name: &str) -> Result<Vec<Input>,
     Ok(inputs)
 }
 
-/// The embeddings and how many tokens they are of.
-fn embed(model: &Served, inputs: Vec<Input>, gone: &AtomicBool) -> Result<(Vec<Vec<f32>>, usize), ApiError> {
+fn read_prompts(model: &Served, inputs: Vec<Input>) -> Result<Vec<Vec<u32>>, ApiError> {
     let told = |error: metallic::Error| ApiError::of_library(&error, "/input");
-    let (mut rows, mut total) = (Vec::with_capacity(inputs.len()), 0);
-    for input in inputs {
-        if gone.load(Ordering::Relaxed) {
-            return Err(ApiError::Unavailable("the client has left"));
+    let read = inputs.into_iter().map(|input| match input {
+        Input::Text(text) => Ok(model.llm.request(text).map_err(told)?.prompt),
+        Input::Tokens(tokens) => Ok(tokens),
+        Input::Chat(_) => Err(ApiError::Internal),
+    });
+    read.collect()
+}
+
+/// The embeddings, several at a time. One for which the engine has no place waits until another of the same request is done.
+async fn embed(llm: &Llm, prompts: Vec<Vec<u32>>) -> Result<Vec<Vec<f32>>, ApiError> {
+    let told = |error: metallic::Error| ApiError::of_library(&error, "/input");
+    let mut rows = vec![Vec::new(); prompts.len()];
+    let (mut left, mut under_way) = (prompts.into_iter().enumerate().peekable(), FuturesUnordered::new());
+    loop {
+        while under_way.len() < AT_ONCE
+            && let Some((index, prompt)) = left.peek()
+        {
+            let index = *index;
+            match llm.embedding(prompt.as_slice()) {
+                Ok(embedding) => under_way.push(async move { (index, embedding.await) }),
+                Err(metallic::Error::Engine(EngineError::Busy { .. })) if !under_way.is_empty() => break,
+                Err(error) => return Err(told(error)),
+            }
+            left.next();
         }
-        let tokens = match input {
-            Input::Text(text) => model.llm.request(text).map_err(told)?.prompt,
-            Input::Tokens(tokens) => tokens,
-            Input::Chat(_) => return Err(ApiError::Internal),
-        };
-        total += tokens.len();
-        rows.push(model.llm.embed(tokens).map_err(told)?);
+        match under_way.next().await {
+            Some((index, row)) => rows[index] = row.map_err(told)?,
+            None => return Ok(rows),
+        }
     }
-    Ok((rows, total))
 }
 
 /// The numbers as the API packs them: 32 bits each, the lowest byte first.

@@ -5,21 +5,24 @@ use std::time::Duration;
 use axum::extract::State;
 use axum::http::StatusCode;
 use axum::response::Response;
+use metallic::Llm;
 use metallic::diff::Verification;
-use metallic::generate::EngineError;
+use metallic::generate::EngineStats;
 use serde_json::json;
+use tokio::sync::oneshot;
 
 use crate::error::ApiError;
 use crate::http::{json_response, response};
 use crate::metrics::Doing;
 use crate::server::{Phase, Server};
 
-/// How long an engine may take to say what it does: longer than any step.
-const PATIENCE: Duration = Duration::from_secs(30);
+/// How long figures wait for an engine to look up from its step. After that they are those of the step before.
+const PATIENCE: Duration = Duration::from_millis(500);
 
-/// Whether the process is alive: an engine that broke down does not come back by itself.
+/// Whether the process is alive: an engine that broke down does not come back by itself, nor does one that is longer at a step than
+/// any request may take.
 pub(crate) async fn health(State(server): State<Server>) -> Result<Response, ApiError> {
-    stats(&server).await?;
+    alive(&server)?;
     Ok(json_response(StatusCode::OK, &json!({"status": "ok"})))
 }
 
@@ -28,28 +31,47 @@ pub(crate) async fn ready(State(server): State<Server>) -> Result<Response, ApiE
     if *server.phase().borrow() != Phase::Open {
         return Err(ApiError::Unavailable("the server is about to stop"));
     }
-    let waiting: usize = stats(&server).await?.iter().map(|doing| doing.engine.waiting).sum();
+    alive(&server)?;
+    let models = server.models().loaded();
+    let waiting: usize = models.iter().map(|(_, llm)| llm.engine().recent_stats().waiting).sum();
     let body = json!({"status": "ready", "waiting": waiting, "in_work": server.keys().in_work()});
     Ok(json_response(StatusCode::OK, &body))
 }
 
+/// Nobody waits for a step here: probes are more patient with none than long prompts take.
+fn alive(server: &Server) -> Result<(), ApiError> {
+    let limit = server.options().limits.request_time;
+    for (_, llm) in server.models().loaded() {
+        match llm.engine().busy_for() {
+            None => return Err(ApiError::Unavailable("the model has stopped")),
+            Some(busy) if busy > limit => return Err(ApiError::Unavailable("the model does not answer")),
+            Some(_) => {}
+        }
+    }
+    Ok(())
+}
+
 /// Figures, in the text format of Prometheus.
 pub(crate) async fn metrics(State(server): State<Server>) -> Result<Response, ApiError> {
-    let text = server.metrics().text(&stats(&server).await?) + &server.models().figures();
+    let mut doing = Vec::new();
+    for (model, llm) in server.models().loaded() {
+        let looked_over = llm.verification().map(Verification::found);
+        doing.push(Doing { model, engine: stats(&llm).await, looked_over });
+    }
+    let text = server.metrics().text(&doing) + &server.models().figures();
     Ok(response(StatusCode::OK, "text/plain; version=0.0.4; charset=utf-8", text))
 }
 
-/// What every model does. Engines answer between two steps, which is waited for beside the runtime.
-async fn stats(server: &Server) -> Result<Vec<Doing>, ApiError> {
-    let models = server.models().loaded();
-    let asked = tokio::task::spawn_blocking(move || {
-        let doing = models.into_iter().map(|(model, llm)| {
-            let looked_over = llm.verification().map(Verification::found);
-            Ok::<_, EngineError>(Doing { model, engine: llm.engine().stats()?, looked_over })
-        });
-        doing.collect::<Result<Vec<_>, _>>()
+/// What an engine does now, or did before its present step where that is long.
+async fn stats(llm: &Llm) -> EngineStats {
+    let (reply, answer) = oneshot::channel();
+    let asked = llm.engine().ask_stats(move |stats| {
+        // Whoever asked may have gone.
+        let _ = reply.send(stats);
     });
-    let answered = tokio::time::timeout(PATIENCE, asked).await;
-    let answered = answered.map_err(|_| ApiError::Unavailable("the model does not answer"))?;
-    answered.map_err(|error| ApiError::internal(&error))?.map_err(|error| ApiError::of_engine(&error, ""))
+    let answered = tokio::time::timeout(PATIENCE, answer).await;
+    match (asked, answered) {
+        (Ok(()), Ok(Ok(stats))) => stats,
+        _ => llm.engine().recent_stats(),
+    }
 }

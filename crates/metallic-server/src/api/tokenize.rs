@@ -1,7 +1,5 @@
 //! `/tokenize` and `/detokenize`: text to tokens and back, as the model sees it.
 
-use std::sync::Arc;
-
 use axum::Extension;
 use axum::extract::{Request, State};
 use axum::http::StatusCode;
@@ -12,7 +10,7 @@ use serde_json::{Value, json};
 use super::chat::{read_messages, read_tools};
 use super::common::as_tokens;
 use crate::error::ApiError;
-use crate::http::{Journey, body, json_response};
+use crate::http::{Journey, aside, body, json_response};
 use crate::models::Served;
 use crate::server::Server;
 
@@ -47,17 +45,20 @@ pub(crate) async fn tokenize(
         (None, None) => return Err(fields.missing("content")),
     };
     fields.finish()?;
-    let worker = Arc::clone(&model);
-    let tokens = aside(move || encode(&worker, text)).await?;
-    let mut answer = json!({
-        "tokens": tokens,
-        "count": tokens.len(),
-        "context_length": model.llm.engine().config().context_length,
-    });
-    if with_pieces {
-        answer["pieces"] = tokens.iter().map(|&id| piece(&model, id)).collect();
-    }
-    Ok(json_response(StatusCode::OK, &answer))
+    // A response may be as long as a body, so it is written there too.
+    aside(move || {
+        let tokens = encode(&model, text)?;
+        let mut answer = json!({
+            "tokens": tokens,
+            "count": tokens.len(),
+            "context_length": model.llm.engine().config().context_length,
+        });
+        if with_pieces {
+            answer["pieces"] = tokens.iter().map(|&id| piece(&model, id)).collect();
+        }
+        Ok(json_response(StatusCode::OK, &answer))
+    })
+    .await
 }
 
 /// The text of a token, or its bytes where they are no text alone.
@@ -90,21 +91,17 @@ pub(crate) async fn detokenize(
 ) -> Result<Response, ApiError> {
     let mut fields = body::read(&server, &journey, request).await?;
     let model = server.models().get(&fields.required_string("model")?).await?;
-    let tokens = as_tokens(fields.required("tokens")?, "/tokens")?;
+    let tokens = fields.required("tokens")?;
     let skip_special = fields.bool("skip_special")?.unwrap_or(false);
     fields.finish()?;
-    let vocab = model.llm.tokenizer().vocab_size();
-    if let Some((i, id)) = tokens.iter().enumerate().find(|(_, id)| **id as usize >= vocab) {
-        let message = format!("`/tokens/{i}` is {id}, the vocabulary has {vocab} tokens");
-        return Err(ApiError::invalid(format!("/tokens/{i}"), message));
-    }
-    let text = aside(move || Ok(model.llm.tokenizer().decode(&tokens, skip_special))).await?;
-    Ok(json_response(StatusCode::OK, &json!({"content": text})))
-}
-
-/// Runs work that takes its time beside the runtime.
-pub(crate) async fn aside<T: Send + 'static>(
-    work: impl FnOnce() -> Result<T, ApiError> + Send + 'static,
-) -> Result<T, ApiError> {
-    tokio::task::spawn_blocking(work).await.map_err(|error| ApiError::internal(&error))?
+    aside(move || {
+        let (tokens, tokenizer) = (as_tokens(tokens, "/tokens")?, model.llm.tokenizer());
+        let vocab = tokenizer.vocab_size();
+        if let Some((i, id)) = tokens.iter().enumerate().find(|(_, id)| **id as usize >= vocab) {
+            let message = format!("`/tokens/{i}` is {id}, the vocabulary has {vocab} tokens");
+            return Err(ApiError::invalid(format!("/tokens/{i}"), message));
+        }
+        Ok(json_response(StatusCode::OK, &json!({"content": tokenizer.decode(&tokens, skip_special)})))
+    })
+    .await
 }

@@ -7,7 +7,7 @@ use axum::http::header::{CONTENT_LENGTH, CONTENT_TYPE};
 use futures_util::StreamExt;
 use serde_json::Value;
 
-use super::Journey;
+use super::{Journey, aside};
 use crate::error::ApiError;
 use crate::fields::Fields;
 use crate::server::Server;
@@ -20,15 +20,27 @@ pub(crate) async fn read(server: &Server, journey: &Journey, request: Request) -
     let said = parts.headers.get(CONTENT_LENGTH).and_then(|length| length.to_str().ok()?.parse().ok());
     let bytes = tokio::time::timeout(limits.body_time, collect(body, said, limits.body_bytes)).await;
     let bytes = bytes.map_err(|_| ApiError::SlowBody)??;
-    let text = std::str::from_utf8(&bytes).map_err(|error| {
-        ApiError::Body(format!("the body is not UTF-8: byte {} is wrong", error.valid_up_to()))
-    })?;
-    if journey.texts {
-        journey.log().request = Some(text.to_owned());
-    }
-    let value: Value = serde_json::from_str(text)
-        .map_err(|error| ApiError::Body(format!("the body is not JSON: {error}")))?;
+    let texts = journey.texts;
+    let is_long = bytes.len() > ASIDE;
+    let read = move || parse(bytes, texts);
+    // The thread that reads it here writes everybody's events.
+    let (value, text) = if is_long { aside(read).await? } else { read()? };
+    journey.log().request = text;
     Fields::of(value, "")
+}
+
+/// Bodies of more bytes are read beside the runtime.
+const ASIDE: usize = 64 << 10;
+
+/// The JSON of a body, and its text where that is wanted.
+fn parse(bytes: Vec<u8>, wants_text: bool) -> Result<(Value, Option<String>), ApiError> {
+    let text = String::from_utf8(bytes).map_err(|error| {
+        let at = error.utf8_error().valid_up_to();
+        ApiError::Body(format!("the body is not UTF-8: byte {at} is wrong"))
+    })?;
+    let value = serde_json::from_str(&text)
+        .map_err(|error| ApiError::Body(format!("the body is not JSON: {error}")))?;
+    Ok((value, Some(text).filter(|_| wants_text)))
 }
 
 fn check_type(headers: &HeaderMap) -> Result<(), ApiError> {

@@ -11,6 +11,7 @@ use metallic::text::{ToolParser, ToolPiece};
 use metallic::{Event, FinishReason, Generation};
 
 use super::delta::{Delta, Finish, Reason, TokenDelta, Usage};
+use super::spelled::Spelled;
 use crate::error::ApiError;
 use crate::http::fresh_id;
 use crate::models::Served;
@@ -37,6 +38,7 @@ pub(super) struct Answer {
     /// When the request arrived, and then when its last token came.
     last: Instant,
     tokens: usize,
+    spelled: Spelled,
     thoughts: usize,
     /// Calls that have begun, and those that are complete.
     begun: usize,
@@ -45,7 +47,8 @@ pub(super) struct Answer {
 
 impl Answer {
     pub(super) fn new(asked: Asked, server: Server, model: Arc<Served>, started: Instant) -> Self {
-        Self { asked, server, model, last: started, tokens: 0, thoughts: 0, begun: 0, complete: 0 }
+        let spelled = Spelled::default();
+        Self { asked, server, model, last: started, tokens: 0, spelled, thoughts: 0, begun: 0, complete: 0 }
     }
 
     /// The deltas of the next event; none where all of its text is held back.
@@ -65,9 +68,9 @@ impl Answer {
         match event {
             Event::Token(token) => {
                 self.count_token();
-                deltas.extend(TokenDelta::of(self.model.llm.tokenizer(), &token).map(Delta::Token));
+                self.spelled.hold(TokenDelta::of(self.model.llm.tokenizer(), &token));
                 self.thoughts += usize::from(!token.reasoning.is_empty());
-                think(&mut deltas, token.reasoning);
+                self.think(&mut deltas, token.reasoning);
                 let pieces = match &mut self.asked.calls {
                     Some(parser) => parser.push_token(token.id, &token.text),
                     None => vec![ToolPiece::Text(token.text)],
@@ -76,12 +79,13 @@ impl Answer {
             }
             Event::Finished(Finished { reason, stop, text, reasoning, stats }) => {
                 self.server.metrics().count_answer(&stats);
-                think(&mut deltas, reasoning);
+                self.think(&mut deltas, reasoning);
                 let pieces = match &mut self.asked.calls {
                     Some(parser) => parser.push(&text).into_iter().chain(parser.finish()).collect(),
                     None => vec![ToolPiece::Text(text)],
                 };
                 self.say(&mut deltas, pieces);
+                deltas.extend(self.spelled.end().into_iter().map(Delta::Token));
                 let reason = match reason {
                     FinishReason::Stop if self.begun > 0 => Reason::ToolCalls,
                     FinishReason::Stop => Reason::Stop,
@@ -122,9 +126,15 @@ impl Answer {
             if self.is_enough() {
                 return;
             }
-            deltas.push(match piece {
+            if !matches!(piece, ToolPiece::Text(_)) {
+                self.spelled.skip();
+            }
+            let delta = match piece {
                 ToolPiece::Text(text) if text.is_empty() => continue,
-                ToolPiece::Text(text) => Delta::Text(text),
+                ToolPiece::Text(text) => {
+                    deltas.extend(self.spelled.tell(&text).into_iter().map(Delta::Token));
+                    Delta::Text(text)
+                }
                 ToolPiece::Begin { index, name } => {
                     self.begun += 1;
                     Delta::ToolBegin { index, id: fresh_id("call_"), name }
@@ -137,7 +147,8 @@ impl Answer {
                     }
                     Delta::ToolEnd { index }
                 }
-            });
+            };
+            deltas.push(delta);
         }
     }
 
@@ -150,9 +161,12 @@ impl Answer {
         self.last = now;
         self.tokens += 1;
     }
-}
 
-/// Appends thoughts, where there are some.
-fn think(deltas: &mut Vec<Delta>, reasoning: String) {
-    deltas.extend(Some(reasoning).filter(|text| !text.is_empty()).map(Delta::Reasoning));
+    /// Appends thoughts, where there are some.
+    fn think(&mut self, deltas: &mut Vec<Delta>, reasoning: String) {
+        if !reasoning.is_empty() {
+            self.spelled.skip();
+            deltas.push(Delta::Reasoning(reasoning));
+        }
+    }
 }

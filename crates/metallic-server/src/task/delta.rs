@@ -8,7 +8,7 @@ use metallic::generate::{Logprob, PromptToken, RequestStats, Token};
 pub(crate) enum Delta {
     /// The tokens of the prompt; only where their log-probabilities were asked for.
     Prompt(Vec<TokenDelta>),
-    /// A token was generated; only where log-probabilities were asked for. What it says follows as text, now or later.
+    /// A token of the text that follows; only where log-probabilities were asked for.
     Token(TokenDelta),
     /// What the model thinks.
     Reasoning(String),

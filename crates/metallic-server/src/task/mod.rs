@@ -6,6 +6,7 @@ mod choices;
 mod collect;
 mod delta;
 mod form;
+mod spelled;
 
 pub(crate) use choices::Choices;
 pub(crate) use collect::{Call, Collected};

@@ -11,6 +11,7 @@ mod listening;
 mod messages;
 mod models;
 mod others;
+mod patience;
 mod refusals;
 mod responses;
 mod support;

@@ -202,29 +202,52 @@ impl Engine {
 
     /// Hidden states after each token: what the model makes logits of. Other requests go on beside it.
     pub fn hidden(&self, tokens: impl Into<Vec<u32>>) -> Result<Vec<Vec<f32>>, EngineError> {
-        let mut request = Request::new(tokens).prompt_logits(true).max_tokens(1);
-        let needed = request.prompt.len();
+        let tokens = tokens.into();
+        let needed = tokens.len();
         let (sender, rows) = channel();
-        request.hidden = Some(HiddenSink(Box::new(move |row| {
-            // Whoever asked waits for the end below.
-            let _ = sender.send(row.to_vec());
-        })));
-        self.submit(request)?.complete()?;
+        // Whoever asked waits for the end below.
+        self.submit_hidden(tokens, move |row| drop(sender.send(row.to_vec())))?.complete()?;
         let rows: Vec<Vec<f32>> = rows.try_iter().collect();
         // Fewer where the engine was dropped meanwhile.
         if rows.len() == needed { Ok(rows) } else { Err(EngineError::Gone) }
     }
 
+    /// Hidden states after each token, for `take` on the engine's thread. What comes back has no tokens, and ends after the last.
+    pub(crate) fn submit_hidden(
+        &self,
+        tokens: Vec<u32>,
+        take: impl FnMut(&[f32]) + Send + 'static,
+    ) -> Result<Generation, EngineError> {
+        let mut request = Request::new(tokens).prompt_logits(true).max_tokens(1);
+        request.hidden = Some(HiddenSink(Box::new(take)));
+        self.submit(request)
+    }
+
     /// What the engine is doing. Cancellations made before this call are already carried out in the answer.
     pub fn stats(&self) -> Result<EngineStats, EngineError> {
         let (reply, answer) = channel();
-        self.inbox.post(Command::Stats(reply))?;
+        self.ask_stats(move |stats| {
+            // Whoever asked waits below.
+            let _ = reply.send(stats);
+        })?;
         answer.recv().map_err(|_| EngineError::Gone)
+    }
+
+    /// [`stats`](Self::stats) for those who cannot wait: they are given to `reply`, on the engine's thread, which must be quick.
+    /// Where the engine ends before that, `reply` is dropped.
+    pub fn ask_stats(&self, reply: impl FnOnce(EngineStats) + Send + 'static) -> Result<(), EngineError> {
+        self.inbox.post(Command::Stats(Box::new(reply)))
     }
 
     /// What the engine was doing before its last step, without waiting for that.
     pub fn recent_stats(&self) -> EngineStats {
         EngineStats { rejected: self.inbox.rejected(), ..self.inbox.recent() }
+    }
+
+    /// How long the engine has been at its present step, without waiting for that; nothing while there is nothing to do. `None` once
+    /// its thread has ended, after which it answers nobody.
+    pub fn busy_for(&self) -> Option<Duration> {
+        self.inbox.busy_for()
     }
 }
 
@@ -286,8 +309,7 @@ fn serve_until_closed(scheduler: &mut Scheduler<'_>, inbox: &Inbox) {
         let stats = scheduler.stats();
         inbox.set_recent(stats);
         for reply in asked {
-            // Whoever asked may have gone.
-            let _ = reply.send(stats);
+            reply(stats);
         }
         patience = if scheduler.step() { Duration::ZERO } else { scheduler.patience() };
     }

@@ -2,9 +2,8 @@
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::mpsc::Sender;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use super::sequence::Submission;
 use super::{EngineError, EngineStats};
@@ -19,8 +18,11 @@ pub(super) enum Command {
     /// A request.
     Submit(Box<Submission>),
     /// How it stands.
-    Stats(Sender<EngineStats>),
+    Stats(Reply),
 }
+
+/// Takes how the engine stands, on its thread.
+pub(super) type Reply = Box<dyn FnOnce(EngineStats) + Send>;
 
 /// What came in since the thread last looked.
 #[derive(Default)]
@@ -48,7 +50,14 @@ pub(super) struct Inbox {
     rejected: AtomicU64,
     /// Microseconds between the ends of two requests of late, 0 where nothing is known.
     interval: AtomicU64,
-    recent: Mutex<EngineStats>,
+    recent: Mutex<Recent>,
+}
+
+/// How things stood when the thread last looked up, and when that was.
+#[derive(Clone, Copy, Default)]
+struct Recent {
+    stats: EngineStats,
+    at: Option<Instant>,
 }
 
 #[derive(Default)]
@@ -112,11 +121,21 @@ impl Inbox {
 
     /// Keeps how things stand for those who do not wait for an answer.
     pub(super) fn set_recent(&self, stats: EngineStats) {
-        *lock(&self.recent) = stats;
+        *lock(&self.recent) = Recent { stats, at: Some(Instant::now()) };
     }
 
     pub(super) fn recent(&self) -> EngineStats {
-        *lock(&self.recent)
+        lock(&self.recent).stats
+    }
+
+    /// How long the thread has been at what it does; nothing while that is nothing. `None` once it has ended.
+    pub(super) fn busy_for(&self) -> Option<Duration> {
+        if lock(&self.state).ended {
+            return None;
+        }
+        let Recent { stats, at } = *lock(&self.recent);
+        let is_idle = stats.running + stats.waiting == 0;
+        Some(at.filter(|_| !is_idle).map_or(Duration::ZERO, |at| at.elapsed()))
     }
 
     pub(super) fn post(&self, command: Command) -> Result<(), EngineError> {
@@ -209,7 +228,21 @@ mod tests {
         assert_eq!(inbox.take(Duration::MAX).noted, [3]);
         assert!(inbox.take(Duration::ZERO).is_empty());
         inbox.end();
-        let (reply, _answer) = std::sync::mpsc::channel();
+        let reply = Box::new(|_| ());
         assert_eq!(inbox.post(Command::Stats(reply)).expect_err("ended"), EngineError::Gone);
+    }
+
+    #[test]
+    fn a_thread_that_does_not_look_up_from_its_work_is_told_from_one_that_has_none() {
+        let inbox = Inbox::default();
+        assert_eq!(inbox.busy_for(), Some(Duration::ZERO), "it has not begun");
+        inbox.set_recent(EngineStats::default());
+        std::thread::sleep(Duration::from_millis(2));
+        assert_eq!(inbox.busy_for(), Some(Duration::ZERO), "it has nothing to do");
+        inbox.set_recent(EngineStats { running: 1, ..EngineStats::default() });
+        std::thread::sleep(Duration::from_millis(2));
+        assert!(inbox.busy_for().expect("it lives") >= Duration::from_millis(2));
+        inbox.end();
+        assert_eq!(inbox.busy_for(), None);
     }
 }

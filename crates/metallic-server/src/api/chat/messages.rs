@@ -5,20 +5,20 @@ use serde_json::{Map, Value, json};
 
 use crate::api::common::read_breakpoint;
 use crate::error::ApiError;
-use crate::fields::{Fields, as_list, as_string, kind};
+use crate::fields::{Fields, List, as_list, as_string, kind};
 
 /// The highest number of a call of a stream.
 pub(crate) const MOST_CALLS: usize = u32::MAX as usize;
 
 /// Reads the messages, in the form that chat templates take them.
-pub(crate) fn read_messages(list: Vec<(String, Value)>, pointer: &str) -> Result<Vec<Message>, ApiError> {
+pub(crate) fn read_messages(list: List, pointer: &str) -> Result<Vec<Message>, ApiError> {
     if list.is_empty() {
         return Err(ApiError::invalid(
             pointer,
             format!("`{pointer}` is empty, it needs at least one message"),
         ));
     }
-    list.into_iter().map(|(at, message)| read_message(Fields::of(message, at)?)).collect()
+    list.map(|(at, message)| read_message(Fields::of(message, at)?)).collect()
 }
 
 fn read_message(mut fields: Fields) -> Result<Message, ApiError> {
@@ -59,7 +59,7 @@ fn read_assistant(fields: &mut Fields, extra: &mut Map<String, Value>) -> Result
         extra.insert("reasoning_content".into(), json!(thoughts));
     }
     if let Some(calls) = fields.list("tool_calls")? {
-        let calls = calls.into_iter().map(|(at, call)| read_call(Fields::of(call, at)?));
+        let calls = calls.map(|(at, call)| read_call(Fields::of(call, at)?));
         let calls = calls.collect::<Result<Vec<_>, _>>()?;
         if !calls.is_empty() {
             extra.insert("tool_calls".into(), Value::Array(calls));

@@ -56,7 +56,7 @@ impl ChatEvents {
             let delta = json!({"role": "assistant", "content": "", "refusal": null});
             sse::push(&mut out, &self.choice(index, &delta, None, None));
         }
-        // Tokens go with the first text that follows them.
+        // Tokens go with the text that follows them.
         let mut tokens = Vec::new();
         for delta in deltas {
             let delta = match delta {
@@ -74,6 +74,11 @@ impl ChatEvents {
                 }
                 Delta::ToolEnd { .. } | Delta::Prompt(_) => continue,
                 Delta::Finished(finish) => {
+                    // Those whose text was held back to the end.
+                    if !tokens.is_empty() {
+                        let logprobs = Some(content_logprobs(&std::mem::take(&mut tokens)));
+                        sse::push(&mut out, &self.choice(index, &json!({"content": ""}), logprobs, None));
+                    }
                     let reason = Some(finish.reason.name());
                     sse::push(&mut out, &self.choice(index, &json!({}), None, reason));
                     continue;
@@ -82,10 +87,6 @@ impl ChatEvents {
             let logprobs = (!tokens.is_empty()).then(|| content_logprobs(&tokens));
             tokens.clear();
             sse::push(&mut out, &self.choice(index, &delta, logprobs, None));
-        }
-        if !tokens.is_empty() {
-            let logprobs = Some(content_logprobs(&tokens));
-            sse::push(&mut out, &self.choice(index, &json!({"content": ""}), logprobs, None));
         }
         out
     }

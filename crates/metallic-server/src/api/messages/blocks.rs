@@ -21,10 +21,9 @@ pub(super) fn read_system(fields: &mut Fields, turns: &mut Turns) -> Result<(), 
 /// `messages`, of which the last must not be the model's.
 pub(super) fn read_messages(fields: &mut Fields, turns: &mut Turns) -> Result<(), ApiError> {
     let list = fields.list("messages")?.ok_or_else(|| fields.missing("messages"))?;
-    let Some((last, _)) = list.last() else {
+    let Some(last) = list.len().checked_sub(1) else {
         return Err(ApiError::invalid("/messages", "`/messages` is empty, it needs at least one message"));
     };
-    let last = last.clone();
     for (at, message) in list {
         let mut message = Fields::of(message, at)?;
         let roles = &["user", "assistant", "system"];
@@ -40,7 +39,7 @@ pub(super) fn read_messages(fields: &mut Fields, turns: &mut Turns) -> Result<()
     if turns.ends_with_answer() {
         let message =
             "the last message is the model's own, which is not supported: answers cannot be begun for it";
-        return Err(ApiError::unsupported(format!("{last}/role"), message));
+        return Err(ApiError::unsupported(format!("/messages/{last}/role"), message));
     }
     Ok(())
 }

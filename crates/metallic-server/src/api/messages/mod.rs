@@ -14,9 +14,8 @@ use metallic::Chat;
 use metallic::text::ToolChoice;
 use serde_json::json;
 
-use super::tokenize::aside;
 use crate::error::ApiError;
-use crate::http::{Journey, body, json_response, sse};
+use crate::http::{Journey, aside, body, json_response, sse};
 use crate::server::Server;
 use output::Output;
 use request::{MessageRequest, PLACES};

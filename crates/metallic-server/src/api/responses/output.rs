@@ -78,7 +78,6 @@ impl Output {
             Delta::Prompt(_) => {}
             Delta::Token(token) => self.tokens.push(token),
             Delta::Reasoning(text) => {
-                self.tokens.clear();
                 if !matches!(self.open(), Some(Item { content: Content::Reasoning(_), .. })) {
                     self.begin("rs_", Content::Reasoning(String::new()), &mut events);
                 }
@@ -92,7 +91,6 @@ impl Output {
                 self.grow("response.output_text.delta", &text, &mut events);
             }
             Delta::ToolBegin { id, name, .. } => {
-                self.tokens.clear();
                 self.begin("fc_", Content::Call { id, name, arguments: String::new() }, &mut events);
             }
             Delta::ToolArguments { json, .. } => {
@@ -155,6 +153,10 @@ impl Output {
         let index = self.items.len().saturating_sub(1);
         let Some(item) = self.items.last_mut().filter(|item| item.status == Status::Open) else { return };
         item.status = status;
+        if let Content::Message { tokens, .. } = &mut item.content {
+            // Those whose text was held back to the end.
+            tokens.append(&mut self.tokens);
+        }
         match &item.content {
             Content::Reasoning(text) => {
                 let mut event = item.event("response.reasoning_text.done", index);

@@ -199,8 +199,16 @@ fn bounds_with_more_places_than_are_written_are_drawn_in() {
     let constraint =
         constraint(&schema(r#"{"type": "number", "minimum": 0.1234567891, "maximum": 0.9876543219}"#));
     for (text, allowed) in
-        [("0.123456789", false), ("0.12345679", true), ("0.98765432", true), ("0.987654322", false)]
+        [("0.123456789", false), ("0.12345679", true), ("0.987654321", true), ("0.987654322", false)]
     {
+        assert_eq!(constraint.accepts(text), Ok(allowed), "{text}");
+    }
+}
+
+#[test]
+fn decimals_that_begin_as_their_upper_bound_are_written_with_a_zero_more() {
+    let constraint = constraint(&schema(r#"{"type": "number", "minimum": 0, "maximum": 0.55}"#));
+    for (text, allowed) in [("0.5", false), ("0.50", true), ("0.4", true), ("0.55", true), ("0.56", false)] {
         assert_eq!(constraint.accepts(text), Ok(allowed), "{text}");
     }
 }
