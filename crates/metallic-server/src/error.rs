@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use axum::http::header::{RETRY_AFTER, WWW_AUTHENTICATE};
-use axum::http::{HeaderValue, StatusCode};
+use axum::http::{HeaderName, HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
 use metallic::constrain::ConstrainError;
 use metallic::generate::EngineError;
@@ -85,6 +85,9 @@ impl Trouble {
         }
     }
 }
+
+/// What clients of both APIs look at before they repeat a request.
+const SHOULD_RETRY: HeaderName = HeaderName::from_static("x-should-retry");
 
 /// How long clients are told to wait for a model.
 const MODEL_RETRY: Duration = Duration::from_secs(5);
@@ -342,6 +345,10 @@ impl ApiError {
             }
             Self::Model { trouble: Trouble::Loading | Trouble::InUse, .. } => {
                 response.headers_mut().insert(RETRY_AFTER, HeaderValue::from(MODEL_RETRY.as_secs()));
+            }
+            // The same request would end the same way; clients repeat others of these statuses by themselves.
+            Self::Timeout { .. } | Self::Model { trouble: Trouble::TooLarge | Trouble::Broken, .. } => {
+                response.headers_mut().insert(SHOULD_RETRY, HeaderValue::from_static("false"));
             }
             Self::Unauthorized(_) => {
                 response.headers_mut().insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));

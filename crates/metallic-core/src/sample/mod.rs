@@ -129,10 +129,15 @@ fn in_ranges(
 pub struct Edit {
     /// The token.
     pub id: u32,
-    /// How often it came before, for the penalties.
+    /// How often it came before, for the penalties; [`Edit::REPEATED`] where presence and frequency do not count it.
     pub count: u32,
     /// Added to its logit; `-inf` bans it.
     pub bias: f32,
+}
+
+impl Edit {
+    /// The count of a token that came before and gets the penalty of repetition alone.
+    pub const REPEATED: u32 = u32::MAX;
 }
 
 /// Why a choice is refused.

@@ -182,8 +182,8 @@ impl Record {
     }
 
     /// The logit `x` of an edited token: `x = bounded(x + bias)`, and where it came before
-    /// `x = bounded(fma(x, x > 0 ? 1 / repetition : repetition, -presence))`, then `x = bounded(fma(-count, frequency, x))`.
-    /// What is impossible stays so.
+    /// `x = bounded(fma(x, x > 0 ? 1 / repetition : repetition, -presence))`, then `x = bounded(fma(-count, frequency, x))`;
+    /// [`Edit::REPEATED`] takes both penalties for 0. What is impossible stays so.
     pub fn edited(&self, logit: f32, edit: Edit) -> f32 {
         let x = number(logit);
         if x == f32::NEG_INFINITY || edit.bias.is_nan() || edit.bias == f32::NEG_INFINITY {
@@ -194,6 +194,9 @@ impl Record {
             return x;
         }
         let factor = if x > 0.0 { self.inverse_repetition } else { self.repetition };
+        if edit.count == Edit::REPEATED {
+            return bounded(x * factor);
+        }
         let x = bounded(x.mul_add(factor, -self.presence));
         bounded((-(edit.count as f32)).mul_add(self.frequency, x))
     }

@@ -112,7 +112,9 @@ fn settings(next: &mut impl FnMut() -> u32) -> Choice {
 fn edits(n: usize, next: &mut impl FnMut() -> u32) -> Vec<Edit> {
     let biases = [0.0, 0.0, 1.5, -2.0, f32::NEG_INFINITY, f32::MAX, f32::MIN];
     let ids = (0..n as u32 + 2).filter(|_| next().is_multiple_of(5)).collect::<Vec<_>>();
-    ids.into_iter().map(|id| Edit { id, count: next() % 4, bias: biases[next() as usize % 7] }).collect()
+    let counts = [0, 1, 2, 3, Edit::REPEATED];
+    let pick = |id| Edit { id, count: counts[next() as usize % 5], bias: biases[next() as usize % 7] };
+    ids.into_iter().map(pick).collect()
 }
 
 #[test]
@@ -193,6 +195,8 @@ fn penalties_lower_what_came_before_and_leave_possible_what_was() {
     assert_eq!(edited(3.0, 0, 0.0), 3.0);
     assert_eq!(edited(3.0, 2, 0.0), 0.5);
     assert_eq!(edited(-3.0, 1, 0.0), -6.75);
+    assert_eq!(edited(3.0, Edit::REPEATED, 1.0), 2.0);
+    assert_eq!(edited(-3.0, Edit::REPEATED, 0.0), -6.0);
     assert_eq!(edited(3.0, 1, 1.0), 1.25);
     assert_eq!(edited(f32::MIN, 1, 0.0), f32::MIN);
     assert_eq!(edited(f32::INFINITY, 0, f32::MAX), f32::MAX);

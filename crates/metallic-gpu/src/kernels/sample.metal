@@ -304,8 +304,12 @@ inline float bounded(float x) {
     return max(number(x), -FLT_MAX);
 }
 
+// The count of a token that gets the penalty of repetition alone.
+constant constexpr uint REPEATED = 0xffffffffu;
+
 // What penalties do to the number of a token that came before.
 inline float penalised(float x, uint count, float2 factors, float presence, float frequency) {
+    if (count == REPEATED) return bounded(x * (x > 0.0f ? factors.y : factors.x));
     x = bounded(fma(x, x > 0.0f ? factors.y : factors.x, -presence));
     return bounded(fma(-float(count), frequency, x));
 }

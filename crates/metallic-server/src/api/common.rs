@@ -24,6 +24,9 @@ pub(crate) const PRIORITY: i64 = 100;
 /// How much a model may be asked to think.
 pub(crate) const EFFORTS: &[&str] = &["none", "minimal", "low", "medium", "high", "xhigh", "max"];
 
+/// How long what is before a mark for the cache is to be kept at least: a hint.
+pub(crate) const BREAKPOINT_LIVES: &[&str] = &["30m", "12h"];
+
 /// What the API calls the version of a server.
 pub(crate) const FINGERPRINT: &str = concat!("metallic-", env!("CARGO_PKG_VERSION"));
 
@@ -167,6 +170,7 @@ pub(crate) fn refuse_what_is_elsewhere(fields: &mut Fields) -> Result<(), ApiErr
 pub(crate) fn read_breakpoint(part: &mut Fields) -> Result<(), ApiError> {
     if let Some(mut mark) = part.object("prompt_cache_breakpoint")? {
         mark.one_of("mode", &["explicit"])?.ok_or_else(|| mark.missing("mode"))?;
+        mark.one_of("ttl", BREAKPOINT_LIVES)?;
         mark.finish()?;
     }
     Ok(())
@@ -196,7 +200,7 @@ pub(crate) fn read_streaming(fields: &mut Fields) -> Result<Streaming, ApiError>
 
 /// A list of token ids.
 pub(crate) fn as_tokens(value: Value, pointer: &str) -> Result<Vec<u32>, ApiError> {
-    let ids = as_list(value, pointer)?.into_iter();
+    let ids = as_list(value, pointer)?;
     ids.map(|(at, id)| as_integer(&id, &at, 0..=i64::from(u32::MAX)).map(|id| id as u32)).collect()
 }
 

@@ -42,9 +42,10 @@ pub(crate) async fn create(
     request: Request,
 ) -> Result<Response, ApiError> {
     let mut fields = body::read(&server, &journey, request).await?;
-    let model = server.models().get(&fields.required_string("model")?).await?;
+    let name = fields.required_string("model")?;
     let request = read(&mut fields, &server)?;
     fields.finish()?;
+    let model = server.models().get(&name).await?;
     let head = Head::new("cmpl-", &model.name);
     let prompts = request.echo.then(|| texts(&model, &request.tasks));
     let mut writer = Writer::new(head, prompts, &request);

@@ -12,6 +12,7 @@ use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
 use metallic::Llm;
 use metallic::generate::EngineError;
+use serde::Serialize;
 use serde_json::{Value, json};
 
 use super::common::as_tokens;
@@ -34,7 +35,7 @@ pub(crate) async fn create(
     request: Request,
 ) -> Result<Response, ApiError> {
     let mut fields = body::read(&server, &journey, request).await?;
-    let model = server.models().get(&fields.required_string("model")?).await?;
+    let name = fields.required_string("model")?;
     let inputs = read_inputs(&mut fields, "input")?;
     let format = fields.one_of("encoding_format", &["float", "base64"])?;
     let dimensions = fields.count("dimensions", 1..=usize::MAX)?;
@@ -44,6 +45,7 @@ pub(crate) async fn create(
         let message = format!("`/input` has {} texts, at most {INPUTS} are allowed", inputs.len());
         return Err(ApiError::invalid("/input", message));
     }
+    let model = server.models().get(&name).await?;
     journey.log().model = Some(model.name.clone());
     if model.adapter.is_some() {
         let message = "`/model` names an adapter, and embeddings are made with the model's own";
@@ -56,23 +58,54 @@ pub(crate) async fn create(
     }
     let limit = server.options().limits.request_time;
     let worker = Arc::clone(&model);
-    let prompts = aside(move || read_prompts(&worker, inputs)).await?;
+    let prompts = aside(&journey, move || read_prompts(&worker, inputs)).await?;
     let tokens = prompts.iter().map(Vec::len).sum();
     // A client that leaves drops this, and with it what is under way.
     let embedded = tokio::time::timeout(limit, embed(&model.llm, prompts)).await;
     let rows = embedded.map_err(|_| ApiError::Timeout { limit: limit.as_secs() })??;
     journey.log().prompt_tokens = tokens;
-    let data: Vec<Value> = rows
-        .iter()
-        .enumerate()
-        .map(|(index, row)| {
-            let embedding = if format == Some("base64") { json!(base64_of(row)) } else { json!(row) };
-            json!({"object": "embedding", "index": index, "embedding": embedding})
-        })
-        .collect();
-    let usage = json!({"prompt_tokens": tokens, "total_tokens": tokens});
-    let answer = json!({"object": "list", "data": data, "model": model.name, "usage": usage});
-    Ok(json_response(StatusCode::OK, &answer))
+    let packed = format == Some("base64");
+    // Thousands of rows are megabytes of text.
+    aside(&journey, move || {
+        let data: Vec<Row> =
+            rows.into_iter().enumerate().map(|(index, row)| Row::new(index, row, packed)).collect();
+        let usage = json!({"prompt_tokens": tokens, "total_tokens": tokens});
+        let answer = Embeddings { object: "list", data, model: &model.name, usage };
+        Ok(json_response(StatusCode::OK, &answer))
+    })
+    .await
+}
+
+/// What is answered: written as it is, because a row is as wide as the model.
+#[derive(Serialize)]
+struct Embeddings<'a> {
+    object: &'static str,
+    data: Vec<Row>,
+    model: &'a str,
+    usage: Value,
+}
+
+/// The embedding of one text.
+#[derive(Serialize)]
+struct Row {
+    object: &'static str,
+    index: usize,
+    embedding: Numbers,
+}
+
+#[derive(Serialize)]
+#[serde(untagged)]
+enum Numbers {
+    Plain(Vec<f32>),
+    /// As base64.
+    Packed(String),
+}
+
+impl Row {
+    fn new(index: usize, row: Vec<f32>, packed: bool) -> Self {
+        let embedding = if packed { Numbers::Packed(base64_of(&row)) } else { Numbers::Plain(row) };
+        Self { object: "embedding", index, embedding }
+    }
 }
 
 /// A text, a list of tokens, or a list of either, each with the pointer to it.
@@ -84,7 +117,7 @@ pub(super) fn read_inputs(fields: &mut Fields, name: &str) -> Result<Vec<Input>,
             vec![Input::Tokens(as_tokens(Value::Array(list), &pointer)?)]
         }
         list @ Value::Array(_) => {
-            let entries = as_list(list, &pointer)?.into_iter();
+            let entries = as_list(list, &pointer)?;
             let inputs = entries.map(|(at, entry)| match entry {
                 tokens @ Value::Array(_) => as_tokens(tokens, &at).map(Input::Tokens),
                 text => as_string(text, &at).map(Input::Text),

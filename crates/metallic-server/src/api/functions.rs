@@ -27,18 +27,29 @@ pub(crate) fn read_function(fields: &mut Fields, schema: &str) -> Result<Value, 
     if let Some(description) = fields.string("description")? {
         function.insert("description".into(), json!(description));
     }
-    let pointer = fields.pointer(schema);
-    match fields.take(schema) {
-        // Templates look for one.
-        None => function.insert("parameters".into(), json!({"type": "object", "properties": {}})),
-        Some(parameters @ Value::Object(_)) => function.insert("parameters".into(), parameters),
+    function.insert("parameters".into(), read_parameters(fields, schema)?);
+    Ok(json!({"type": "function", "function": function}))
+}
+
+/// The schema of a function's arguments, which are an object: templates look for one, and for its properties.
+pub(crate) fn read_parameters(fields: &mut Fields, name: &str) -> Result<Value, ApiError> {
+    let pointer = fields.pointer(name);
+    let mut schema = match fields.take(name) {
+        None => Map::new(),
+        Some(Value::Object(schema)) => schema,
         Some(other) => {
             let message =
                 format!("`{pointer}` is {}, it must be a JSON schema, which is an object", kind(&other));
             return Err(ApiError::Field { pointer, message, code: "invalid_type" });
         }
     };
-    Ok(json!({"type": "function", "function": function}))
+    if schema.is_empty() {
+        schema.insert("type".into(), json!("object"));
+    }
+    if schema.get("type").is_some_and(|kind| kind == "object") {
+        schema.entry("properties").or_insert_with(|| json!({}));
+    }
+    Ok(Value::Object(schema))
 }
 
 /// Adds a tool whose name no other has; `pointer` is where it stands.

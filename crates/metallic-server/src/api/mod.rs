@@ -9,6 +9,7 @@ mod health;
 mod messages;
 mod models;
 mod openapi;
+mod query;
 mod responses;
 mod tokenize;
 mod turns;

@@ -1,5 +1,7 @@
 //! `/v1/models`: what is served, in OpenAI's shape, or in Anthropic's for its clients.
 
+use std::ops::Range;
+
 use axum::Extension;
 use axum::extract::rejection::PathRejection;
 use axum::extract::{Path, Request, State};
@@ -7,10 +9,15 @@ use axum::http::StatusCode;
 use axum::response::Response;
 use serde_json::{Value, json};
 
-use super::{error_response, is_anthropic};
+use super::{error_response, is_anthropic, query};
 use crate::error::ApiError;
+use crate::fields::{Fields, excerpt};
 use crate::http::{Journey, json_response};
 use crate::server::Server;
+
+/// How many models are listed at once for Anthropic's clients, where they do not say, and at most.
+const PAGE: usize = 20;
+pub(crate) const LONGEST_PAGE: usize = 1000;
 
 /// Every model, every one with an adapter, and every other name of one.
 pub(crate) async fn list(
@@ -18,18 +25,71 @@ pub(crate) async fn list(
     Extension(journey): Extension<Journey>,
     request: Request,
 ) -> Response {
-    let for_anthropic = is_anthropic(&request);
-    let entries = server.models().names().map(|name| entry(&server, &name, for_anthropic));
-    let data = entries.collect::<Result<Vec<_>, _>>();
-    let list = data.map(|data| {
-        if for_anthropic {
-            let end = |entry: Option<&Value>| entry.map(|entry| entry["id"].clone());
-            json!({"first_id": end(data.first()), "last_id": end(data.last()), "has_more": false, "data": data})
-        } else {
-            json!({"object": "list", "data": data})
+    let listed = if is_anthropic(&request) { page(&server, &request) } else { all(&server, &request) };
+    respond(listed, &request, &journey)
+}
+
+/// All of them, as OpenAI's API lists them.
+fn all(server: &Server, request: &Request) -> Result<Value, ApiError> {
+    query::read(request.uri().query())?.finish()?;
+    let entries = server.models().names().map(|name| entry(server, &name, false));
+    Ok(json!({"object": "list", "data": entries.collect::<Result<Vec<_>, _>>()?}))
+}
+
+/// Those that were asked for, as Anthropic's API lists them.
+fn page(server: &Server, request: &Request) -> Result<Value, ApiError> {
+    let names: Vec<String> = server.models().names().collect();
+    let page = Page::read(query::read(request.uri().query())?, &names)?;
+    let names = &names[page.range];
+    let data = names.iter().map(|name| entry(server, name, true)).collect::<Result<Vec<_>, _>>()?;
+    Ok(json!({"first_id": names.first(), "last_id": names.last(), "has_more": page.has_more, "data": data}))
+}
+
+/// A part of a list.
+struct Page {
+    range: Range<usize>,
+    /// Whether there are others on the side that it goes to.
+    has_more: bool,
+}
+
+impl Page {
+    fn read(mut query: Fields, names: &[String]) -> Result<Self, ApiError> {
+        let limit = query.string("limit")?.map_or(Ok(PAGE), |text| {
+            let limit = text.parse().ok().filter(|limit| (1..=LONGEST_PAGE).contains(limit));
+            let text = excerpt(&text);
+            let message =
+                format!("`/limit` is {text:?}, it must be a whole number between 1 and {LONGEST_PAGE}");
+            limit.ok_or_else(|| ApiError::invalid("/limit", message))
+        })?;
+        let after = place(&mut query, "after_id", names)?;
+        let before = place(&mut query, "before_id", names)?;
+        // What the package says of itself where it asks for features that are not final.
+        query.one_of("beta", &["true"])?;
+        query.finish()?;
+        match (after, before) {
+            (Some(_), Some(_)) => {
+                Err(ApiError::invalid("/before_id", "give one of `after_id` and `before_id`"))
+            }
+            (None, Some(end)) => {
+                let start = end.saturating_sub(limit);
+                Ok(Self { range: start..end, has_more: start > 0 })
+            }
+            (after, None) => {
+                let start = after.map_or(0, |at| at + 1);
+                let end = names.len().min(start + limit);
+                Ok(Self { range: start..end, has_more: end < names.len() })
+            }
         }
-    });
-    respond(list, &request, &journey)
+    }
+}
+
+/// Where a model stands in the list that a field names.
+fn place(query: &mut Fields, field: &str, names: &[String]) -> Result<Option<usize>, ApiError> {
+    let Some(id) = query.string(field)? else { return Ok(None) };
+    let pointer = query.pointer(field);
+    let wrong =
+        || ApiError::invalid(&pointer, format!("`{pointer}` is {:?}, which is no model here", excerpt(&id)));
+    names.iter().position(|name| *name == id).map(Some).ok_or_else(wrong)
 }
 
 /// One model.

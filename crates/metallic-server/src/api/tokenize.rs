@@ -27,7 +27,7 @@ pub(crate) async fn tokenize(
     request: Request,
 ) -> Result<Response, ApiError> {
     let mut fields = body::read(&server, &journey, request).await?;
-    let model = server.models().get(&fields.required_string("model")?).await?;
+    let name = fields.required_string("model")?;
     let with_pieces = fields.bool("with_pieces")?.unwrap_or(false);
     let text = match (fields.string("content")?, fields.list("messages")?) {
         (Some(text), None) => {
@@ -45,8 +45,9 @@ pub(crate) async fn tokenize(
         (None, None) => return Err(fields.missing("content")),
     };
     fields.finish()?;
+    let model = server.models().get(&name).await?;
     // A response may be as long as a body, so it is written there too.
-    aside(move || {
+    aside(&journey, move || {
         let tokens = encode(&model, text)?;
         let mut answer = json!({
             "tokens": tokens,
@@ -90,12 +91,13 @@ pub(crate) async fn detokenize(
     request: Request,
 ) -> Result<Response, ApiError> {
     let mut fields = body::read(&server, &journey, request).await?;
-    let model = server.models().get(&fields.required_string("model")?).await?;
-    let tokens = fields.required("tokens")?;
+    let (name, tokens) = (fields.required_string("model")?, fields.required("tokens")?);
     let skip_special = fields.bool("skip_special")?.unwrap_or(false);
     fields.finish()?;
-    aside(move || {
-        let (tokens, tokenizer) = (as_tokens(tokens, "/tokens")?, model.llm.tokenizer());
+    let tokens = aside(&journey, move || as_tokens(tokens, "/tokens")).await?;
+    let model = server.models().get(&name).await?;
+    aside(&journey, move || {
+        let tokenizer = model.llm.tokenizer();
         let vocab = tokenizer.vocab_size();
         if let Some((i, id)) = tokens.iter().enumerate().find(|(_, id)| **id as usize >= vocab) {
             let message = format!("`/tokens/{i}` is {id}, the vocabulary has {vocab} tokens");

@@ -11,6 +11,8 @@ use crate::error::ApiError;
 #[derive(Debug, Default)]
 pub(crate) struct Turns {
     messages: Vec<Message>,
+    /// Whether what a user says in several messages is one.
+    merges_users: bool,
     /// What the model said since somebody else spoke.
     answer: Option<Answer>,
     /// Names of the tools that were called, by the call's id.
@@ -25,16 +27,26 @@ struct Answer {
 }
 
 impl Turns {
+    /// The same, where several messages of a user on end count as one.
+    pub(crate) fn merging_users(self) -> Self {
+        Self { merges_users: true, ..self }
+    }
+
     /// Somebody other than the model speaks.
     pub(crate) fn say(&mut self, role: &str, text: String) {
         self.end_answer();
-        // Many templates know one system message alone.
+        let gap = match role {
+            // Many templates know one system message alone.
+            "system" => Some("\n\n"),
+            "user" if self.merges_users => Some("\n"),
+            _ => None,
+        };
         if let Some(Message { role: last, content: Some(Value::String(before)), .. }) =
             self.messages.last_mut()
-            && role == "system"
-            && last == "system"
+            && let Some(gap) = gap
+            && role == last
         {
-            before.push_str("\n\n");
+            before.push_str(gap);
             before.push_str(&text);
             return;
         }

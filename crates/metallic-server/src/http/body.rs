@@ -24,7 +24,7 @@ pub(crate) async fn read(server: &Server, journey: &Journey, request: Request) -
     let is_long = bytes.len() > ASIDE;
     let read = move || parse(bytes, texts);
     // The thread that reads it here writes everybody's events.
-    let (value, text) = if is_long { aside(read).await? } else { read()? };
+    let (value, text) = if is_long { aside(journey, read).await? } else { read()? };
     journey.log().request = text;
     Fields::of(value, "")
 }

@@ -9,6 +9,9 @@ use axum::http::header::{
 use axum::http::{HeaderValue, Method, StatusCode};
 use axum::response::Response;
 
+/// What pages may read of a response besides its body.
+const EXPOSED: &str = "x-request-id, retry-after, x-should-retry";
+
 /// The origin of a request, where pages of it may read the answer.
 pub(super) fn allowed(request: &Request, origins: &[String]) -> Option<HeaderValue> {
     let origin = request.headers().get(ORIGIN)?;
@@ -40,5 +43,5 @@ pub(super) fn mark(response: &mut Response, origin: HeaderValue) {
     let headers = response.headers_mut();
     headers.insert(ACCESS_CONTROL_ALLOW_ORIGIN, origin);
     headers.append(VARY, HeaderValue::from_static("origin"));
-    headers.insert(ACCESS_CONTROL_EXPOSE_HEADERS, HeaderValue::from_static("x-request-id, retry-after"));
+    headers.insert(ACCESS_CONTROL_EXPOSE_HEADERS, HeaderValue::from_static(EXPOSED));
 }

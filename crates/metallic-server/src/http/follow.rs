@@ -8,7 +8,6 @@ use axum::body::{Body, Bytes, HttpBody};
 use http_body::{Frame, SizeHint};
 
 use super::journey::Journey;
-use super::keys::Permit;
 use crate::server::Server;
 
 /// Counts and logs a request when it is dropped, wherever that happens.
@@ -18,13 +17,12 @@ pub(super) struct Ending {
     pub(super) journey: Journey,
     /// Whether the response was written to its end.
     pub(super) complete: bool,
-    pub(super) permit: Option<Permit>,
 }
 
 impl Ending {
     pub(super) fn new(server: Server, journey: Journey) -> Self {
         server.metrics().in_flight.fetch_add(1, Ordering::Relaxed);
-        Self { server, journey, complete: false, permit: None }
+        Self { server, journey, complete: false }
     }
 }
 

@@ -20,7 +20,7 @@ use crate::server::Server;
 /// Checks the request, hands it on, and follows the response to its end.
 pub(crate) async fn gate(State(server): State<Server>, mut request: Request, next: Next) -> Response {
     let route = route_of(&request);
-    let journey = Journey::new(&server, request.method(), route);
+    let mut journey = Journey::new(&server, request.method(), route);
     let to_anthropic = is_anthropic(&request);
     let mut ending = Ending::new(server.clone(), journey.clone());
     let origin = cors::allowed(&request, &server.options().cors_origins);
@@ -30,7 +30,8 @@ pub(crate) async fn gate(State(server): State<Server>, mut request: Request, nex
             cors::preflight(&request).unwrap_or_else(|| method_error(&request).into_response())
         }
         Ok(permit) => {
-            ending.permit = permit;
+            journey = journey.with_permit(permit);
+            ending.journey = journey.clone();
             request.extensions_mut().insert(journey.clone());
             next.run(request).await
         }

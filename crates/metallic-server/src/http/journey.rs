@@ -6,6 +6,7 @@ use std::time::Instant;
 use axum::http::Method;
 
 use super::fresh_id;
+use super::keys::Permit;
 use crate::log::RequestLog;
 use crate::server::Server;
 
@@ -15,6 +16,8 @@ pub(crate) struct Journey {
     pub(crate) started: Instant,
     /// Whether texts may be kept.
     pub(crate) texts: bool,
+    /// Its place among those in work, where it needs one: free again when nobody has it any more.
+    permit: Option<Arc<Permit>>,
     log: Arc<Mutex<RequestLog>>,
 }
 
@@ -31,7 +34,17 @@ impl Journey {
             ..RequestLog::default()
         };
         let texts = server.options().log_prompts;
-        Self { started: Instant::now(), texts, log: Arc::new(Mutex::new(log)) }
+        Self { started: Instant::now(), texts, permit: None, log: Arc::new(Mutex::new(log)) }
+    }
+
+    /// The same, with a place among those in work.
+    pub(super) fn with_permit(self, permit: Option<Permit>) -> Self {
+        Self { permit: permit.map(Arc::new), ..self }
+    }
+
+    /// Its place, for work that may outlast its client.
+    pub(super) fn permit(&self) -> Option<Arc<Permit>> {
+        self.permit.clone()
     }
 
     /// The name of the request.

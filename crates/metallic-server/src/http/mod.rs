@@ -22,14 +22,32 @@ use axum::http::header::CONTENT_TYPE;
 use axum::http::{HeaderValue, StatusCode};
 use axum::response::Response;
 use serde::Serialize;
+use tokio::task::JoinHandle;
 
 use crate::error::ApiError;
 
-/// Runs work that takes its time beside the runtime.
+/// Runs work of a request that takes its time beside the runtime. The request is in work until it is done, even where its client has
+/// left; what has not begun by then never does.
 pub(crate) async fn aside<T: Send + 'static>(
+    journey: &Journey,
     work: impl FnOnce() -> Result<T, ApiError> + Send + 'static,
 ) -> Result<T, ApiError> {
-    tokio::task::spawn_blocking(work).await.map_err(|error| ApiError::internal(&error))?
+    let permit = journey.permit();
+    let mut task = Aside(tokio::task::spawn_blocking(move || {
+        let done = work();
+        drop(permit);
+        done
+    }));
+    (&mut task.0).await.map_err(|error| ApiError::internal(&error))?
+}
+
+/// Work beside the runtime; dropping it cancels what has not begun.
+struct Aside<T>(JoinHandle<T>);
+
+impl<T> Drop for Aside<T> {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
 }
 
 /// A response with a body of JSON.

@@ -87,9 +87,10 @@ impl Answer {
                 self.say(&mut deltas, pieces);
                 deltas.extend(self.spelled.end().into_iter().map(Delta::Token));
                 let reason = match reason {
+                    // The engine may have ended before it heard that this is all.
+                    _ if self.is_enough() => Reason::ToolCalls,
                     FinishReason::Stop if self.begun > 0 => Reason::ToolCalls,
                     FinishReason::Stop => Reason::Stop,
-                    FinishReason::Cancelled if self.is_enough() => Reason::ToolCalls,
                     FinishReason::Length => Reason::Length,
                     FinishReason::Deadline => {
                         let limit = self.server.options().limits.request_time.as_secs();

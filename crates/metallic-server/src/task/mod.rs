@@ -20,7 +20,7 @@ use metallic::{Chat, Llm, Options, Request};
 use serde_json::Value;
 
 use crate::error::ApiError;
-use crate::http::Journey;
+use crate::http::{Journey, aside};
 use crate::models::Served;
 use crate::server::Server;
 use answer::{Answer, Asked};
@@ -81,8 +81,7 @@ impl Task {
         task.take_adapter(model)?;
         // A limit that no clock can show is none.
         task.options.deadline = started.checked_add(limit);
-        let submitted = tokio::task::spawn_blocking(move || task.submit(&served)).await;
-        let asked = submitted.map_err(|error| ApiError::internal(&error))??;
+        let asked = aside(journey, move || task.submit(&served)).await?;
         let prompt_tokens = asked.first().map_or(0, |asked| asked.prompt_tokens);
         let follow = |asked| Answer::new(asked, server.clone(), Arc::clone(model), started);
         let choices = Choices::new(asked.into_iter().map(follow).collect(), server, journey.clone(), limit);

@@ -55,10 +55,10 @@ mod tests {
     use super::super::delta::TokenText;
     use super::*;
 
-    fn token(text: &str) -> Option<TokenDelta> {
+    fn token(text: &str) -> TokenDelta {
         let bytes = text.as_bytes().to_vec();
         let token = TokenText { id: 0, text: text.to_owned(), bytes, logprob: Some(0.0) };
-        Some(TokenDelta { token, top: Vec::new() })
+        TokenDelta { token, top: Vec::new() }
     }
 
     fn texts(tokens: &[TokenDelta]) -> Vec<&str> {
@@ -68,10 +68,10 @@ mod tests {
     #[test]
     fn tokens_go_with_the_text_that_they_spell() {
         let mut spelled = Spelled::default();
-        spelled.hold(token("a"));
-        spelled.hold(token(" b"));
+        spelled.hold(Some(token("a")));
+        spelled.hold(Some(token(" b")));
         assert_eq!(texts(&spelled.tell("a b")), ["a", " b"]);
-        spelled.hold(token(" c"));
+        spelled.hold(Some(token(" c")));
         assert_eq!(texts(&spelled.end()), [" c"]);
     }
 
@@ -79,18 +79,18 @@ mod tests {
     fn thoughts_calls_and_their_marks_are_not_of_the_text() {
         let mut spelled = Spelled::default();
         for thought in ["<think>", "well", "</think>"] {
-            spelled.hold(token(thought));
+            spelled.hold(Some(token(thought)));
             if thought == "well" {
                 spelled.skip();
             }
         }
         for part in ["\n\n", "It", " is"] {
-            spelled.hold(token(part));
+            spelled.hold(Some(token(part)));
         }
         assert_eq!(texts(&spelled.tell("It is")), ["It", " is"]);
-        spelled.hold(token("<tool_call>"));
+        spelled.hold(Some(token("<tool_call>")));
         spelled.skip();
-        spelled.hold(token("</tool_call>"));
+        spelled.hold(Some(token("</tool_call>")));
         assert_eq!(texts(&spelled.end()), [] as [&str; 0]);
     }
 }

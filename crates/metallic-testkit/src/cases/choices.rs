@@ -18,7 +18,11 @@ pub fn packed(rows: usize, turn: usize) -> Vec<u32> {
         Choice { temperature: 0.0, presence: -3e38, frequency: -3e38, ..plain },
     ];
     let edits: Vec<Edit> = (0..7)
-        .map(|i| Edit { id: 3 * i, count: i % 3, bias: [0.0, 0.5, f32::NEG_INFINITY][i as usize % 3] })
+        .map(|i| Edit {
+            id: 3 * i,
+            count: [0, 1, 2, Edit::REPEATED][i as usize % 4],
+            bias: [0.0, 0.5, f32::NEG_INFINITY][i as usize % 3],
+        })
         .collect();
     let mut choices = Choices::default();
     for (row, choice) in ways.iter().cycle().skip(turn).take(rows).enumerate() {

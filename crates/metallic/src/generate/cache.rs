@@ -187,11 +187,14 @@ impl KvCache {
         parent: Chain,
         tokens: [u32; BLOCK_TOKENS],
     ) -> Chain {
-        let chain;
-        (table.far[index], chain) = self.far.share(table.far[index], parent, tokens);
+        let own = table.far[index];
+        let (far, chain) = self.far.share(own, parent, tokens);
+        table.far[index] = far;
         if let Some(near) = self.near.as_mut().filter(|_| index >= table.freed) {
             table.near[index] = near.share(table.near[index], chain);
         }
+        // One that was there already gives back its own.
+        self.releases += u64::from(far != own);
         chain
     }
 }

@@ -218,7 +218,7 @@ impl Engine {
         tokens: Vec<u32>,
         take: impl FnMut(&[f32]) + Send + 'static,
     ) -> Result<Generation, EngineError> {
-        let mut request = Request::new(tokens).prompt_logits(true).max_tokens(1);
+        let mut request = Request::new(tokens).prompt_logits(true).max_tokens(0);
         request.hidden = Some(HiddenSink(Box::new(take)));
         self.submit(request)
     }
@@ -311,6 +311,10 @@ fn serve_until_closed(scheduler: &mut Scheduler<'_>, inbox: &Inbox) {
         for reply in asked {
             reply(stats);
         }
-        patience = if scheduler.step() { Duration::ZERO } else { scheduler.patience() };
+        patience = Duration::ZERO;
+        if !scheduler.step() {
+            inbox.rest();
+            patience = scheduler.patience();
+        }
     }
 }

@@ -53,7 +53,7 @@ pub(super) struct Inbox {
     recent: Mutex<Recent>,
 }
 
-/// How things stood when the thread last looked up, and when that was.
+/// How things stood when the thread last looked up, and when that was, unless it had nothing to do.
 #[derive(Clone, Copy, Default)]
 struct Recent {
     stats: EngineStats,
@@ -124,6 +124,11 @@ impl Inbox {
         *lock(&self.recent) = Recent { stats, at: Some(Instant::now()) };
     }
 
+    /// The thread has nothing to do.
+    pub(super) fn rest(&self) {
+        lock(&self.recent).at = None;
+    }
+
     pub(super) fn recent(&self) -> EngineStats {
         lock(&self.recent).stats
     }
@@ -133,9 +138,8 @@ impl Inbox {
         if lock(&self.state).ended {
             return None;
         }
-        let Recent { stats, at } = *lock(&self.recent);
-        let is_idle = stats.running + stats.waiting == 0;
-        Some(at.filter(|_| !is_idle).map_or(Duration::ZERO, |at| at.elapsed()))
+        let at = lock(&self.recent).at;
+        Some(at.map_or(Duration::ZERO, |at| at.elapsed()))
     }
 
     pub(super) fn post(&self, command: Command) -> Result<(), EngineError> {
@@ -236,12 +240,12 @@ mod tests {
     fn a_thread_that_does_not_look_up_from_its_work_is_told_from_one_that_has_none() {
         let inbox = Inbox::default();
         assert_eq!(inbox.busy_for(), Some(Duration::ZERO), "it has not begun");
-        inbox.set_recent(EngineStats::default());
-        std::thread::sleep(Duration::from_millis(2));
-        assert_eq!(inbox.busy_for(), Some(Duration::ZERO), "it has nothing to do");
-        inbox.set_recent(EngineStats { running: 1, ..EngineStats::default() });
+        inbox.set_recent(EngineStats { waiting: 1, ..EngineStats::default() });
         std::thread::sleep(Duration::from_millis(2));
         assert!(inbox.busy_for().expect("it lives") >= Duration::from_millis(2));
+        inbox.rest();
+        std::thread::sleep(Duration::from_millis(2));
+        assert_eq!(inbox.busy_for(), Some(Duration::ZERO), "whoever waits does so for a reader");
         inbox.end();
         assert_eq!(inbox.busy_for(), None);
     }

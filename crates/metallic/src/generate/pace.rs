@@ -81,6 +81,14 @@ impl Pace {
         }
     }
 
+    /// Seconds that a step with so many answers may take beyond what it takes by itself; none while that is not known.
+    pub(super) fn spare(&self, answers: usize, stretch: f64) -> f64 {
+        if stretch.is_infinite() {
+            return f64::INFINITY;
+        }
+        (stretch - 1.0) * self.ordinary[bits(answers)].seconds.unwrap_or(0.0)
+    }
+
     /// Most tokens of prompts in a step with so many answers, which is to take no longer than `stretch` steps without. None while it is
     /// not known, or no longer, what a step without takes: then it is measured.
     pub(super) fn piece(&self, answers: usize, stretch: f64) -> usize {

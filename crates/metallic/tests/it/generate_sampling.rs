@@ -91,7 +91,7 @@ proptest! {
     fn penalties_follow_their_formulas(
         logits in rows(),
         history in prop::collection::vec(0u32..12, 0..40),
-        window in 0usize..50,
+        (window, answered) in (0usize..50, 0usize..50),
         (repetition, presence, frequency) in (0.5f32..2.0, -2.0f32..2.0, -2.0f32..2.0),
     ) {
         let sampling = Sampling::greedy()
@@ -99,14 +99,18 @@ proptest! {
             .presence_penalty(presence)
             .frequency_penalty(frequency)
             .penalty_window(window);
-        let recent = &history[history.len().saturating_sub(window)..];
+        let prompt = history.len().saturating_sub(answered);
+        let recent = history.len().saturating_sub(window)..history.len();
         let expected: Vec<f32> = (0..).zip(&logits).map(|(id, &x)| {
-            let count = recent.iter().filter(|seen| **seen == id).count();
-            let scaled = if x > 0.0 { x / repetition } else { x * repetition };
-            if count == 0 { x } else { scaled - presence - count as f32 * frequency }
+            let places: Vec<usize> = recent.clone().filter(|i| history[*i] == id).collect();
+            let count = places.iter().filter(|i| **i >= prompt).count();
+            let x = if places.is_empty() { x } else if x > 0.0 { x / repetition } else { x * repetition };
+            if count == 0 { x } else { x - presence - count as f32 * frequency }
         }).collect();
         let best = expected.iter().copied().fold(f32::NEG_INFINITY, f32::max);
-        let chosen = first(&sampling, &logits, &history).expect("a token");
+        let sampler = Sampler::new(sampling, 0);
+        let draw = history.len().min(answered) as u64;
+        let chosen = sampler.sample(&mut Scratch::default(), &logits, &history, draw).expect("a token");
         prop_assert!(expected[chosen as usize] > best - 1e-4, "{} of {:?}", chosen, expected);
     }
 
@@ -146,7 +150,9 @@ fn greedy_takes_the_lowest_id_of_equals_and_no_nan() {
 #[test]
 fn greedy_respects_bias_and_penalties() {
     let logits = [1.0, 3.0, 2.9];
-    let sample = |sampling: Sampling, history: &[u32]| first(&sampling, &logits, history);
+    let sample = |sampling: Sampling, answer: &[u32]| {
+        Sampler::new(sampling, 0).sample(&mut Scratch::default(), &logits, answer, answer.len() as u64)
+    };
     assert_eq!(sample(Sampling::greedy(), &[1]), Ok(1));
     let penalised = Sampling::greedy().presence_penalty(0.5);
     assert_eq!(sample(penalised.clone(), &[1]), Ok(2));
@@ -158,6 +164,11 @@ fn greedy_respects_bias_and_penalties() {
     // No reward makes a banned token possible.
     let rewarded = banned.frequency_penalty(-3e38).penalty_window(64);
     assert_eq!(sample(rewarded, &[1, 1, 1]), Ok(2));
+    // What the prompt says is not a repetition of the answer's, but for the penalty that bears the name.
+    let prompted = |sampling: Sampling| first(&sampling, &logits, &[1, 1]);
+    assert_eq!(prompted(Sampling::greedy().presence_penalty(2.0).frequency_penalty(2.0)), Ok(1));
+    assert_eq!(prompted(Sampling::greedy().repetition_penalty(1.02).presence_penalty(2.0)), Ok(1));
+    assert_eq!(prompted(Sampling::greedy().repetition_penalty(1.1)), Ok(2));
     // A bias comes before the penalties.
     let both = Sampling::greedy().logit_bias([(2, -4.0)]).repetition_penalty(8.0);
     assert_eq!(sample(both, &[1, 2]), Ok(0));

@@ -112,20 +112,36 @@ mod tests {
 
     /// A pipe that is read from when its gate is opened.
     #[derive(Clone, Default)]
-    struct Pipe(Arc<(Mutex<(bool, Vec<u8>)>, Condvar)>);
+    struct Pipe(Arc<Gated>);
+
+    #[derive(Default)]
+    struct Gated {
+        written: Mutex<Written>,
+        opened: Condvar,
+    }
+
+    #[derive(Default)]
+    struct Written {
+        is_open: bool,
+        bytes: Vec<u8>,
+    }
 
     impl Pipe {
         fn open(&self) {
-            self.0.0.lock().unwrap().0 = true;
-            self.0.1.notify_all();
+            self.0.written.lock().unwrap().is_open = true;
+            self.0.opened.notify_all();
+        }
+
+        fn text(&self) -> String {
+            String::from_utf8(self.0.written.lock().unwrap().bytes.clone()).unwrap()
         }
     }
 
     impl Write for Pipe {
         fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-            let (state, opened) = &*self.0;
-            let mut state = opened.wait_while(state.lock().unwrap(), |state| !state.0).unwrap();
-            state.1.extend_from_slice(bytes);
+            let Gated { written, opened } = &*self.0;
+            let mut written = opened.wait_while(written.lock().unwrap(), |written| !written.is_open).unwrap();
+            written.bytes.extend_from_slice(bytes);
             Ok(bytes.len())
         }
 
@@ -142,13 +158,12 @@ mod tests {
         (0..100).for_each(|i| say(format!("{{\"id\":{i}}}")));
         pipe.open();
         // Until there is room again.
-        let text = || String::from_utf8(pipe.0.0.lock().unwrap().1.clone()).unwrap();
-        while !text().contains("lost_lines") {
+        while !pipe.text().contains("lost_lines") {
             say("{}".to_owned());
             thread::sleep(Duration::from_millis(1));
         }
         drop(log);
-        let text = text();
+        let text = pipe.text();
         let lines: Vec<&str> = text.lines().collect();
         assert_eq!(&lines[..2], ["{\"id\":0}", "{\"id\":1}"]);
         let lost = lines.iter().find_map(|line| line.strip_prefix("{\"lost_lines\":"));
@@ -164,6 +179,6 @@ mod tests {
         let say = log.sayer();
         (0..1000).for_each(|i| say(i.to_string()));
         drop(log);
-        assert_eq!(pipe.0.0.lock().unwrap().1.iter().filter(|byte| **byte == b'\n').count(), 1000);
+        assert_eq!(pipe.text().lines().count(), 1000);
     }
 }

@@ -67,8 +67,9 @@ fn read_assistant(fields: &mut Fields, extra: &mut Map<String, Value>) -> Result
     }
     fields.refuse("function_call", &[], "use `tool_calls`")?;
     fields.refuse("audio", &[], "messages are text")?;
-    // What a client made of the text when it came; the text says it.
+    // What a client made of the answer when it came; the answer says it.
     fields.take("parsed");
+    fields.take("provider_specific_fields");
     // Notes on where an answer came from, which clients send back with it.
     fields.refuse("annotations", &[json!([])], "messages are text")?;
     match content.or(refusal) {

@@ -33,13 +33,13 @@ pub(super) async fn read(
     mut fields: Fields,
     server: &Server,
 ) -> Result<(Arc<Served>, ChatRequest), ApiError> {
-    let model = server.models().get(&fields.required_string("model")?).await?;
-    let request = read_fields(&mut fields, server)?;
-    // What the template takes depends on the model.
+    let name = fields.required_string("model")?;
+    let mut request = read_fields(&mut fields, server)?;
     let (effort, variables) = (read_effort(&mut fields)?, fields.object("chat_template_kwargs")?);
     fields.finish()?;
+    // What the template takes depends on the model.
+    let model = server.models().get(&name).await?;
     let mut variables = template_variables(&model, effort, variables)?;
-    let mut request = request;
     if request.task.format.is_some() {
         without_thoughts(&model, &mut variables);
     }

@@ -3,9 +3,9 @@
 use metallic::text::ToolChoice;
 use serde_json::Value;
 
-use crate::api::functions::check_named;
+use crate::api::functions::{check_named, read_parameters};
 use crate::error::ApiError;
-use crate::fields::{Fields, kind};
+use crate::fields::Fields;
 
 /// Most tools of a request.
 pub(crate) const TOOLS: usize = 128;
@@ -20,8 +20,9 @@ pub(crate) fn read_tools(fields: &mut Fields) -> Result<Vec<Value>, ApiError> {
         return Err(ApiError::invalid(pointer, message));
     }
     let mut tools: Vec<Value> = Vec::with_capacity(list.len());
-    for (at, tool) in list {
-        check_tool(Fields::of(tool.clone(), &at)?)?;
+    for (at, mut tool) in list {
+        let parameters = check_tool(Fields::of(tool.clone(), &at)?)?;
+        tool["function"]["parameters"] = parameters;
         if tools.iter().any(|other| name_of(other) == name_of(&tool)) {
             let message = format!("`{at}/function/name` is the name of another tool too");
             return Err(ApiError::invalid(format!("{at}/function/name"), message));
@@ -36,7 +37,8 @@ pub(crate) fn name_of(tool: &Value) -> Option<&str> {
     tool.pointer("/function/name").and_then(Value::as_str)
 }
 
-fn check_tool(mut fields: Fields) -> Result<(), ApiError> {
+/// Checks a definition, and gives the schema of its arguments.
+fn check_tool(mut fields: Fields) -> Result<Value, ApiError> {
     let found = fields.required_string("type")?;
     if found != "function" {
         let pointer = fields.pointer("type");
@@ -52,17 +54,10 @@ fn check_tool(mut fields: Fields) -> Result<(), ApiError> {
     function.string("description")?;
     // Arguments keep to their schema either way.
     function.bool("strict")?;
-    let pointer = function.pointer("parameters");
-    match function.take("parameters") {
-        None | Some(Value::Object(_)) => {}
-        Some(other) => {
-            let message =
-                format!("`{pointer}` is {}, it must be a JSON schema, which is an object", kind(&other));
-            return Err(ApiError::Field { pointer, message, code: "invalid_type" });
-        }
-    }
+    let parameters = read_parameters(&mut function, "parameters")?;
     function.finish()?;
-    fields.finish()
+    fields.finish()?;
+    Ok(parameters)
 }
 
 pub(crate) fn is_name(name: &str) -> bool {

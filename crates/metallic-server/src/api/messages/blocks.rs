@@ -117,6 +117,11 @@ pub(super) fn read_cache_control(fields: &mut Fields) -> Result<(), ApiError> {
     Ok(())
 }
 
+/// Toolsets are Anthropic's own.
+fn refuse_toolset(block: &mut Fields) -> Result<(), ApiError> {
+    block.refuse("toolset_name", &[], "tools are those of the request here")
+}
+
 fn read_text(block: &mut Fields) -> Result<String, ApiError> {
     block.refuse("citations", &[serde_json::json!([])], "texts have no citations here")?;
     block.required_string("text")
@@ -154,6 +159,7 @@ fn read_call(block: &mut Fields, turns: &mut Turns) -> Result<(), ApiError> {
         caller.one_of("type", &["direct"])?.ok_or_else(|| caller.missing("type"))?;
         caller.finish()?;
     }
+    refuse_toolset(block)?;
     turns.call(id, name, &Value::Object(input.rest()));
     Ok(())
 }
@@ -165,6 +171,7 @@ fn read_result(block: &mut Fields, turns: &mut Turns) -> Result<(), ApiError> {
     let text =
         block.take("content").map(|value| read_texts(value, &content)).transpose()?.unwrap_or_default();
     let failed = block.bool("is_error")?.unwrap_or(false);
+    refuse_toolset(block)?;
     turns.result(&id, if failed { format!("Error: {text}") } else { text }, &pointer)
 }
 

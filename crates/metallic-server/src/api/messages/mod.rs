@@ -72,7 +72,7 @@ async fn count(server: &Server, journey: &Journey, request: Request) -> Result<R
     let fields = body::read(server, journey, request).await?;
     let (model, conversation) = request::read_counted(fields, server).await?;
     journey.log().model = Some(model.name.clone());
-    let tokens = aside(move || {
+    let tokens = aside(journey, move || {
         let tools = if conversation.choice == ToolChoice::None { Vec::new() } else { conversation.tools };
         let chat = Chat::new(conversation.messages).tools(tools).variables(conversation.variables);
         let request = model.llm.chat_request(chat);

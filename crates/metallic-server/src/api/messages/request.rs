@@ -11,7 +11,7 @@ use super::blocks::{read_cache_control, read_messages, read_system};
 use super::output::Written;
 use super::tools::{read_choice, read_tools};
 use crate::api::chat::{mentions, template_variables, without_thoughts};
-use crate::api::common::{MOST_TOKENS, limit_tokens, read_options, read_stop};
+use crate::api::common::{EFFORTS, MOST_TOKENS, limit_tokens, read_options, read_stop};
 use crate::api::turns::Turns;
 use crate::error::ApiError;
 use crate::fields::{Fields, as_number};
@@ -110,7 +110,7 @@ pub(super) async fn read_counted(
 }
 
 fn read_conversation(fields: &mut Fields) -> Result<Conversation, ApiError> {
-    let mut turns = Turns::default();
+    let mut turns = Turns::default().merging_users();
     read_system(fields, &mut turns)?;
     read_messages(fields, &mut turns)?;
     read_cache_control(fields)?;
@@ -182,7 +182,7 @@ fn think(model: &Served, on: bool, variables: &mut Map<String, Value>) -> Result
 /// `output_config`: what the answer must be like, and how much is to be thought about it.
 fn read_output(fields: &mut Fields) -> Result<(Asked, Option<&'static str>), ApiError> {
     let Some(mut config) = fields.object("output_config")? else { return Ok((None, None)) };
-    let effort = config.one_of("effort", &["low", "medium", "high"])?;
+    let effort = config.one_of("effort", EFFORTS)?;
     let mut read = None;
     if let Some(mut format) = config.object("format")? {
         format.one_of("type", &["json_schema"])?.ok_or_else(|| format.missing("type"))?;

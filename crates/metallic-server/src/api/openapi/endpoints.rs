@@ -2,7 +2,9 @@
 
 use serde_json::{Value, json};
 
+use super::requests::count;
 use super::{others, reference, requests};
+use crate::api::models::LONGEST_PAGE;
 use crate::options::Limits;
 
 /// One method of one path.
@@ -20,6 +22,8 @@ pub(super) struct Endpoint {
     /// The schema of errors.
     error: &'static str,
     is_open: bool,
+    /// Fields of the query.
+    query: Vec<Value>,
 }
 
 const JSON: &str = "application/json";
@@ -63,6 +67,9 @@ impl Endpoint {
                 let schema = json!({"type": "integer", "minimum": 1});
                 response["headers"] = json!({"Retry-After": {"schema": schema}});
             }
+            if [504, 507].contains(status) {
+                response["headers"] = json!({"x-should-retry": {"schema": {"const": "false"}}});
+            }
             responses[status.to_string()] = response;
         }
         let mut operation = json!({"summary": self.summary, "responses": responses});
@@ -70,10 +77,13 @@ impl Endpoint {
             let content = json!({JSON: {"schema": schema, "example": example}});
             operation["requestBody"] = json!({"required": true, "content": content});
         }
+        let mut parameters = self.query.clone();
         if self.path.contains("{id}") {
             let schema = json!({"type": "string", "minLength": 1});
-            operation["parameters"] =
-                json!([{"name": "id", "in": "path", "required": true, "schema": schema}]);
+            parameters.push(json!({"name": "id", "in": "path", "required": true, "schema": schema}));
+        }
+        if !parameters.is_empty() {
+            operation["parameters"] = Value::Array(parameters);
         }
         if has_keys && !self.is_open {
             operation["security"] = json!([{"key": []}]);
@@ -88,13 +98,15 @@ fn get(
     summary: &'static str,
     answer: (&'static str, Value),
 ) -> Endpoint {
-    let (body, answers, errors, is_open) = (None, vec![answer], READ, false);
-    Endpoint { method: "get", path, name, summary, body, answers, errors, error: "Error", is_open }
+    let (body, answers, errors) = (None, vec![answer], READ);
+    let (error, is_open, query) = ("Error", false, Vec::new());
+    Endpoint { method: "get", path, name, summary, body, answers, errors, error, is_open, query }
 }
 
 fn post(path: &'static str, name: &'static str, summary: &'static str, body: (Value, Value)) -> Endpoint {
-    let (body, answers, errors, is_open) = (Some(body), Vec::new(), WORK, false);
-    Endpoint { method: "post", path, name, summary, body, answers, errors, error: "Error", is_open }
+    let (body, answers, errors) = (Some(body), Vec::new(), WORK);
+    let (error, is_open, query) = ("Error", false, Vec::new());
+    Endpoint { method: "post", path, name, summary, body, answers, errors, error, is_open, query }
 }
 
 impl Endpoint {
@@ -123,6 +135,19 @@ impl Endpoint {
     }
 }
 
+/// Which part of the models is listed: for Anthropic's clients alone.
+fn pages() -> Vec<Value> {
+    let id = json!({"type": "string", "minLength": 1});
+    let fields = [
+        ("limit", count(1, LONGEST_PAGE), "How many are listed."),
+        ("after_id", id.clone(), "Those after this one."),
+        ("before_id", id, "Those before this one."),
+    ];
+    let describe = |text: &str| format!("{text} For requests with the header `anthropic-version` alone.");
+    let parameter = |(name, schema, text): (&str, Value, &str)| json!({"name": name, "in": "query", "schema": schema, "description": describe(text)});
+    fields.map(parameter).into()
+}
+
 /// All of them; `model` is one that is served, for examples.
 pub(super) fn all(model: &str, limits: &Limits) -> Vec<Endpoint> {
     let hello = json!([{"role": "user", "content": "Why is the sky blue?"}]);
@@ -130,6 +155,8 @@ pub(super) fn all(model: &str, limits: &Limits) -> Vec<Endpoint> {
     let completion = json!({"model": model, "prompt": "Once upon a time", "max_tokens": 8});
     let mut retrieve = get("/v1/models/{id}", "model", "One model.", (JSON, reference("Model")));
     retrieve.errors = &[401, 403, 404, 500, 503];
+    let mut list = get("/v1/models", "models", "The models there are.", (JSON, reference("Models")));
+    (list.errors, list.query) = (&[400, 401, 403, 500, 503], pages());
     let answer = (JSON, reference("Response"));
     let mut kept = get("/v1/responses/{id}", "response", "A response that was kept.", answer);
     kept.errors = &[400, 401, 403, 404, 500, 503];
@@ -188,7 +215,7 @@ pub(super) fn all(model: &str, limits: &Limits) -> Vec<Endpoint> {
             (requests::detokenize(), json!({"model": model, "tokens": [1, 2]})),
         )
         .gives("Text"),
-        get("/v1/models", "models", "The models there are.", (JSON, reference("Models"))),
+        list,
         retrieve,
         get("/health", "health", "Whether the process is alive.", (JSON, reference("Status"))).open(),
         get("/ready", "ready", "Whether requests should be sent here now.", (JSON, reference("Status")))

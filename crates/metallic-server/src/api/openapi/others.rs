@@ -13,6 +13,11 @@ fn only(value: impl Into<Value>) -> Value {
     json!({"const": value.into()})
 }
 
+/// What is in a client's objects and never has a value here.
+fn null() -> Value {
+    json!({"type": "null"})
+}
+
 /// An object of a type, which its field `type` says.
 fn typed(kind: &str, required: &[&str], fields: &[(&str, Value)]) -> Value {
     let fields = [&[("type", only(kind))], fields].concat();
@@ -104,7 +109,12 @@ fn item() -> Value {
     let output = typed(
         "output_text",
         &["text"],
-        &[("text", text()), ("annotations", json!({"const": []})), ("logprobs", json!({"type": "array"}))],
+        &[
+            ("text", text()),
+            ("annotations", json!({"const": []})),
+            ("logprobs", json!({"type": "array"})),
+            ("parsed", json!({})),
+        ],
     );
     let refusal = typed("refusal", &["refusal"], &[("refusal", text())]);
     let content = text_or(&any_of(&[input, output, refusal]), 0);
@@ -126,10 +136,32 @@ fn item() -> Value {
     let call = of(
         "function_call",
         &["call_id", "name", "arguments"],
-        &[("call_id", text()), ("name", text()), ("arguments", text())],
+        &[
+            ("call_id", text()),
+            ("name", text()),
+            ("arguments", text()),
+            ("parsed_arguments", json!({})),
+            ("async", only(false)),
+            ("async_", only(false)),
+            ("caller", typed("direct", &[], &[])),
+            ("namespace", null()),
+        ],
     );
-    let result =
-        of("function_call_output", &["call_id", "output"], &[("call_id", text()), ("output", content)]);
+    let result = of(
+        "function_call_output",
+        &["call_id", "output"],
+        &[
+            ("call_id", text()),
+            ("output", content),
+            ("name", text()),
+            ("caller", typed("direct", &[], &[])),
+            ("namespace", null()),
+        ],
+    );
+    let reference = object(
+        &["id"],
+        &[("id", json!({"type": "string", "minLength": 1})), ("type", only("item_reference"))],
+    );
     let thought = |kind: &str| json!({"type": "array", "items": typed(kind, &["text"], &[("text", text())])});
     let reasoning = of(
         "reasoning",
@@ -140,7 +172,7 @@ fn item() -> Value {
             ("encrypted_content", text()),
         ],
     );
-    any_of(&[message, call, result, reasoning])
+    any_of(&[message, call, result, reasoning, reference])
 }
 
 /// Fields of a conversation in Anthropic's shape.
@@ -154,7 +186,12 @@ fn conversation() -> Vec<(&'static str, Value)> {
     let result = cached(
         "tool_result",
         &["tool_use_id"],
-        &[("tool_use_id", text()), ("content", texts.clone()), ("is_error", boolean())],
+        &[
+            ("tool_use_id", text()),
+            ("content", texts.clone()),
+            ("is_error", boolean()),
+            ("toolset_name", null()),
+        ],
     );
     let call = cached(
         "tool_use",
@@ -164,6 +201,7 @@ fn conversation() -> Vec<(&'static str, Value)> {
             ("name", text()),
             ("input", json!({"type": "object"})),
             ("caller", typed("direct", &[], &[])),
+            ("toolset_name", null()),
         ],
     );
     let thoughts =
@@ -201,7 +239,7 @@ fn conversation() -> Vec<(&'static str, Value)> {
         typed("disabled", &[], &[]),
     ]);
     let schema = typed("json_schema", &["schema"], &[("schema", json!({"type": ["object", "boolean"]}))]);
-    let output = object(&[], &[("effort", one_of(&["low", "medium", "high"])), ("format", schema)]);
+    let output = object(&[], &[("effort", one_of(EFFORTS)), ("format", schema)]);
     vec![
         ("model", text()),
         ("messages", json!({"type": "array", "items": messages, "minItems": 1})),

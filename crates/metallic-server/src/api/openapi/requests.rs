@@ -3,7 +3,7 @@
 use serde_json::{Map, Value, json};
 
 use crate::api::chat::{MOST_CALLS, TOOLS};
-use crate::api::common::{BIASES, EFFORTS, MOST_TOKENS, PRIORITY, STOP_CHARACTERS, STOPS};
+use crate::api::common::{BIASES, BREAKPOINT_LIVES, EFFORTS, MOST_TOKENS, PRIORITY, STOP_CHARACTERS, STOPS};
 use crate::api::completions::LOGPROBS;
 use crate::api::embeddings::INPUTS;
 use crate::options::Limits;
@@ -126,7 +126,8 @@ pub(super) fn implicit_cache() -> Value {
 
 /// A mark up to which a prompt is to be cached.
 pub(super) fn breakpoint() -> (&'static str, Value) {
-    ("prompt_cache_breakpoint", object(&["mode"], &[("mode", json!({"const": "explicit"}))]))
+    let fields = [("mode", json!({"const": "explicit"})), ("ttl", one_of(BREAKPOINT_LIVES))];
+    ("prompt_cache_breakpoint", object(&["mode"], &fields))
 }
 
 fn messages() -> Value {
@@ -164,6 +165,7 @@ fn messages() -> Value {
                 ("tool_calls", json!({"type": "array", "items": call, "minItems": least})),
                 ("annotations", json!({"const": []})),
                 ("parsed", json!({})),
+                ("provider_specific_fields", json!({})),
             ],
         )
     };

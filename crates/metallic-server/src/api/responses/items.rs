@@ -1,10 +1,13 @@
 //! The items of a request: messages, thoughts, calls of tools and their results.
 
+use std::collections::BTreeMap;
+
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use metallic::Message;
 use serde_json::{Map, Value, json};
 
+use super::store::Store;
 use crate::api::common::read_breakpoint;
 use crate::api::turns::Turns;
 use crate::error::ApiError;
@@ -24,6 +27,46 @@ pub(super) fn read_input(fields: &mut Fields) -> Result<Vec<Value>, ApiError> {
                 format!("`{pointer}` is {}, it must be a string or an array of items", kind(&other));
             Err(ApiError::Field { pointer, message, code: "invalid_type" })
         }
+    }
+}
+
+/// Puts the items that are kept here in the place of references to them. Each may be referred to once: what is kept is long, and a
+/// reference is short.
+pub(super) fn resolve(input: &mut [Value], store: &Store, key: Option<usize>) -> Result<(), ApiError> {
+    let mut places = BTreeMap::new();
+    for (index, item) in input.iter().enumerate().filter(|(_, item)| is_reference(item)) {
+        let mut fields = Fields::of(item.clone(), format!("/input/{index}"))?;
+        let (pointer, id) = (fields.pointer("id"), fields.required_string("id")?);
+        fields.take("type");
+        fields.finish()?;
+        if places.contains_key(&id) {
+            let message = format!("`{pointer}` is `{id:.100}`, which another reference has already");
+            return Err(ApiError::invalid(pointer, message));
+        }
+        places.insert(id, index);
+    }
+    let mut found = store.items(places.keys().map(String::as_str), key);
+    for (id, index) in places {
+        let Some(item) = found.remove(&id) else {
+            let pointer = format!("/input/{index}/id");
+            let message = format!("`{pointer}` is `{id:.100}`: there is no such item here, or not any more");
+            return Err(ApiError::invalid(pointer, message));
+        };
+        input[index] = item;
+    }
+    Ok(())
+}
+
+/// Whether an item says so, or has nothing but an id.
+fn is_reference(item: &Value) -> bool {
+    let Value::Object(fields) = item else { return false };
+    match fields.get("type") {
+        Some(Value::String(kind)) => kind == "item_reference",
+        None | Some(Value::Null) => {
+            let mut given = fields.iter().filter(|(_, value)| !value.is_null());
+            given.next().is_some_and(|(name, _)| name == "id") && given.next().is_none()
+        }
+        Some(_) => false,
     }
 }
 
@@ -57,13 +100,16 @@ fn read_item(mut fields: Fields, turns: &mut Turns) -> Result<(), ApiError> {
         Some("function_call_output") => {
             let (pointer, id) = (fields.pointer("call_id"), fields.required_string("call_id")?);
             let output = read_content(&mut fields, "output")?;
+            // What it is called is known by the call.
+            fields.string("name")?;
+            read_caller(&mut fields)?;
             turns.result(&id, output, &pointer)?;
         }
         Some("reasoning") => turns.think(read_reasoning(&mut fields)?),
         Some(other) => {
             let pointer = fields.pointer("type");
             let message = format!(
-                "`{pointer}` is `{other:.40}`: items are of type message, function_call, function_call_output or reasoning here"
+                "`{pointer}` is `{other:.40}`: items are of type message, function_call, function_call_output, reasoning or item_reference here"
             );
             return Err(ApiError::unsupported(pointer, message));
         }
@@ -89,9 +135,22 @@ fn read_call(fields: &mut Fields, turns: &mut Turns) -> Result<(), ApiError> {
     let id = fields.required_string("call_id")?;
     let name = fields.required_string("name")?;
     let arguments = fields.required_string("arguments")?;
+    // Python's clients name it so, where `async` is a word of the language.
+    for name in ["async", "async_"] {
+        fields.refuse(name, &[json!(false)], "calls are waited for here")?;
+    }
+    read_caller(fields)?;
+    // What a client made of them.
+    fields.take("parsed_arguments");
     let object = serde_json::from_str::<Map<String, Value>>(&arguments);
     turns.call(id, name, &object.map_or(Value::String(arguments), Value::Object));
     Ok(())
+}
+
+/// Who called, which is always the model itself, and what of: tools have no namespaces here.
+fn read_caller(fields: &mut Fields) -> Result<(), ApiError> {
+    fields.refuse("caller", &[json!({"type": "direct"})], "the model itself calls tools here")?;
+    fields.refuse("namespace", &[], "tools are those of the request here")
 }
 
 /// Thoughts of before: in clear, or as they were sealed here.
@@ -127,8 +186,7 @@ fn read_content(fields: &mut Fields, name: &str) -> Result<String, ApiError> {
     match fields.required(name)? {
         Value::String(text) => Ok(text),
         parts @ Value::Array(_) => {
-            let texts =
-                as_list(parts, &pointer)?.into_iter().map(|(at, part)| read_part(Fields::of(part, at)?));
+            let texts = as_list(parts, &pointer)?.map(|(at, part)| read_part(Fields::of(part, at)?));
             Ok(texts.collect::<Result<Vec<_>, _>>()?.join("\n"))
         }
         other => {
@@ -150,6 +208,8 @@ fn read_part(mut fields: Fields) -> Result<String, ApiError> {
             // Notes on a text that was told by a model; the text is what counts.
             fields.refuse("annotations", &[json!([])], "texts have no annotations here")?;
             fields.list("logprobs")?;
+            // What a client made of it when it came.
+            fields.take("parsed");
             fields.required_string("text")?
         }
         "refusal" => fields.required_string("refusal")?,

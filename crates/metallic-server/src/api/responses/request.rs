@@ -6,7 +6,7 @@ use metallic::constrain::Format;
 use metallic::{Chat, Options};
 use serde_json::{Map, Value, json};
 
-use super::items::{conversation, read_input};
+use super::items::{conversation, read_input, resolve};
 use super::output::Written;
 use super::tools::{read_choice, read_tools};
 use crate::api::chat::{template_variables, without_thoughts};
@@ -71,7 +71,8 @@ fn read_fields(
     key: Option<usize>,
 ) -> Result<ResponseRequest, ApiError> {
     let limits = &server.options().limits;
-    let input = read_input(fields)?;
+    let mut input = read_input(fields)?;
+    resolve(&mut input, server.responses(), key)?;
     let instructions = fields.string("instructions")?;
     let previous = fields.string("previous_response_id")?;
     let mut before = match &previous {

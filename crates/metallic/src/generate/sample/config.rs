@@ -24,11 +24,11 @@ pub struct Sampling {
     pub min_p: f32,
     /// Divides positive and multiplies negative logits of tokens in the window; 1 does nothing.
     pub repetition_penalty: f32,
-    /// Taken from the logit of every token in the window.
+    /// Taken from the logit of every token of the answer in the window.
     pub presence_penalty: f32,
-    /// Taken from the logit of a token once for each time it is in the window.
+    /// Taken from the logit of a token once for each time it is in the window, the prompt left out.
     pub frequency_penalty: f32,
-    /// How many of the latest tokens, the prompt's included, the penalties look at.
+    /// How many of the latest tokens the penalties look at; that of repetition looks at the prompt's, too.
     pub penalty_window: usize,
     /// Added to the logits of these ids; `-inf` bans one.
     pub logit_bias: BTreeMap<u32, f32>,

@@ -30,7 +30,8 @@ use super::EngineError;
 pub struct Scratch {
     rows: sample::Scratch,
     choices: Choices,
-    window: Vec<u32>,
+    /// Tokens, and whether they are of the answer.
+    window: Vec<(u32, bool)>,
     edits: Vec<Edit>,
 }
 
@@ -88,25 +89,32 @@ impl Sampler {
         draw: u64,
         choices: &mut Choices,
     ) -> Result<(), EngineError> {
-        self.gather_edits(history, scratch);
+        self.gather_edits(history, draw, scratch);
         Ok(choices.push(&self.sampling.choice(self.seed, draw), &scratch.edits)?)
     }
 
-    /// The tokens with a bias and, where there are penalties, those of the window, in ascending order.
-    fn gather_edits(&self, history: &[u32], scratch: &mut Scratch) {
-        let Sampling { logit_bias, penalty_window, .. } = &self.sampling;
+    /// The tokens with a bias and, where there are penalties, those of the window, in ascending order. The last `answered` of the history
+    /// are the answer: presence and frequency count these alone.
+    fn gather_edits(&self, history: &[u32], answered: u64, scratch: &mut Scratch) {
+        let Sampling { logit_bias, penalty_window, repetition_penalty, .. } = &self.sampling;
         let Scratch { window, edits, .. } = scratch;
         window.clear();
         if self.sampling.has_penalties() {
-            window.extend_from_slice(&history[history.len().saturating_sub(*penalty_window)..]);
+            let prompt = history.len().saturating_sub(usize::try_from(answered).unwrap_or(usize::MAX));
+            let least = if *repetition_penalty == 1.0 { prompt } else { 0 };
+            let from = history.len().saturating_sub(*penalty_window).max(least);
+            window.extend(history.iter().enumerate().skip(from).map(|(i, &id)| (id, i >= prompt)));
             window.sort_unstable();
         }
         edits.clear();
-        edits.extend(window.chunk_by(|a, b| a == b).map(|same| {
-            let bias = logit_bias.get(&same[0]).copied().unwrap_or(0.0);
-            Edit { id: same[0], count: same.len() as u32, bias }
+        edits.extend(window.chunk_by(|a, b| a.0 == b.0).map(|same| {
+            let bias = logit_bias.get(&same[0].0).copied().unwrap_or(0.0);
+            let said = same.iter().filter(|(_, is_answer)| *is_answer).count();
+            let count = if said == 0 { Edit::REPEATED } else { said as u32 };
+            Edit { id: same[0].0, count, bias }
         }));
-        let others = logit_bias.iter().filter(|(id, _)| window.binary_search(id).is_err());
+        let others =
+            logit_bias.iter().filter(|(id, _)| window.binary_search_by_key(*id, |token| token.0).is_err());
         edits.extend(others.map(|(&id, &bias)| Edit { id, count: 0, bias }));
         edits.sort_unstable_by_key(|edit| edit.id);
     }

@@ -15,7 +15,7 @@ impl Scheduler<'_> {
         if !self.config.speculation.is_on() {
             return;
         }
-        let Self { running, shares, speculator, config, .. } = self;
+        let Self { running, shares, speculator, config, pace, .. } = self;
         let sequences = shares.iter().filter(|share| **share > 0).count();
         let goes_on = |s: &Sequence<'_>| s.paused || s.outcome.is_some() || s.goes_on_by_one();
         if sequences == 0 || !running.iter().all(goes_on) {
@@ -27,7 +27,8 @@ impl Scheduler<'_> {
         if guessing.is_empty() || most == 0 {
             return;
         }
-        speculator.guess(sequences, &mut guessing, most);
+        let spare = pace.spare(sequences, config.step_stretch);
+        speculator.guess(sequences, &mut guessing, most, spare);
         self.make_room_for_guesses();
     }
 

@@ -49,7 +49,14 @@ pub(super) struct Ask<'a> {
     pub(super) sampler: &'a Sampler,
     /// Most guesses.
     pub(super) most: usize,
+    /// Seconds that guesses may save it: to know what it has said so far must not take more.
+    pub(super) worth: f64,
 }
+
+/// Tokens that are caught up with in a step as long as it is not known what they take, and at least.
+const CAUGHT_UP: [usize; 2] = [32, 8];
+/// How much the last step counts in what they take.
+const FRESH: f64 = 0.25;
 
 /// What of a sequence is in the cache.
 #[derive(Debug, Default)]
@@ -79,6 +86,8 @@ pub(super) struct Drafter {
     held: HashMap<u64, Held>,
     /// What a round of guesses of so many sequences takes.
     pub(super) costs: Costs,
+    /// Seconds that a token takes that it catches up with.
+    each: Option<f64>,
     scratch: Scratch,
 }
 
@@ -88,7 +97,7 @@ impl Drafter {
         let near = config.at_once(usize::MAX).near;
         let cache = KvCache::new(&config.states, config.block_limits(), near);
         let (held, costs, scratch) = (HashMap::new(), Costs::default(), Scratch::default());
-        Self { program, config, cache, held, costs, scratch }
+        Self { program, config, cache, held, costs, each: None, scratch }
     }
 
     /// Blocks of its cache that sequences have.
@@ -112,11 +121,16 @@ impl Drafter {
         }
     }
 
-    /// Guesses what follows, `rounds` tokens of each at most. Where it has not seen a prompt yet, a piece of that is computed,
-    /// and nothing is guessed before it knows all of it.
-    pub(super) fn draft(&mut self, asks: &[Ask<'_>], rounds: usize) -> Result<Vec<Vec<u32>>, EngineError> {
+    /// Guesses what follows, `rounds` tokens of each at most. Where it has not seen a prompt yet, a piece of that is computed, as
+    /// large as `spare` seconds let it be, and nothing is guessed before it knows all of it.
+    pub(super) fn draft(
+        &mut self,
+        asks: &[Ask<'_>],
+        rounds: usize,
+        spare: f64,
+    ) -> Result<Vec<Vec<u32>>, EngineError> {
         let mut drafts = vec![Vec::new(); asks.len()];
-        let mut turns = self.catch_up(asks, rounds);
+        let mut turns = self.catch_up(asks, rounds, spare);
         for round in 0..rounds {
             turns.retain(|turn| round == 0 || drafts[turn.ask].len() == round);
             turns.retain(|turn| round < asks[turn.ask].most || !turn.is_last);
@@ -134,8 +148,12 @@ impl Drafter {
             }
             self.run(asks, &turns)?;
             self.choose(asks, &turns, &mut drafts)?;
+            let (tokens, seconds) =
+                (turns.iter().map(|turn| turn.tokens).sum(), start.elapsed().as_secs_f64());
             if turns.iter().all(|turn| turn.tokens <= 2) {
-                self.costs.note(turns.len(), start.elapsed().as_secs_f64());
+                self.costs.note(turns.len(), seconds);
+            } else {
+                self.took(tokens, seconds);
             }
             turns.retain(|turn| turn.is_last);
             for turn in &mut turns {
@@ -145,9 +163,26 @@ impl Drafter {
         Ok(drafts)
     }
 
-    /// What each sequence has to bring that the cache does not have, in so far as there is room.
-    fn catch_up(&mut self, asks: &[Ask<'_>], rounds: usize) -> Vec<Turn> {
-        let mut left = self.config.step_tokens;
+    /// Notes what a step took that caught up with so many tokens.
+    fn took(&mut self, tokens: usize, seconds: f64) {
+        let each = seconds / tokens.max(1) as f64;
+        self.each = Some(self.each.map_or(each, |old| old + FRESH * (each - old)));
+    }
+
+    /// How many tokens may be caught up with in so many seconds.
+    fn fitting(&self, spare: f64) -> usize {
+        let [first, least] = CAUGHT_UP;
+        let fitting = match self.each {
+            _ if spare.is_infinite() => usize::MAX,
+            Some(each) => ((spare / each) as usize).max(least),
+            None => first,
+        };
+        fitting.min(self.config.step_tokens)
+    }
+
+    /// What each sequence has to bring that the cache does not have, in so far as there is room and time.
+    fn catch_up(&mut self, asks: &[Ask<'_>], rounds: usize, spare: f64) -> Vec<Turn> {
+        let (mut left, each) = (self.fitting(spare), self.each.unwrap_or(0.0));
         let mut turns = Vec::with_capacity(asks.len());
         for (index, ask) in asks.iter().enumerate() {
             let Self { program, config, cache, held, .. } = self;
@@ -170,13 +205,15 @@ impl Drafter {
             held.share(cache, known);
             cache.free_unseen(&mut held.table, known);
             let missing = ask.tokens.len() - known;
-            let tokens = missing.min(left);
+            let is_worth_it = missing <= 2 || missing as f64 * each <= ask.worth;
+            // A token or two are no catching up: they come with the guesses.
+            let tokens = if missing <= 2 { missing } else { missing.min(left) };
             let is_last = tokens == missing;
             let end = known + tokens + if is_last { ahead - 1 } else { 0 };
-            if tokens == 0 || cache.extend(&mut held.table, end, program.as_mut()).is_none() {
+            if tokens == 0 || !is_worth_it || cache.extend(&mut held.table, end, program.as_mut()).is_none() {
                 continue;
             }
-            left -= tokens;
+            left = left.saturating_sub(tokens);
             turns.push(Turn { ask: index, tokens, is_last });
         }
         turns

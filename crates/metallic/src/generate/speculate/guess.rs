@@ -101,8 +101,12 @@ impl Guess {
         if self.since < self.patience {
             return 0;
         }
-        self.patience = (self.patience * 2).min(PATIENCE[1]);
         TRIAL.min(room).min(self.most)
+    }
+
+    /// A trial was made: the next one is farther away.
+    pub(super) fn tried(&mut self) {
+        self.patience = (self.patience * 2).min(PATIENCE[1]);
     }
 
     /// A smaller model is to guess for it, because that pays.
@@ -225,6 +229,7 @@ mod tests {
             if count > 0 {
                 trials += 1;
                 guess.draft = vec![7; count];
+                guess.tried();
             }
             assert!(!guess.judge(&[1], 1));
             guess.clear();

@@ -30,6 +30,8 @@ use crate::telemetry::tell;
 const FRESH: f64 = 0.1;
 /// By so much the promise must exceed what there is.
 const GAIN: f64 = 1.03;
+/// The part of the time an answer may still take that a smaller model may need to know it.
+const WORTH: f64 = 0.25;
 
 /// A sequence that waits for its next token, and may guess further ones.
 pub(super) struct Guessing<'s> {
@@ -80,8 +82,9 @@ impl Speculator {
         }
     }
 
-    /// Gives the guesses of each that is worth guessing for, among `sequences` that go on by a token; `most` tokens together.
-    pub(super) fn guess(&mut self, sequences: usize, guessing: &mut [Guessing<'_>], most: usize) {
+    /// Gives the guesses of each that is worth guessing for, among `sequences` that go on by a token; `most` tokens together. A smaller
+    /// model has `spare` seconds to see what it does not know yet.
+    pub(super) fn guess(&mut self, sequences: usize, guessing: &mut [Guessing<'_>], most: usize, spare: f64) {
         if self.is_broken {
             return;
         }
@@ -105,26 +108,35 @@ impl Speculator {
             }
             return;
         }
-        for (guessing, count) in guessing.iter_mut().zip(&mut counts) {
+        let mut trials = vec![false; guessing.len()];
+        for ((guessing, count), is_trial) in guessing.iter_mut().zip(&mut counts).zip(&mut trials) {
             guessing.guess.clear();
             match *count {
-                0 => *count = guessing.guess.trial(guessing.room),
+                0 => (*count, *is_trial) = (guessing.guess.trial(guessing.room), true),
                 _ => guessing.guess.pays(),
             }
         }
-        self.draft(guessing, &counts);
+        self.draft(guessing, &counts, spare);
+        for (guessing, is_trial) in guessing.iter_mut().zip(trials) {
+            if is_trial && !guessing.guess.draft.is_empty() {
+                guessing.guess.tried();
+            }
+        }
     }
 
     /// Has the smaller model guess.
-    fn draft(&mut self, guessing: &mut [Guessing<'_>], counts: &[usize]) {
+    fn draft(&mut self, guessing: &mut [Guessing<'_>], counts: &[usize], spare: f64) {
         let rounds = counts.iter().copied().max().unwrap_or(0);
+        let step = if self.is_adaptive { self.alone.of(guessing.len()) } else { None };
+        let step = step.unwrap_or(f64::INFINITY);
         let Some(drafter) = self.drafter.as_mut().filter(|_| rounds > 0) else { return };
         let asks = guessing.iter().zip(counts).map(|(guessing, most)| {
-            let Guessing { serial, tokens, prompt_len, sampler, .. } = *guessing;
-            Ask { serial, tokens, prompt_len, sampler, most: *most }
+            let Guessing { serial, tokens, prompt_len, sampler, room, .. } = *guessing;
+            Ask { serial, tokens, prompt_len, sampler, most: *most, worth: WORTH * room as f64 * step }
         });
         let asks: Vec<Ask<'_>> = asks.collect();
-        let drafts = catch_unwind(AssertUnwindSafe(|| drafter.draft(&asks, rounds)));
+        let spare = if self.is_adaptive { spare } else { f64::INFINITY };
+        let drafts = catch_unwind(AssertUnwindSafe(|| drafter.draft(&asks, rounds, spare)));
         match drafts
             .unwrap_or_else(|panic| Err(EngineError::Panicked { message: panic_message(panic.as_ref()) }))
         {

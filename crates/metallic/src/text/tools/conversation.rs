@@ -118,6 +118,9 @@ fn flattened(message: &Message) -> Message {
     message
 }
 
+/// What arguments are called that are no JSON object: models write such too, and clients send back what was written.
+const RAW_ARGUMENTS: &str = "raw";
+
 /// Makes the arguments of calls objects, which most templates want; clients send them as JSON text.
 fn read_arguments(message: &mut Message) -> Result<(), TextError> {
     let Some(Value::Array(calls)) = message.extra.get_mut("tool_calls") else { return Ok(()) };
@@ -132,19 +135,30 @@ fn read_arguments(message: &mut Message) -> Result<(), TextError> {
         let Value::Object(function) = function else { continue };
         let arguments = function.entry("arguments").or_insert_with(|| json!({}));
         let read = match &*arguments {
-            Value::String(text) if text.trim().is_empty() => json!({}),
-            Value::String(text) => serde_json::from_str(text).unwrap_or(Value::Null),
+            Value::String(text) => read_text(text),
             Value::Null => json!({}),
-            other => other.clone(),
+            Value::Object(_) => continue,
+            // Without what they say: errors go into logs.
+            Value::Bool(_) | Value::Number(_) | Value::Array(_) => {
+                let reason = format!(
+                    "the arguments of a call of `{name:.80}` are neither text nor a JSON object, needed: one of them"
+                );
+                return Err(TextError::Tools { reason });
+            }
         };
-        if !read.is_object() {
-            let reason =
-                format!("the arguments of a call of `{name}` are {arguments}, needed: a JSON object");
-            return Err(TextError::Tools { reason });
-        }
         *arguments = read;
     }
     Ok(())
+}
+
+/// The object that is written in a text, or one that has the text.
+fn read_text(text: &str) -> Value {
+    match serde_json::from_str(text) {
+        Ok(object @ Value::Object(_)) => object,
+        Ok(Value::Null) => json!({}),
+        _ if text.trim().is_empty() => json!({}),
+        _ => json!({RAW_ARGUMENTS: text}),
+    }
 }
 
 /// Gives results the names of the tools they come from: some templates write them, and clients leave them out.

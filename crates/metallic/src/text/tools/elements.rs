@@ -6,7 +6,7 @@ use std::pin::Pin;
 use serde_json::{Map, Value};
 
 use super::cursor::{Bad, Call, Cursor, Sink};
-use super::schema::{Tools, add_kinds};
+use super::schema::{STEPS, Tools, kinds};
 use super::tagged::{typed, write_string};
 
 /// Levels of nesting in arguments.
@@ -71,8 +71,7 @@ impl Reader<'_> {
             let close = format!("{}</{tag}>", self.prefix);
             let open = format!("{}<", self.prefix);
             let (text, which) = self.cursor.until(&[&close, &open], LONGEST_VALUE).await?;
-            let mut kinds = Vec::new();
-            add_kinds(self.root, schema, 8, &mut kinds);
+            let kinds = kinds(self.root, schema, &mut STEPS.clone());
             if which == 0 {
                 let is_list = text.trim().is_empty() && kinds.first().is_some_and(|kind| kind == "array");
                 let is_object = text.trim().is_empty() && kinds.first().is_some_and(|kind| kind == "object");

@@ -11,6 +11,7 @@ mod json;
 mod literal;
 mod named;
 mod read;
+mod rules;
 mod schema;
 mod table;
 mod tagged;

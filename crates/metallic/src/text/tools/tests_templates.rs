@@ -283,10 +283,28 @@ fn a_template_of_single_calls_gets_one_message_for_each() {
 }
 
 #[test]
-fn arguments_that_are_no_object_are_refused_by_name() {
+fn arguments_that_are_no_object_stand_in_one_as_they_were_written() {
+    let qwen = &templates()["Qwen-Qwen3-0.6B"];
+    for (written, read) in [
+        ("{\"city\": \"Os", r#"{"raw": "{\"city\": \"Os"}"#),
+        ("[5]", r#"{"raw": "[5]"}"#),
+        ("Oslo", r#"{"raw": "Oslo"}"#),
+        ("null", "{}"),
+        (" ", "{}"),
+    ] {
+        let mut messages = conversation();
+        messages[1].extra["tool_calls"][0]["function"]["arguments"] = written.into();
+        let text = rendered(qwen, &messages, &tools()).unwrap();
+        assert!(text.contains(&format!("\"get_weather\", \"arguments\": {read}}}")), "{written}: {text}");
+    }
+}
+
+#[test]
+fn arguments_that_are_neither_text_nor_an_object_are_refused_without_being_told() {
     let mut messages = conversation();
-    messages[1].extra["tool_calls"][0]["function"]["arguments"] = "{\"city\": ".into();
+    messages[1].extra["tool_calls"][0]["function"]["arguments"] = json!(["secret"]);
     let qwen = &templates()["Qwen-Qwen3-0.6B"];
     let error = rendered(qwen, &messages, &tools()).unwrap_err().to_string();
     assert!(error.contains("`get_weather`") && error.contains("JSON object"), "{error}");
+    assert!(!error.contains("secret"), "{error}");
 }
