@@ -54,8 +54,56 @@ class Server:
         sys.exit(f"{self.name} was not ready after a minute")
 
 
+class Stream(asyncio.Protocol):
+    """Keeps what comes and when. It is read afterwards: who asks has the same cores as who answers."""
+
+    def __init__(self, request):
+        self.request, self.pieces = request, []
+        self.ended = asyncio.get_running_loop().create_future()
+
+    def connection_made(self, transport):
+        self.begun = time.monotonic()
+        transport.write(self.request)
+
+    def data_received(self, data):
+        self.pieces.append((time.monotonic(), data))
+
+    def connection_lost(self, error):
+        self.ended.set_result(time.monotonic())
+
+    def lines(self):
+        """Each line, and when its end came."""
+        rest = b""
+        for at, data in self.pieces:
+            *lines, rest = (rest + data).split(b"\n")
+            yield from ((at, line) for line in lines)
+
+
+class Streamed:
+    """When each token of an answer came, after the request was sent, in seconds; and how many of its prompt had to be computed."""
+
+    def __init__(self, server, stream):
+        self.times, self.computed, status = [], 0, None
+        for at, line in stream.lines():
+            status = status or line
+            if not line.startswith(b"data: {"):
+                continue
+            chunk = json.loads(line[6:])
+            if "error" in chunk:
+                sys.exit(f"{server.name}: {chunk['error']}")
+            # A token whose text is not certain yet may come without any.
+            choice = chunk["choices"][0] if chunk["choices"] else {}
+            if choice and not choice.get("finish_reason") and choice["delta"].get("content"):
+                self.times.append(at - stream.begun)
+            if usage := chunk.get("usage"):
+                cached = (usage.get("prompt_tokens_details") or {}).get("cached_tokens", 0)
+                self.computed = usage["prompt_tokens"] - cached
+        if b" 200 " not in (status or b"") or not self.times:
+            sys.exit(f"{server.name} answered {status} with {len(self.times)} tokens")
+
+
 async def stream(server, messages, tokens):
-    """When each token of an answer came, after the request was sent, in seconds."""
+    """Asks for an answer, and gives what came when it has ended."""
     body = {
         "model": server.model,
         "messages": messages,
@@ -63,30 +111,17 @@ async def stream(server, messages, tokens):
         "temperature": 0,
         "stream": True,
         "ignore_eos": True,
+        "stream_options": {"include_usage": True},
     }
     data = json.dumps(body).encode()
     head = (
         "POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
         f"Connection: close\r\nContent-Length: {len(data)}\r\n\r\n"
     )
-    reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
-    begun = time.monotonic()
-    writer.write(head.encode() + data)
-    status = await reader.readline()
-    times = []
-    while line := await reader.readline():
-        if not line.startswith(b"data: {"):
-            continue
-        chunk = json.loads(line[6:])
-        if "error" in chunk:
-            sys.exit(f"{server.name}: {chunk['error']}")
-        # A token whose text is not certain yet may come without any.
-        if chunk["choices"] and not chunk["choices"][0].get("finish_reason") and chunk["choices"][0]["delta"].get("content"):
-            times.append(time.monotonic() - begun)
-    writer.close()
-    if b" 200 " not in status or not times:
-        sys.exit(f"{server.name} answered {status.decode().strip()} with {len(times)} tokens")
-    return times
+    loop = asyncio.get_running_loop()
+    _, stream = await loop.create_connection(lambda: Stream(head.encode() + data), "127.0.0.1", server.port)
+    await stream.ended
+    return stream
 
 
 def question(number, seed):
@@ -94,12 +129,21 @@ def question(number, seed):
 
 
 async def crowd(server, streams, tokens, seed):
-    """Tokens per second of all together, and the slowest stream's time as a multiple of the median's."""
+    """Of all together: tokens of answers per second, tokens of answers and prompts, the slowest stream's time in those of the median."""
     begun = time.monotonic()
     answers = await asyncio.gather(*(stream(server, question(i, seed), tokens) for i in range(streams)))
     wall = time.monotonic() - begun
-    ends = [times[-1] for times in answers]
-    return streams * tokens / wall, max(ends) / statistics.median(ends)
+    answers = [Streamed(server, answer) for answer in answers]
+    ends = [answer.times[-1] for answer in answers]
+    computed = streams * tokens + sum(answer.computed for answer in answers)
+    return streams * tokens / wall, computed / wall, max(ends) / statistics.median(ends)
+
+
+def prefill_rate(args):
+    """Tokens of prompts that the same model computes per second by itself, on the same threads."""
+    options = ["-q", "--json", "--no-limits", "-p", "512", "-r", "3", "-t", str(args.threads), "--device", "cpu", "-m", args.model]
+    done = subprocess.run([args.metallic, "bench", *options], stdout=subprocess.PIPE, check=True)
+    return json.loads(done.stdout)[0]["median"]
 
 
 async def shared_prefix(server, seed):
@@ -108,7 +152,7 @@ async def shared_prefix(server, seed):
     ask = lambda text: [{"role": "system", "content": rules}, {"role": "user", "content": text}]
     first = await stream(server, ask("Who are you?"), 2)
     second = await stream(server, ask("What is a fox?"), 2)
-    return first[0], second[0]
+    return Streamed(server, first).times[0], Streamed(server, second).times[0]
 
 
 async def arrival(server, seed):
@@ -117,7 +161,7 @@ async def arrival(server, seed):
     await asyncio.sleep(0.4)
     long = [{"role": "user", "content": " ".join(f"Word {i} of {seed}." for i in range(800))}]
     begun = time.monotonic()
-    first = (await stream(server, long, 2))[0]
+    first = Streamed(server, await stream(server, long, 2)).times[0]
     gaps, ordinary = [], []
     for task in running:
         times = await task
@@ -128,7 +172,7 @@ async def arrival(server, seed):
 
 async def timed(server, messages, tokens):
     start = time.monotonic()
-    return [start + after for after in await stream(server, messages, tokens)]
+    return [start + after for after in Streamed(server, await stream(server, messages, tokens)).times]
 
 
 def show(title, rows):
@@ -163,15 +207,28 @@ async def main():
             await server.ready()
             await crowd(server, 2, 8, "warm-up")
         for streams in counts:
-            speeds = {server.name: [] for server in servers}
+            speeds, prefills = {server.name: [] for server in servers}, []
             for turn in range(args.rounds):
                 for server in servers if turn % 2 == 0 else servers[::-1]:
                     speeds[server.name].append(await crowd(server, streams, args.tokens, f"{turn}-{streams}"))
+                if streams == most:
+                    prefills.append(prefill_rate(args))
             rows = []
             for name, found in speeds.items():
-                rate, spread = (statistics.median(column) for column in zip(*found))
-                figures[f"{name} {streams}"] = {"tokens_per_second": rate, "slowest_over_median": spread}
-                rows.append(f"{name:10} {rate:9.1f} tokens/s   slowest stream {spread:.2f} x median")
+                rate, computed, spread = (statistics.median(column) for column in zip(*found))
+                figures[f"{name} {streams}"] = {
+                    "tokens_per_second": rate, "with_prompts_per_second": computed, "slowest_over_median": spread
+                }
+                rows.append(
+                    f"{name:10} {rate:9.1f} tokens/s, {computed:9.1f} with those of prompts   slowest stream {spread:.2f} x median"
+                )
+            if prefills:
+                rate, own = statistics.median(prefills), figures[f"metallic {streams}"]
+                figures["prefill"] = {"tokens_per_second": rate}
+                rows.append(
+                    f"prompts by themselves {rate:.1f} tokens/s; of that are {100 * own['tokens_per_second'] / rate:.0f} %, "
+                    f"and {100 * own['with_prompts_per_second'] / rate:.0f} % with those of prompts"
+                )
             if args.peer:
                 ratio = figures[f"metallic {streams}"]["tokens_per_second"] / figures[f"llama.cpp {streams}"]["tokens_per_second"]
                 rows.append(f"ratio      {ratio:9.2f}")
@@ -185,9 +242,10 @@ async def main():
         ])
         waits = [await arrival(servers[0], turn) for turn in range(args.rounds)]
         ordinary, longest, ttft = (statistics.median(column) for column in zip(*waits))
+        rounds = ", ".join(f"{wait[1] / wait[0]:.1f}" for wait in waits)
         figures["arrival"] = {"step_s": ordinary, "longest_s": longest, "steps": longest / ordinary, "ttft_s": ttft}
         show("a prompt of some 4,000 tokens arrives while four answers run", [
-            f"{ordinary * 1e3:.1f} ms between tokens, at most {longest * 1e3:.1f} ms then: {longest / ordinary:.1f} steps; "
+            f"{ordinary * 1e3:.1f} ms between tokens, at most {longest * 1e3:.1f} ms then: {longest / ordinary:.1f} steps ({rounds}); "
             f"the newcomer's first token after {ttft:.2f} s"
         ])
     finally:

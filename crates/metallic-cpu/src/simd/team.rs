@@ -11,6 +11,8 @@ use std::time::{Duration, Instant};
 
 /// How long an idle worker spins before it sleeps: longer than the gaps inside a step, shorter than a person notices.
 const SPIN: Duration = Duration::from_micros(100);
+/// How long it spins before it lets others have its core meanwhile: longer than the gap between two operations.
+const ALONE: Duration = Duration::from_micros(8);
 
 /// In `state`: workers inside the current job, whether it takes more, and its number above.
 const JOINED: u64 = 0xffff;
@@ -271,7 +273,11 @@ fn work(shared: &Shared, index: usize) {
         if !spins.is_multiple_of(64) {
             continue;
         }
-        if idle_since.get_or_insert_with(Instant::now).elapsed() < SPIN {
+        let idle = idle_since.get_or_insert_with(Instant::now).elapsed();
+        if idle < SPIN {
+            if idle > ALONE {
+                thread::yield_now();
+            }
             continue;
         }
         shared.parked[index].store(true, Ordering::SeqCst);

@@ -11,6 +11,7 @@ mod telling;
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
+use std::thread;
 use std::time::{Duration, Instant};
 
 use metallic_core::{BLOCK_TOKENS, Blocks, Program};
@@ -178,6 +179,8 @@ impl<'t> Scheduler<'t> {
         }
         self.sweep();
         self.tell();
+        // Readers were woken. Where every core computes, they would wait for the end of a slice, which may be a few steps away.
+        thread::yield_now();
         true
     }
 
