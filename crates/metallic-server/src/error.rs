@@ -89,6 +89,9 @@ impl Trouble {
 /// What clients of both APIs look at before they repeat a request.
 const SHOULD_RETRY: HeaderName = HeaderName::from_static("x-should-retry");
 
+/// What Anthropic's clients send a whole conversation again for.
+const THREAD_NOT_FOUND: &str = "thread_not_found";
+
 /// How long clients are told to wait for a model.
 const MODEL_RETRY: Duration = Duration::from_secs(5);
 
@@ -118,6 +121,10 @@ pub(crate) enum ApiError {
     Model { model: String, trouble: Trouble },
     #[error("there is no response `{id}` here, or not any more")]
     NoResponse { id: String },
+    #[error(
+        "the conversation up to `{id}` is not kept here; send all of it, with a new thread or without one"
+    )]
+    NoThread { id: String },
     #[error("there is no `{path}` here; /openapi.json lists what there is")]
     NoRoute { path: String },
     #[error("`{path}` does not take {method} requests")]
@@ -126,6 +133,8 @@ pub(crate) enum ApiError {
     TooLarge { limit: usize },
     #[error("the content type is {found}, it must be application/json")]
     MediaType { found: String },
+    #[error("the body is encoded as `{found}`, it must come as it is")]
+    Encoding { found: String },
     #[error("the body did not arrive in time")]
     SlowBody,
     #[error("{message}; try again later")]
@@ -192,7 +201,17 @@ impl ApiError {
 
     pub(crate) fn of_engine(error: &EngineError, input: &str) -> Self {
         match error {
-            EngineError::PromptTooLong { .. } | EngineError::KvBudget { .. } => Self::Field {
+            // Both APIs' clients know the error by their server's words, so it has them.
+            EngineError::PromptTooLong { tokens, context } => Self::Field {
+                pointer: input.to_owned(),
+                message: format!(
+                    "prompt is too long: {tokens} tokens > {} maximum; this model's maximum context length is {context} tokens, \
+                     and one more must have room",
+                    context.saturating_sub(1)
+                ),
+                code: "context_length_exceeded",
+            },
+            EngineError::KvBudget { .. } => Self::Field {
                 pointer: input.to_owned(),
                 message: error.to_string(),
                 code: "context_length_exceeded",
@@ -246,12 +265,14 @@ impl ApiError {
             Self::Field { .. } | Self::Body(_) => StatusCode::BAD_REQUEST,
             Self::Unauthorized(_) => StatusCode::UNAUTHORIZED,
             Self::Host { .. } => StatusCode::FORBIDDEN,
-            Self::NoModel { .. } | Self::NoResponse { .. } | Self::NoRoute { .. } => StatusCode::NOT_FOUND,
+            Self::NoModel { .. } | Self::NoResponse { .. } | Self::NoThread { .. } | Self::NoRoute { .. } => {
+                StatusCode::NOT_FOUND
+            }
             Self::Model { trouble: Trouble::TooLarge, .. } => StatusCode::INSUFFICIENT_STORAGE,
             Self::Method { .. } => StatusCode::METHOD_NOT_ALLOWED,
             Self::SlowBody => StatusCode::REQUEST_TIMEOUT,
             Self::TooLarge { .. } => StatusCode::PAYLOAD_TOO_LARGE,
-            Self::MediaType { .. } => StatusCode::UNSUPPORTED_MEDIA_TYPE,
+            Self::MediaType { .. } | Self::Encoding { .. } => StatusCode::UNSUPPORTED_MEDIA_TYPE,
             Self::Busy { .. } => StatusCode::TOO_MANY_REQUESTS,
             Self::Timeout { .. } => StatusCode::GATEWAY_TIMEOUT,
             Self::Unavailable(_) | Self::Model { trouble: Trouble::Loading | Trouble::InUse, .. } => {
@@ -282,6 +303,7 @@ impl ApiError {
             Self::Unauthorized(_) => "invalid_api_key",
             Self::Host { .. } => "host_not_allowed",
             Self::NoModel { .. } => "model_not_found",
+            Self::NoThread { .. } => THREAD_NOT_FOUND,
             Self::NoRoute { .. } | Self::NoResponse { .. } => "not_found",
             Self::Model { trouble: Trouble::Loading, .. } => "model_loading",
             Self::Model { trouble: Trouble::InUse, .. } => "models_in_use",
@@ -290,6 +312,7 @@ impl ApiError {
             Self::Method { .. } => "method_not_allowed",
             Self::TooLarge { .. } => "body_too_large",
             Self::MediaType { .. } => "unsupported_media_type",
+            Self::Encoding { .. } => "unsupported_content_encoding",
             Self::Busy { .. } => "rate_limit_exceeded",
             Self::Timeout { .. } | Self::SlowBody => "timeout",
             Self::Unavailable(_) => "unavailable",
@@ -319,7 +342,7 @@ impl ApiError {
     /// The body of Anthropic's API, with the name of the request.
     pub(crate) fn anthropic_body(&self, id: &str) -> Value {
         let kind = match self {
-            Self::NoModel { .. } | Self::NoRoute { .. } => "not_found_error",
+            Self::NoModel { .. } | Self::NoRoute { .. } | Self::NoThread { .. } => "not_found_error",
             Self::TooLarge { .. } => "request_too_large",
             Self::Unavailable(_) | Self::Model { trouble: Trouble::Loading | Trouble::InUse, .. } => {
                 "overloaded_error"
@@ -331,7 +354,11 @@ impl ApiError {
             Some(pointer) => format!("{pointer}: {self}"),
             None => self.to_string(),
         };
-        json!({"type": "error", "error": {"type": kind, "message": message}, "request_id": id})
+        let mut error = json!({"type": kind, "message": message});
+        if matches!(self, Self::NoThread { .. }) {
+            error["details"] = json!({"error_code": THREAD_NOT_FOUND});
+        }
+        json!({"type": "error", "error": error, "request_id": id})
     }
 
     /// The response with a body that was made for its API.

@@ -29,13 +29,15 @@ export async function open() {
 
 async function transact(mode, work) {
   const transaction = database.transaction(STORE, mode);
-  const result = await settled(work(transaction.objectStore(STORE)));
-  if (mode === 'readwrite') {
-    await new Promise((resolve, reject) => {
-      transaction.oncomplete = resolve;
-      transaction.onabort = () => reject(transaction.error);
-    });
-  }
+  const working = settled(work(transaction.objectStore(STORE)));
+  if (mode === 'readonly') return working;
+  const done = new Promise((resolve, reject) => {
+    transaction.oncomplete = resolve;
+    transaction.onabort = () => reject(transaction.error);
+  });
+  // What is under way when a page ends is taken back, unless it was said that nothing more comes.
+  transaction.commit();
+  const [result] = await Promise.all([working, done]);
   return result;
 }
 

@@ -114,15 +114,23 @@ struct Writer {
     logprobs: bool,
     streaming: Streaming,
     begun: Vec<bool>,
-    /// Characters of each answer so far.
-    offsets: Vec<usize>,
+    /// Where each answer is.
+    places: Vec<Place>,
 }
 
 impl Writer {
     fn new(head: Head, prompts: Option<Vec<String>>, request: &CompletionRequest) -> Self {
         let answers = request.tasks.len() * request.n;
         let CompletionRequest { n, logprobs, streaming, .. } = *request;
-        Self { head, prompts, n, logprobs, streaming, begun: vec![false; answers], offsets: vec![0; answers] }
+        Self {
+            head,
+            prompts,
+            n,
+            logprobs,
+            streaming,
+            begun: vec![false; answers],
+            places: vec![Place::default(); answers],
+        }
     }
 
     fn response(&self, choices: &[Value], usage: Option<Value>) -> Value {
@@ -162,17 +170,15 @@ impl Writer {
     }
 
     fn logprobs_of(&mut self, index: usize, tokens: &[TokenDelta]) -> Value {
-        let mut offset = self.offsets.get(index).copied().unwrap_or(0);
         let mut offsets = Vec::with_capacity(tokens.len());
-        for TokenDelta { token, .. } in tokens {
-            offsets.push(offset);
-            offset += token.text.chars().count();
-        }
-        if let Some(place) = self.offsets.get_mut(index) {
-            *place = offset;
+        if let Some(place) = self.places.get_mut(index) {
+            offsets.extend(tokens.iter().map(|TokenDelta { token, .. }| place.pass(&token.bytes)));
         }
         let top = tokens.iter().map(|token| {
-            let best = token.top.iter().map(|token| (token.text.clone(), json!(token.logprob)));
+            // The token itself is always among them.
+            let own = token.top.iter().all(|best| best.id != token.token.id).then_some(&token.token);
+            let best =
+                own.into_iter().chain(&token.top).map(|token| (token.text.clone(), json!(token.logprob)));
             // The first token of a prompt has no others beside it.
             token.token.logprob.map(|_| Value::Object(best.collect::<Map<_, _>>()))
         });
@@ -182,6 +188,30 @@ impl Writer {
             "top_logprobs": top.collect::<Vec<_>>(),
             "text_offset": offsets,
         })
+    }
+}
+
+/// How far the text of an answer is: characters, and the bytes of one that is not complete.
+#[derive(Clone, Debug, Default)]
+struct Place {
+    characters: usize,
+    begun: Vec<u8>,
+}
+
+impl Place {
+    /// Where a token begins, whose end is the next place. Tokens that make a character together begin where that one does.
+    fn pass(&mut self, bytes: &[u8]) -> usize {
+        let start = self.characters;
+        self.begun.extend_from_slice(bytes);
+        let text = String::from_utf8_lossy(&self.begun);
+        let open = match std::str::from_utf8(&self.begun) {
+            Err(error) if error.error_len().is_none() => self.begun.len() - error.valid_up_to(),
+            _ => 0,
+        };
+        // What is not complete yet is one replacement character.
+        self.characters += text.chars().count() - usize::from(open > 0);
+        self.begun.drain(..self.begun.len() - open);
+        start
     }
 }
 
@@ -244,5 +274,18 @@ impl Events for CompletionEvents {
             }
         }
         None
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn characters_are_counted_where_they_are_complete() {
+        let mut place = Place::default();
+        let parts: [&[u8]; 5] = ["a ".as_bytes(), &[0xf0, 0x9f], &[0xa6, 0x84], b"b", &[0xff]];
+        let starts = parts.map(|part| place.pass(part));
+        assert_eq!((starts, place.characters), ([0, 2, 2, 3, 4], 5));
     }
 }

@@ -3,13 +3,13 @@
 use axum::body::Body;
 use axum::extract::Request;
 use axum::http::HeaderMap;
-use axum::http::header::{CONTENT_LENGTH, CONTENT_TYPE};
+use axum::http::header::{CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE};
 use futures_util::StreamExt;
 use serde_json::Value;
 
 use super::{Journey, aside};
 use crate::error::ApiError;
-use crate::fields::Fields;
+use crate::fields::{Fields, excerpt};
 use crate::server::Server;
 
 /// The fields of a request's body.
@@ -17,6 +17,7 @@ pub(crate) async fn read(server: &Server, journey: &Journey, request: Request) -
     let limits = &server.options().limits;
     let (parts, body) = request.into_parts();
     check_type(&parts.headers)?;
+    check_encoding(&parts.headers)?;
     let said = parts.headers.get(CONTENT_LENGTH).and_then(|length| length.to_str().ok()?.parse().ok());
     let bytes = tokio::time::timeout(limits.body_time, collect(body, said, limits.body_bytes)).await;
     let bytes = bytes.map_err(|_| ApiError::SlowBody)??;
@@ -51,6 +52,14 @@ fn check_type(headers: &HeaderMap) -> Result<(), ApiError> {
         return Ok(());
     }
     Err(ApiError::MediaType { found: format!("`{essence:.100}`") })
+}
+
+fn check_encoding(headers: &HeaderMap) -> Result<(), ApiError> {
+    let found = headers.get(CONTENT_ENCODING).map(|value| value.to_str().unwrap_or("unreadable").trim());
+    match found.filter(|found| !found.is_empty() && !found.eq_ignore_ascii_case("identity")) {
+        None => Ok(()),
+        Some(found) => Err(ApiError::Encoding { found: excerpt(found).to_owned() }),
+    }
 }
 
 /// Parts of a body that is too large are still taken, up to this many times the limit: a client that is cut off while it writes

@@ -3,6 +3,7 @@
 use std::net::Ipv6Addr;
 
 use axum::extract::Request;
+use axum::http::Version;
 use axum::http::header::HOST;
 use axum::http::uri::Authority;
 
@@ -30,6 +31,10 @@ impl Hosts {
         let Self::Only(names) = self else { return Ok(()) };
         let header = request.headers().get(HOST).and_then(|host| host.to_str().ok());
         let host = header.or_else(|| request.uri().authority().map(Authority::as_str));
+        // Before 1.1 there were no names; no browser speaks it.
+        if host.is_none() && request.version() < Version::HTTP_11 {
+            return Ok(());
+        }
         let host = plain(host.unwrap_or_default());
         if names.contains(&host) {
             return Ok(());
@@ -77,5 +82,8 @@ mod tests {
             assert!(Hosts::loopback().check(&of(host)).is_err(), "{host}");
             assert_eq!(Hosts::All.check(&of(host)), Ok(()));
         }
+        let nameless = |version| Request::builder().version(version).body(axum::body::Body::empty()).unwrap();
+        assert_eq!(Hosts::loopback().check(&nameless(Version::HTTP_10)), Ok(()));
+        assert!(Hosts::loopback().check(&nameless(Version::HTTP_11)).is_err());
     }
 }

@@ -138,12 +138,21 @@ impl Task {
             Input::Text(text) => llm.request(text.as_str()),
             Input::Tokens(tokens) => llm.request(tokens.as_slice()),
             Input::Chat(chat) => {
-                let tools = if self.may_call() { self.tools.clone() } else { Vec::new() };
+                let tools = if self.may_call() { told(&self.tools) } else { Vec::new() };
                 let request = llm.chat_request(chat.clone().tools(tools).split_reasoning(true))?;
                 if is_held { without_thoughts(llm, request, self.may_call()) } else { Ok(request) }
             }
         }
     }
+}
+
+/// Tools as the model is told of them: how strictly calls are held to their schemas is nothing it could do anything about.
+pub(crate) fn told(tools: &[Value]) -> Vec<Value> {
+    let mut tools = tools.to_vec();
+    for function in tools.iter_mut().filter_map(|tool| tool.get_mut("function")?.as_object_mut()) {
+        function.shift_remove("strict");
+    }
+    tools
 }
 
 /// An answer that has a form is no place for thoughts: where the template has begun some, they end at once.

@@ -155,3 +155,32 @@ def test_errors_are_those_the_package_knows(claude):
         with pytest.raises(anthropic.BadRequestError) as refused:
             ask(claude, extra_body={name.split("/")[0]: value})
         assert f"/{name.split('/')[0]}" in str(refused.value), name
+
+
+def test_the_tool_runner_goes_on_without_threads(claude):
+    calls = []
+
+    @anthropic.beta_tool
+    def get_weather(city: str) -> str:
+        """The weather in a city.
+
+        Args:
+            city: the city
+        """
+        calls.append(city)
+        return "sunny"
+
+    runner = claude.beta.messages.tool_runner(
+        model=MODEL,
+        max_tokens=60,
+        tools=[get_weather],
+        tool_choice={"type": "tool", "name": "get_weather", "disable_parallel_tool_use": True},
+        messages=HELLO,
+        max_iterations=3,
+        **GREEDY,
+    )
+    answers = list(runner)
+    # Each call's result went back, with the whole conversation before it: no thread is kept.
+    assert len(answers) == 3 and all(answer.stop_reason in ("tool_use", "max_tokens") for answer in answers)
+    assert 2 <= len(calls) <= 3
+    assert answers[2].usage.input_tokens + (answers[2].usage.cache_read_input_tokens or 0) > 0

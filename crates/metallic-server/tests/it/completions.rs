@@ -67,6 +67,15 @@ fn log_probabilities_say_where_each_token_stands() {
         offset += token.as_str().unwrap().chars().count();
         assert_eq!(logprobs["top_logprobs"][i].as_object().unwrap().len(), 2);
     }
+    // A token that is none of the best is told beside them.
+    let by_chance = json!({"logprobs": 1, "temperature": 2, "seed": 1, "max_tokens": 16});
+    let answer = Asked::shared().post(COMPLETIONS, &complete(by_chance)).ok();
+    let logprobs = &answer["choices"][0]["logprobs"];
+    let tops = logprobs["top_logprobs"].as_array().unwrap();
+    for (token, top) in logprobs["tokens"].as_array().unwrap().iter().zip(tops) {
+        assert!(top.get(token.as_str().unwrap()).is_some(), "{token}: {top}");
+    }
+    assert!(tops.iter().any(|top| top.as_object().unwrap().len() == 2), "{tops:?}");
 }
 
 #[test]

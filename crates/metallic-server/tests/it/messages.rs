@@ -176,6 +176,40 @@ fn what_fails_before_the_endpoint_has_the_shape_of_this_api_too() {
 }
 
 #[test]
+fn what_clients_send_to_every_model_changes_nothing_where_it_holds() {
+    let asked = Asked::shared();
+    let plain = asked.post(PATH, &request(json!({}))).ok();
+    for with in [
+        json!({"context_management": {"edits": [{"type": "clear_thinking_20251015", "keep": "all"}]}}),
+        json!({"context_management": {"edits": []}, "mcp_servers": []}),
+        json!({"output_config": {"effort": "high"}, "thinking": {"type": "adaptive"}}),
+        json!({"thread": {"type": "create"}}),
+    ] {
+        let answer = asked.post(PATH, &request(with.clone())).ok();
+        assert_eq!(answer["content"], plain["content"], "{with}");
+    }
+}
+
+#[test]
+fn who_goes_on_with_a_thread_is_told_to_send_everything_again() {
+    let thread = json!({"type": "continue", "previous_message_id": "msg_1"});
+    let got = Asked::shared().post(PATH, &request(json!({"thread": thread})));
+    assert_eq!(refused(&got, 404).0, "not_found_error");
+    assert_eq!(got.json()["error"]["details"]["error_code"], "thread_not_found");
+}
+
+#[test]
+fn prompts_that_are_too_long_are_refused_in_the_words_that_clients_know() {
+    let long = "Once upon a time ".repeat(4000);
+    let got = Asked::shared().post(PATH, &request(json!({"messages": [{"role": "user", "content": long}]})));
+    let (kind, message) = refused(&got, 400);
+    assert_eq!(kind, "invalid_request_error");
+    for words in ["prompt is too long: ", " tokens > ", "this model's maximum context length is "] {
+        assert!(message.contains(words), "{message}");
+    }
+}
+
+#[test]
 fn fields_that_are_wrong_or_not_supported_are_named() {
     let says = |content: Value| json!({"messages": [{"role": "user", "content": content}]});
     let tool = json!({"name": "weather", "input_schema": {"type": "object"}});
@@ -211,8 +245,14 @@ fn fields_that_are_wrong_or_not_supported_are_named() {
         (json!({"tools": [tool], "tool_choice": {"type": "some"}}), "/tool_choice/type"),
         (json!({"thinking": {"type": "enabled"}}), "/thinking/budget_tokens"),
         (json!({"thinking": {"type": "enabled", "budget_tokens": 2000}}), "/thinking/budget_tokens"),
-        (json!({"thinking": {"type": "adaptive"}}), "/thinking"),
-        (json!({"output_config": {"effort": "high"}}), "/output_config/effort"),
+        (json!({"output_config": {"effort": "so-so"}}), "/output_config/effort"),
+        (
+            json!({"context_management": {"edits": [{"type": "clear_tool_uses"}]}}),
+            "/context_management/edits/0",
+        ),
+        (json!({"context_management": {"size": 5}}), "/context_management/size"),
+        (json!({"thread": {"type": "split"}}), "/thread/type"),
+        (json!({"mcp_servers": [{}]}), "/mcp_servers"),
         (json!({"output_config": {"format": {"type": "xml"}}}), "/output_config/format/type"),
         (json!({"metadata": {"name": "x"}}), "/metadata/name"),
         (json!({"container": "c"}), "/container"),

@@ -187,6 +187,12 @@ fn what_is_no_json_is_refused_before_anything_is_read() {
     send(Some("text/plain"), b"{}").refused(415, None);
     send(Some("application/x-www-form-urlencoded"), b"{}").refused(415, None);
     send(Some("Application/JSON; charset=utf-8"), b"{}").refused(400, Some("/model"));
+    let encoded = |encoding: &str| {
+        let request = Request::post(CHAT).header("content-type", "application/json");
+        asked.send(request.header("content-encoding", encoding).body(Body::from("{}")).unwrap())
+    };
+    assert!(encoded("gzip").refused(415, None).contains("`gzip`"));
+    encoded("identity").refused(400, Some("/model"));
 }
 
 #[test]

@@ -205,6 +205,7 @@ fn fields_that_are_wrong_or_not_supported_are_named() {
         (json!({"max_output_tokens": 0}), "/max_output_tokens"),
         (json!({"max_tokens": 5}), "/max_tokens"),
         (json!({"messages": []}), "/messages"),
+        (json!({"client_metadata": {"client": 5}}), "/client_metadata/client"),
         (json!({"tools": [{"type": "web_search"}]}), "/tools/0/type"),
         (json!({"tools": [{"type": "function", "name": "a b"}]}), "/tools/0/name"),
         (json!({"tools": [tool, tool]}), "/tools/1/name"),

@@ -46,6 +46,30 @@ fn a_call_that_is_required_is_made_with_arguments_that_keep_to_their_schema() {
 }
 
 #[test]
+fn what_nobody_can_enforce_of_arguments_is_left_to_the_model_unless_it_is_to_be_strict() {
+    let asked = Asked::shared();
+    let with = |strict: Value| {
+        let mut tool = tool("clock");
+        tool["function"]["strict"] = strict;
+        let properties = &mut tool["function"]["parameters"]["properties"];
+        properties["tags"] = json!({"type": "array", "items": {"type": "string"}, "uniqueItems": true});
+        properties["odd"] = json!({"not": {"type": "null"}});
+        ask(json!({"tools": [tool], "tool_choice": "required", "parallel_tool_calls": false}))
+    };
+    for strict in [json!(null), json!(false)] {
+        let answer = asked.post(CHAT, &with(strict)).ok();
+        let call = &answer["choices"][0]["message"]["tool_calls"][0]["function"];
+        check_arguments(&call["arguments"]);
+    }
+    let message = asked.post(CHAT, &with(json!(true))).refused(400, Some("/tools"));
+    assert!(message.contains("`clock`") && message.contains("/properties/"), "{message}");
+    // A call that is not forced is held to nothing.
+    let mut free = with(json!(true));
+    free["tool_choice"] = json!("auto");
+    asked.post(CHAT, &free).ok();
+}
+
+#[test]
 fn a_stream_of_a_call_adds_up_to_the_call() {
     let asked = Asked::shared();
     let body = ask(json!({"tool_choice": "required", "parallel_tool_calls": false}));

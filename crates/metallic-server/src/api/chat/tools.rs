@@ -52,7 +52,6 @@ fn check_tool(mut fields: Fields) -> Result<Value, ApiError> {
         return Err(ApiError::invalid(&pointer, format!("`{pointer}` must have {NAME}")));
     }
     function.string("description")?;
-    // Arguments keep to their schema either way.
     function.bool("strict")?;
     let parameters = read_parameters(&mut function, "parameters")?;
     function.finish()?;

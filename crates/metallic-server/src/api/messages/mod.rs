@@ -17,6 +17,7 @@ use serde_json::json;
 use crate::error::ApiError;
 use crate::http::{Journey, aside, body, json_response, sse};
 use crate::server::Server;
+use crate::task::told;
 use output::Output;
 use request::{MessageRequest, PLACES};
 use stream::{Head, MessageEvents};
@@ -73,7 +74,8 @@ async fn count(server: &Server, journey: &Journey, request: Request) -> Result<R
     let (model, conversation) = request::read_counted(fields, server).await?;
     journey.log().model = Some(model.name.clone());
     let tokens = aside(journey, move || {
-        let tools = if conversation.choice == ToolChoice::None { Vec::new() } else { conversation.tools };
+        let tools =
+            if conversation.choice == ToolChoice::None { Vec::new() } else { told(&conversation.tools) };
         let chat = Chat::new(conversation.messages).tools(tools).variables(conversation.variables);
         let request = model.llm.chat_request(chat);
         Ok(request.map_err(|error| ApiError::of_library(&error, "/messages"))?.prompt.len())

@@ -14,7 +14,7 @@ use crate::api::chat::{mentions, template_variables, without_thoughts};
 use crate::api::common::{EFFORTS, MOST_TOKENS, limit_tokens, read_options, read_stop};
 use crate::api::turns::Turns;
 use crate::error::ApiError;
-use crate::fields::{Fields, as_number};
+use crate::fields::{Fields, as_number, excerpt};
 use crate::models::Served;
 use crate::server::Server;
 use crate::task::{Input, Task};
@@ -88,6 +88,7 @@ pub(super) async fn read(
     }
     fields.one_of("service_tier", &["auto", "standard_only"])?;
     fields.refuse("container", &[], "this server runs no tools itself")?;
+    fields.refuse("mcp_servers", &[json!([])], "this server runs no tools itself")?;
     fields.refuse("diagnostics", &[], "`usage` tells what was found in the cache")?;
     fields.refuse("inference_geo", &[], "answers are computed where this server is")?;
     let written = Written { omit_thoughts: conversation.thinking.omitted };
@@ -110,10 +111,13 @@ pub(super) async fn read_counted(
 }
 
 fn read_conversation(fields: &mut Fields) -> Result<Conversation, ApiError> {
+    // First: the messages of one that goes on are no conversation by themselves.
+    read_thread(fields)?;
     let mut turns = Turns::default().merging_users();
     read_system(fields, &mut turns)?;
     read_messages(fields, &mut turns)?;
     read_cache_control(fields)?;
+    read_context_management(fields)?;
     fields.refuse("speed", &[json!("standard")], "every answer comes as fast as it can")?;
     fields.refuse("user_profile_id", &[], "no users are known here; `metadata` may have an id")?;
     let tools = read_tools(fields)?;
@@ -122,6 +126,32 @@ fn read_conversation(fields: &mut Fields) -> Result<Conversation, ApiError> {
     let (format, effort) = read_output(fields)?;
     let (messages, variables) = (turns.finish(), Map::new());
     Ok(Conversation { messages, tools, choice, parallel, format, thinking, effort, variables })
+}
+
+/// What is to be left out of a conversation: nothing ever is, so an edit that keeps everything holds.
+fn read_context_management(fields: &mut Fields) -> Result<(), ApiError> {
+    let Some(mut management) = fields.object("context_management")? else { return Ok(()) };
+    for (at, edit) in management.list("edits")?.into_iter().flatten() {
+        let mut edit = Fields::of(edit, &at)?;
+        let kind = edit.required_string("type")?;
+        if kind != "clear_thinking_20251015" || edit.take("keep") != Some(json!("all")) {
+            let message = format!("`{at}` is not supported: nothing is left out of a conversation");
+            return Err(ApiError::unsupported(at, message));
+        }
+        edit.finish()?;
+    }
+    management.finish()
+}
+
+/// A thread may be begun, and none is kept: who goes on with one is told so in the way that has clients send everything again.
+fn read_thread(fields: &mut Fields) -> Result<(), ApiError> {
+    let Some(mut thread) = fields.object("thread")? else { return Ok(()) };
+    let kind = thread.one_of("type", &["create", "continue"])?.ok_or_else(|| thread.missing("type"))?;
+    if kind == "continue" {
+        let id = thread.required_string("previous_message_id")?;
+        return Err(ApiError::NoThread { id: excerpt(&id).to_owned() });
+    }
+    thread.finish()
 }
 
 /// Reads what depends on the model, once it is there.
@@ -134,7 +164,9 @@ async fn complete(
     let given = fields.object("chat_template_kwargs")?;
     fields.finish()?;
     let model = server.models().get(name).await?;
-    let mut variables = template_variables(&model, conversation.effort, given)?;
+    // A hint here, which clients send to every model: one that does not think has none to take.
+    let thinks = model.llm.reasoning().is_some();
+    let mut variables = template_variables(&model, conversation.effort.filter(|_| thinks), given)?;
     if let Some(on) = conversation.thinking.on {
         think(&model, on, &mut variables)?;
     }
@@ -149,7 +181,9 @@ fn read_thinking(fields: &mut Fields) -> Result<Thinking, ApiError> {
     let Some(mut thinking) = fields.object("thinking")? else { return Ok(Thinking::default()) };
     let kinds = &["enabled", "adaptive", "disabled"];
     let kind = thinking.one_of("type", kinds)?.ok_or_else(|| thinking.missing("type"))?;
-    let mut read = Thinking { on: Some(kind != "disabled"), ..Thinking::default() };
+    // Adaptive: whether a model thinks is up to it.
+    let on = (kind != "adaptive").then_some(kind == "enabled");
+    let mut read = Thinking { on, ..Thinking::default() };
     if kind == "enabled" {
         let budget = thinking.count("budget_tokens", 1024..=MOST_TOKENS)?;
         read.budget = Some(budget.ok_or_else(|| thinking.missing("budget_tokens"))?);

@@ -1,7 +1,7 @@
 //! Tools of a request.
 
 use metallic::text::ToolChoice;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use super::blocks::read_cache_control;
 use crate::api::functions::{add_tool, check_count, check_named, read_function};
@@ -22,13 +22,14 @@ pub(super) fn read_tools(fields: &mut Fields) -> Result<Vec<Value>, ApiError> {
             return Err(ApiError::unsupported(pointer, message));
         }
         read_cache_control(&mut fields)?;
-        // Arguments keep to their schema either way, and come as they are made.
-        fields.bool("strict")?;
+        let strict = fields.bool("strict")?.unwrap_or(false);
+        // Arguments come as they are made.
         fields.bool("eager_input_streaming")?;
         let schema = fields.required("input_schema")?;
         fields.put("input_schema", schema);
-        let tool = read_function(&mut fields, "input_schema")?;
+        let mut tool = read_function(&mut fields, "input_schema")?;
         fields.finish()?;
+        tool["function"]["strict"] = json!(strict);
         add_tool(&mut tools, tool, &at)?;
     }
     Ok(tools)

@@ -13,6 +13,9 @@ fn only(value: impl Into<Value>) -> Value {
     json!({"const": value.into()})
 }
 
+/// Most edits of a conversation, each of which keeps everything.
+const EDITS: usize = 8;
+
 /// What is in a client's objects and never has a value here.
 fn null() -> Value {
     json!({"type": "null"})
@@ -91,6 +94,7 @@ pub(super) fn response() -> Value {
         ("reasoning", object(&[], &[("effort", efforts), ("summary", only("auto"))])),
         ("include", json!({"type": "array", "items": include})),
         ("top_logprobs", count(0, 20)),
+        ("client_metadata", json!({"type": "object", "additionalProperties": {"type": "string"}})),
         ("metadata", metadata),
         ("store", boolean()),
         ("stream_options", object(&[], &[("include_obfuscation", only(false))])),
@@ -240,6 +244,7 @@ fn conversation() -> Vec<(&'static str, Value)> {
     ]);
     let schema = typed("json_schema", &["schema"], &[("schema", json!({"type": ["object", "boolean"]}))]);
     let output = object(&[], &[("effort", one_of(EFFORTS)), ("format", schema)]);
+    let kept = typed("clear_thinking_20251015", &["keep"], &[("keep", only("all"))]);
     vec![
         ("model", text()),
         ("messages", json!({"type": "array", "items": messages, "minItems": 1})),
@@ -250,6 +255,8 @@ fn conversation() -> Vec<(&'static str, Value)> {
         ("output_config", output),
         ("cache_control", lives),
         ("speed", only("standard")),
+        ("context_management", object(&[], &[("edits", list(&kept, 0, EDITS))])),
+        ("thread", typed("create", &[], &[])),
         ("chat_template_kwargs", json!({"type": "object"})),
     ]
 }
@@ -281,6 +288,7 @@ pub(super) fn message() -> Value {
         ("stop_sequences", any_of(&[stop.clone(), list(&stop, 0, STOPS)])),
         ("metadata", object(&[], &[("user_id", text())])),
         ("service_tier", one_of(&["auto", "standard_only"])),
+        ("mcp_servers", json!({"type": "array", "maxItems": 0})),
     ]);
     object(&["model", "messages", "max_tokens"], &fields)
 }

@@ -14,7 +14,7 @@ use crate::api::common::{
     EFFORTS, MOST_TOKENS, TIER, limit_tokens, read_formalities, read_options, refuse_what_is_elsewhere,
 };
 use crate::error::ApiError;
-use crate::fields::{Fields, as_string, child};
+use crate::fields::{Fields, as_string, child, excerpt};
 use crate::http::fresh_id;
 use crate::models::{Served, unix_time};
 use crate::server::Server;
@@ -128,6 +128,12 @@ fn read_fields(
         "metadata": metadata,
     });
     read_names(fields, &mut echo)?;
+    // What clients note about themselves.
+    if let Some(metadata) = fields.object("client_metadata")? {
+        for (name, value) in metadata.rest() {
+            as_string(value, &child("/client_metadata", excerpt(&name)))?;
+        }
+    }
     refuse_what_is_not_here(fields)?;
     let mut task = Task::new(Input::Chat(Chat::new(messages)), "/input", options);
     (task.tools, task.tool_choice, task.parallel_calls, task.format) = (tools, choice, parallel, format);

@@ -22,13 +22,13 @@ pub(super) fn read_tools(fields: &mut Fields) -> Result<(Vec<Value>, Vec<Value>)
             let message = format!("`{pointer}` is `{kind:.40}`: tools are of type `function` here");
             return Err(ApiError::unsupported(pointer, message));
         }
-        // Arguments keep to their schema either way.
         let strict = fields.bool("strict")?.unwrap_or(true);
-        let tool = read_function(&mut fields, "parameters")?;
+        let mut tool = read_function(&mut fields, "parameters")?;
         fields.finish()?;
         let mut repeated = tool["function"].clone();
         repeated["type"] = json!("function");
         repeated["strict"] = json!(strict);
+        tool["function"]["strict"] = json!(strict);
         echo.push(repeated);
         add_tool(&mut tools, tool, &at)?;
     }
