@@ -14,7 +14,7 @@ mod responses;
 mod tokenize;
 mod turns;
 
-pub(crate) use responses::Store;
+pub(crate) use responses::{LONGEST_ITEMS, Store};
 
 use axum::Router;
 use axum::extract::Request;
@@ -32,7 +32,9 @@ pub(crate) const ROUTES: &[&str] = &[
     "/v1/messages",
     "/v1/messages/count_tokens",
     "/v1/responses",
+    "/v1/responses/input_tokens",
     "/v1/responses/{id}",
+    "/v1/responses/{id}/input_items",
     "/v1/models",
     "/v1/models/{*id}",
     "/tokenize",
@@ -54,6 +56,8 @@ pub(crate) fn routes() -> Router<Server> {
         .route("/v1/messages", post(messages::create))
         .route("/v1/messages/count_tokens", post(messages::count_tokens))
         .route("/v1/responses", post(responses::create))
+        .route("/v1/responses/input_tokens", post(responses::count))
+        .route("/v1/responses/{id}/input_items", get(responses::input_items))
         .route("/v1/responses/{id}", get(responses::retrieve).delete(responses::delete))
         .route("/v1/models", get(models::list))
         .route("/v1/models/{*id}", get(models::retrieve))

@@ -132,6 +132,12 @@ impl Task {
         Ok(all)
     }
 
+    /// How many tokens its prompt has.
+    pub(crate) fn count(&self, model: &Served) -> Result<usize, ApiError> {
+        let request = self.request(&model.llm, false);
+        Ok(request.map_err(|error| ApiError::of_library(&error, self.pointer))?.prompt.len())
+    }
+
     /// The prompt's tokens, and how thoughts are told from the answer.
     fn request(&self, llm: &Llm, is_held: bool) -> Result<Request, metallic::Error> {
         match &self.input {

@@ -136,3 +136,12 @@ async def test_the_asynchronous_client_gets_the_same(client, async_client):
     assert (await respond(async_client)).output_text == whole.output_text
     deltas = [e.delta async for e in await respond(async_client, stream=True) if e.type == "response.output_text.delta"]
     assert "".join(deltas) == whole.output_text
+
+
+def test_what_a_response_was_made_of_is_listed_and_counted(client):
+    first = client.responses.create(model=MODEL, input="Say one.", max_output_tokens=4)
+    second = client.responses.create(model=MODEL, input="Say two.", max_output_tokens=4, previous_response_id=first.id)
+    items = list(client.responses.input_items.list(second.id, order="asc", limit=1))
+    assert [item.content[0].text for item in items] == ["Say one.", first.output_text, "Say two."]
+    counted = client.responses.input_tokens.count(model=MODEL, input="Say one.")
+    assert counted.input_tokens == first.usage.input_tokens

@@ -156,7 +156,7 @@ def test_answers_are_parsed_into_models(client):
 def test_calls_and_forms_that_cannot_be_are_refused_by_name(client):
     schema = {"type": "object", "properties": {"a": {"type": "string"}}, "unevaluatedProperties": {"type": "string"}}
     form = {"type": "json_schema", "json_schema": {"name": "n", "schema": schema}}
-    tool = {"type": "function", "function": {"name": "f", "parameters": schema}}
+    tool = {"type": "function", "function": {"name": "f", "parameters": schema, "strict": True}}
     wrong = [
         (dict(response_format=form), "/response_format/json_schema/schema/unevaluatedProperties"),
         (dict(tools=[tool], tool_choice="required"), "/tools"),

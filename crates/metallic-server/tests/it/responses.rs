@@ -238,3 +238,51 @@ fn fields_that_are_wrong_or_not_supported_are_named() {
     }
     Asked::shared().post(PATH, &request(json!({"model": "no"}))).refused(404, Some("/model"));
 }
+
+#[test]
+fn the_items_of_a_response_are_listed_by_pages() {
+    let asked = Asked::shared();
+    let first = asked.post(PATH, &request(json!({}))).ok();
+    let next =
+        json!({"input": [{"role": "user", "content": "And then?"}], "previous_response_id": first["id"]});
+    let second = asked.post(PATH, &request(next)).ok();
+    let path = format!("{PATH}/{}/input_items", second["id"].as_str().unwrap());
+    let list = |query: &str| asked.get(&format!("{path}{query}")).ok();
+    let all = list("");
+    let texts = |list: &Value| -> Vec<String> {
+        let items = list["data"].as_array().unwrap();
+        items.iter().map(|item| item["content"][0]["text"].as_str().unwrap().to_owned()).collect()
+    };
+    // What was said before, without the answer; the latest comes first.
+    assert_eq!(texts(&all), ["And then?", text(&first), "Once upon a time"]);
+    assert_eq!((&all["object"], &all["has_more"]), (&json!("list"), &json!(false)));
+    assert_eq!(all["data"][0]["content"][0]["type"], "input_text");
+    let early = list("?order=asc&limit=2");
+    assert_eq!((texts(&early).len(), &early["has_more"]), (2, &json!(true)));
+    assert_eq!(early["data"][1]["id"], first["output"][0]["id"]);
+    let rest = list(&format!("?order=asc&after={}", early["last_id"].as_str().unwrap()));
+    assert_eq!(texts(&rest), ["And then?"]);
+    for (query, pointer) in [
+        ("?limit=0", "/limit"),
+        ("?limit=101", "/limit"),
+        ("?order=up", "/order"),
+        ("?after=x", "/after"),
+        ("?include=all", "/include"),
+    ] {
+        asked.get(&format!("{path}{query}")).refused(400, Some(pointer));
+    }
+    asked.get(&format!("{PATH}/resp_0/input_items")).refused(404, None);
+}
+
+#[test]
+fn the_tokens_of_a_prompt_are_counted_without_an_answer() {
+    let asked = Asked::shared();
+    let body = request(json!({"instructions": "Be brief."}));
+    let counted = asked.post(&format!("{PATH}/input_tokens"), &body).ok();
+    let made = asked.post(PATH, &body).ok();
+    assert_eq!(counted["object"], "response.input_tokens");
+    assert_eq!(counted["input_tokens"], made["usage"]["input_tokens"]);
+    asked
+        .post(&format!("{PATH}/input_tokens"), &request(json!({"surprise": 1})))
+        .refused(400, Some("/surprise"));
+}

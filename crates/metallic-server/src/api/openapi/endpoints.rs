@@ -4,6 +4,7 @@ use serde_json::{Value, json};
 
 use super::requests::count;
 use super::{others, reference, requests};
+use crate::api::LONGEST_ITEMS;
 use crate::api::models::LONGEST_PAGE;
 use crate::options::Limits;
 
@@ -148,6 +149,17 @@ fn pages() -> Vec<Value> {
     fields.map(parameter).into()
 }
 
+/// Which part of a response's items is listed.
+fn item_pages() -> Vec<Value> {
+    let fields = [
+        ("limit", count(1, LONGEST_ITEMS), "How many are listed."),
+        ("order", json!({"enum": ["asc", "desc"]}), "Which come first: by default the latest."),
+        ("after", json!({"type": "string", "minLength": 1}), "Those after this one."),
+    ];
+    let parameter = |(name, schema, text): (&str, Value, &str)| json!({"name": name, "in": "query", "schema": schema, "description": text});
+    fields.map(parameter).into()
+}
+
 /// All of them; `model` is one that is served, for examples.
 pub(super) fn all(model: &str, limits: &Limits) -> Vec<Endpoint> {
     let hello = json!([{"role": "user", "content": "Why is the sky blue?"}]);
@@ -160,6 +172,9 @@ pub(super) fn all(model: &str, limits: &Limits) -> Vec<Endpoint> {
     let answer = (JSON, reference("Response"));
     let mut kept = get("/v1/responses/{id}", "response", "A response that was kept.", answer);
     kept.errors = &[400, 401, 403, 404, 500, 503];
+    let answer = (JSON, reference("Items"));
+    let mut items = get("/v1/responses/{id}/input_items", "items", "What a response was made of.", answer);
+    (items.errors, items.query) = (&[400, 401, 403, 404, 500, 503], item_pages());
     let answer = (JSON, reference("Deleted"));
     let mut forget = get("/v1/responses/{id}", "forget", "Forgets a response.", answer);
     (forget.method, forget.errors) = ("delete", &[401, 403, 404, 500, 503]);
@@ -177,10 +192,18 @@ pub(super) fn all(model: &str, limits: &Limits) -> Vec<Endpoint> {
         post("/v1/completions", "complete", "Continues texts.", (requests::completion(limits), completion))
             .gives("Completion")
             .streams(),
-        post("/v1/responses", "respond", "Makes a response.", (others::response(), respond))
+        post("/v1/responses", "respond", "Makes a response.", (others::response(), respond.clone()))
             .gives("Response")
             .streams(),
+        post(
+            "/v1/responses/input_tokens",
+            "measure",
+            "The number of tokens of a response's prompt.",
+            (others::response(), respond),
+        )
+        .gives("Count"),
         kept,
+        items,
         forget,
         post("/v1/messages", "message", "Answers a conversation.", (others::message(), chat.clone()))
             .gives("Message")

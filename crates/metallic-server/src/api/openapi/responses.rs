@@ -89,6 +89,13 @@ pub(super) fn schemas() -> Value {
             ("output", list(&json!({"type": "object"}))),
             ("usage", json!({"type": "object"})),
         ]),
+        "Items": object(&[
+            ("object", named("list")),
+            ("first_id", or_null("string")),
+            ("last_id", or_null("string")),
+            ("has_more", json!({"type": "boolean"})),
+            ("data", list(&json!({"type": "object"}))),
+        ]),
         "Deleted": object(&[("id", text()), ("object", named("response")), ("deleted", json!({"const": true}))]),
         "Message": object(&[
             ("id", text()),

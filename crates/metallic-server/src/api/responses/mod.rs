@@ -1,23 +1,24 @@
 //! `/v1/responses`: answers as items, on which later requests may build.
 
 mod items;
+mod kept;
 mod output;
 mod request;
 mod store;
 mod stream;
 mod tools;
 
+pub(crate) use kept::{LONGEST_ITEMS, delete, input_items, retrieve};
 pub(crate) use store::Store;
 
 use axum::Extension;
-use axum::extract::rejection::PathRejection;
-use axum::extract::{Path, RawQuery, Request, State};
+use axum::extract::{Request, State};
 use axum::http::StatusCode;
 use axum::response::Response;
 use serde_json::json;
 
 use crate::error::ApiError;
-use crate::http::{Journey, body, json_response, sse};
+use crate::http::{Journey, aside, body, json_response, sse};
 use crate::server::Server;
 use output::Output;
 use request::{PLACES, ResponseRequest};
@@ -49,37 +50,17 @@ pub(crate) async fn create(
     Ok(json_response(StatusCode::OK, &envelope.end(&output)))
 }
 
-/// A response that was kept.
-pub(crate) async fn retrieve(
+/// How many tokens the prompt of a response would have.
+pub(crate) async fn count(
     State(server): State<Server>,
     Extension(journey): Extension<Journey>,
-    id: Result<Path<String>, PathRejection>,
-    RawQuery(query): RawQuery,
+    request: Request,
 ) -> Result<Response, ApiError> {
-    if let Some(query) = query.filter(|query| !query.is_empty()) {
-        let name: String = query.split(['=', '&']).next().unwrap_or_default().chars().take(60).collect();
-        let message = format!("`{name}` is not supported: a response is given as it was told");
-        return Err(ApiError::unsupported(format!("/{name}"), message));
-    }
-    let Path(id) = id.map_err(|_| missing("?"))?;
-    let stored = server.responses().get(&id, journey.log().key).ok_or_else(|| missing(&id))?;
-    Ok(json_response(StatusCode::OK, &stored.response()))
-}
-
-/// Forgets a response.
-pub(crate) async fn delete(
-    State(server): State<Server>,
-    Extension(journey): Extension<Journey>,
-    id: Result<Path<String>, PathRejection>,
-) -> Result<Response, ApiError> {
-    let Path(id) = id.map_err(|_| missing("?"))?;
-    if !server.responses().delete(&id, journey.log().key) {
-        return Err(missing(&id));
-    }
-    let body = json!({"id": id, "object": "response", "deleted": true});
-    Ok(json_response(StatusCode::OK, &body))
-}
-
-fn missing(id: &str) -> ApiError {
-    ApiError::NoResponse { id: id.chars().take(100).collect() }
+    let fields = body::read(&server, &journey, request).await?;
+    let key = journey.log().key;
+    let read = request::read(fields, &server, key).await;
+    let (model, request) = read.map_err(|error| error.in_places(PLACES))?;
+    journey.log().model = Some(model.name.clone());
+    let tokens = aside(&journey, move || request.task.count(&model)).await?;
+    Ok(json_response(StatusCode::OK, &json!({"object": "response.input_tokens", "input_tokens": tokens})))
 }
