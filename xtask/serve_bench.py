@@ -159,7 +159,7 @@ async def arrival(server, seed):
     """The ordinary time between two tokens of four answers, and the longest while a prompt of 4,000 tokens arrives."""
     running = [asyncio.create_task(timed(server, question(i, seed), 160)) for i in range(4)]
     await asyncio.sleep(0.4)
-    long = [{"role": "user", "content": " ".join(f"Word {i} of {seed}." for i in range(800))}]
+    long = [{"role": "user", "content": " ".join(f"Word {i} of {seed}." for i in range(450))}]
     begun = time.monotonic()
     first = Streamed(server, await stream(server, long, 2)).times[0]
     gaps, ordinary = [], []

@@ -331,12 +331,19 @@ impl Constraint {
 /// The tokens to try, the likeliest first.
 fn likeliest(logits: &[f32], allowed: &SimpleVob) -> Vec<(f32, u32)> {
     let (mut likely, mut best) = (Vec::new(), f32::NEG_INFINITY);
-    allowed.iter_set_entries(|id| {
-        if let Some(&logit) = logits.get(id).filter(|logit| **logit >= best - 2.0 * LESS_LIKELY) {
-            best = best.max(logit);
-            likely.push((logit, id as u32));
+    for (at, (chunk, word)) in logits.chunks(32).zip(allowed.as_slice()).enumerate() {
+        let least = best - 2.0 * LESS_LIKELY;
+        // Most chunks have none: a sum needs no branches.
+        if *word == 0 || chunk.iter().map(|logit| u32::from(*logit >= least)).sum::<u32>() == 0 {
+            continue;
         }
-    });
+        for (bit, logit) in chunk.iter().enumerate().filter(|(bit, _)| word >> bit & 1 == 1) {
+            if *logit >= best - 2.0 * LESS_LIKELY {
+                best = best.max(*logit);
+                likely.push((*logit, (32 * at + bit) as u32));
+            }
+        }
+    }
     let by_logit = |a: &(f32, u32), b: &(f32, u32)| b.0.total_cmp(&a.0);
     if likely.len() > TRIED {
         likely.select_nth_unstable_by(TRIED, by_logit);
