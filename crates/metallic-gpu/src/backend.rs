@@ -13,6 +13,7 @@ use metallic_core::{
 
 use crate::describe::describe;
 use crate::gpu::{Gpu, Limits};
+use crate::kernels::relay::Relay;
 use crate::peaks;
 use crate::pipelines::{LIBRARIES, PIPELINES, PipelineMetrics, Pipelines, ReadyKey};
 use crate::pool::{Pool, PoolStats};
@@ -126,10 +127,10 @@ impl GpuBackend {
         self.shared.pipelines.keys()
     }
 
-    /// What a kernel takes at best that follows another one, where each core copies so many bytes that all of them read, and so many of
-    /// its own, to threadgroup memory: what bounds steps of many small kernels.
-    pub fn relay(&self, common: usize, own: usize) -> Result<Duration, BackendError> {
-        peaks::relay(&self.shared, common, own).map_err(|error| error.on(self.shared.kind()))
+    /// What a kernel takes at best that follows another one, where each core copies so many bytes to threadgroup memory: what bounds steps of
+    /// many small kernels.
+    pub fn relay(&self, what: Relay) -> Result<Duration, BackendError> {
+        peaks::relay(&self.shared, what).map_err(|error| error.on(self.shared.kind()))
     }
 
     /// What the memory pool holds and has done so far, for all programs and tensors.

@@ -58,6 +58,7 @@ pub use gpu::{
     AppleKernels, BufferId, Gpu, Imported, LibraryId, Limits, MatrixUnits, Pipeline, PipelineId, Storage,
     Submission,
 };
+pub use kernels::relay::Relay;
 #[cfg(any(target_os = "macos", metal_on_linux))]
 pub use metal::Metal;
 pub use null::Null;

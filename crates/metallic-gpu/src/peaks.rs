@@ -8,6 +8,7 @@ use crate::backend::Shared;
 use crate::command::{Binding, Command, CommandList, Dispatch, Region};
 use crate::error::GpuError;
 use crate::gpu::Storage;
+use crate::kernels::relay::Relay;
 use crate::kernels::{Launch, peaks, relay};
 use crate::pipelines::HeldKernels;
 use crate::pool::Allocation;
@@ -49,17 +50,17 @@ pub(crate) fn measure(shared: &Shared, amount: Amount) -> Result<Peaks, GpuError
     Ok(Peaks { read, copy, multiply_adds, by })
 }
 
-/// What a kernel takes at best that follows another one, where a threadgroup on each core copies so many bytes that all of them read, and so
-/// many that nobody read before.
-pub(crate) fn relay(shared: &Shared, common: usize, own: usize) -> Result<Duration, GpuError> {
+/// What a kernel takes at best that follows another one, where a threadgroup on each core copies bytes that all of them read, and some that
+/// nobody read before.
+pub(crate) fn relay(shared: &Shared, what: Relay) -> Result<Duration, GpuError> {
     let limits = shared.gpu.limits();
     let cores = limits.cores().max(1);
     let memory = room(shared, FULL.bytes)?;
     let most = limits.most_threadgroup_memory() as usize;
-    let turns = memory.region().len() / (cores as usize * own).max(1);
-    if common + own > most || turns == 0 {
+    let turns = memory.region().len() / (cores as usize).saturating_mul(what.all_own()).max(1);
+    if what.memory() > most || turns == 0 {
+        let (found, most) = (what.memory() as u64, most as u64);
         let what = "bytes of threadgroup memory for each core";
-        let (found, most) = ((common + own) as u64, most as u64);
         return Err(GpuError::Launch { kernel: relay::kernel().function, what, found, most });
     }
     let turns = u32::try_from(turns).unwrap_or(u32::MAX);
@@ -67,7 +68,7 @@ pub(crate) fn relay(shared: &Shared, common: usize, own: usize) -> Result<Durati
     let all = memory.region();
     let mut bench = Bench { shared, held: HeldKernels::default() };
     let rate = bench.rate(1.0, &|repeats| {
-        let launches = (0..repeats).map(|turn| relay::launch(cores, common, own, turn, turns, limits));
+        let launches = (0..repeats).map(|turn| relay::launch(cores, what, (turn, turns), limits));
         (launches.collect(), vec![all.read(), all.read(), out.region().write()])
     })?;
     Ok(Duration::from_secs_f64(1.0 / rate))
@@ -193,8 +194,9 @@ mod tests {
     fn kernels_follow_each_other_and_what_does_not_fit_is_refused() {
         let Some(soft) = needed(Soft::new(SoftOptions::default().threads(1))) else { return };
         let shared = shared(Arc::new(soft));
-        assert!(relay(&shared, 1 << 10, 1 << 10).unwrap() > Duration::ZERO);
-        let error = relay(&shared, 1 << 20, 0).unwrap_err().to_string();
+        let what = Relay { common: 1 << 10, own: 1 << 10, rounds: 1 };
+        assert!(relay(&shared, what).unwrap() > Duration::ZERO);
+        let error = relay(&shared, Relay { common: 1 << 20, own: 0, ..what }).unwrap_err().to_string();
         assert!(error.contains("1048576"), "{error}");
     }
 

@@ -150,6 +150,19 @@ MSL_FN void softmetal_wait_for_copies() { __asm__ volatile("cp.async.wait_all;" 
 // The copies since the last call go as one; all of those that went are there, but for the last N.
 MSL_FN void softmetal_copies_go() { __asm__ volatile("cp.async.commit_group;" ::: "memory"); }
 template <uint N> MSL_FN void softmetal_all_copies_but() { __asm__ volatile("cp.async.wait_group %0;" ::"n"(N) : "memory"); }
+// Read from threadgroup memory in one piece: what is needed part by part is else read so, with lanes on the same banks.
+MSL_FN uint4 softmetal_in_one(const uint4* p) {
+    uint x, y, z, w;
+    const uint place = (uint)(ulong)(__attribute__((address_space(3))) const char*)(const char*)p;
+    __asm__ volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];" : "=r"(x), "=r"(y), "=r"(z), "=r"(w) : "r"(place));
+    return uint4(x, y, z, w);
+}
+MSL_FN uint2 softmetal_in_one(const uint2* p) {
+    uint x, y;
+    const uint place = (uint)(ulong)(__attribute__((address_space(3))) const char*)(const char*)p;
+    __asm__ volatile("ld.shared.v2.u32 {%0, %1}, [%2];" : "=r"(x), "=r"(y) : "r"(place));
+    return uint2(x, y);
+}
 // The same number, of which nothing is computed before this: what was read ahead is not waited for where it is read.
 MSL_FN uint softmetal_here(uint x) {
     __asm__ volatile("" : "+r"(x));

@@ -46,6 +46,11 @@ impl Device {
         (self.finish)()
     }
 
+    /// Cores, as far as they are known.
+    pub(crate) fn cores(&self) -> usize {
+        self.gpu.limits().matrix_units.map_or(1, |units| units.cores).max(1) as usize
+    }
+
     /// Bytes of threadgroup memory that a kernel may have.
     pub(crate) fn threadgroup_memory(&self) -> usize {
         self.gpu.limits().most_threadgroup_memory() as usize

@@ -1,6 +1,6 @@
 //! Attention of few query tokens over short rows, a query head to a threadgroup: see `attention_head.metal`.
 
-use metallic_core::DType;
+use metallic_core::{BLOCK_TOKENS, DType};
 
 use super::attention::{ATTEND, AttentionParams, AttentionSpec, Split};
 use super::rope::{KV, KV_ALIGN};
@@ -15,6 +15,9 @@ family! {
     }
 }
 
+/// Loads of 32 lanes that a simdgroup has of keys at a time, and of values: `LOADS` in the MSL.
+const LOADS: usize = 4;
+
 /// Whether the kernel takes such heads, and such a cache, on this device. It keeps a whole block in registers, of which others than
 /// those with matrix units may have fewer.
 pub(crate) fn fits(spec: &AttentionSpec, limits: &Limits) -> bool {
@@ -25,8 +28,10 @@ pub(crate) fn fits(spec: &AttentionSpec, limits: &Limits) -> bool {
 pub(crate) fn plan(spec: &AttentionSpec, blocks: u32, limits: &Limits) -> Result<Stages, GpuError> {
     let (heads, head_dim) = (spec.attention.heads as u32, spec.attention.head_dim);
     let kernel = FAMILY.kernel("attention_head", spec.fused_constants()?);
-    let most = limits.tuning.attention_simdgroups.min(limits.max_threads / limits.simd_width.max(1));
-    let simdgroups = blocks.clamp(1, most.max(1));
+    // A part of a block each: `PART` in the MSL.
+    let parts = blocks * (BLOCK_TOKENS * head_dim / (LOADS * 256)) as u32;
+    let most = (2 * limits.tuning.attention_simdgroups).min(limits.max_threads / limits.simd_width.max(1));
+    let simdgroups = parts.clamp(1, most.max(1));
     let params = spec.params(1, Split { simdgroups, span: blocks, splits: 1 }, 0).params();
     let groups = [heads, spec.shape.tokens as u32, 1];
     let launch = Launch {

@@ -3,7 +3,7 @@
 // are two rows: nothing is rounded that the cache has not rounded, and keys and values are read once.
 //
 // A simdgroup copies the keys and the values of a block to threadgroup memory before it needs them: all of them are under way at once,
-// and the next block's keys while it is at the values. Which key a column of scores belongs to, and which dimension one of the sums,
+// before the kernels before are done but for what those write, and the next block's keys while it is at the values. Which key a column of scores belongs to, and which dimension one of the sums,
 // is for us to say: a lane takes 16 bytes of a key or of a value at a time.
 
 constant constexpr uint MOST_DIMS = 128;
@@ -29,12 +29,14 @@ METAL_FUNC uint value_place(uint key, uint eighth) {
     return key * EIGHTHS + (EIGHTHS % 8 == 0 ? eighth ^ (key / 4 % 4 * 2) : eighth);
 }
 
-// The keys or values of a block on their way, zeros for those that do not count: what nobody wrote is no number.
+// Those keys or values of a block on their way that are in `span`, zeros for those that do not count: what nobody wrote is no number.
 template <bool KEYS>
-METAL_FUNC void copy_block(threadgroup uint4* to, device const uchar* from, uint2 counts, uint lane) {
-    UNROLL for (uint j = 0; j < MOST_DIMS / 8; j++) {
-        if (j >= EIGHTHS) continue;
+METAL_FUNC void copy_block(threadgroup uint4* to, device const uchar* from, uint2 span, uint2 counts, uint lane) {
+    // Not at full length: a kernel's code is read from memory too.
+    _Pragma("clang loop unroll_count(4)")
+    for (uint j = 0; j < EIGHTHS; j++) {
         const uint i = j * SIMD + lane, key = i / EIGHTHS, eighth = i % EIGHTHS;
+        if (key < span.x || key >= span.y) continue;
         const bool live = key >= counts.x && key < counts.y;
         copy_ahead(to + (KEYS ? key_place(key, eighth) : value_place(key, eighth)), (device const uint4*)from + (live ? i : 0), live);
     }
@@ -46,7 +48,7 @@ METAL_FUNC void copy_block(threadgroup uint4* to, device const uchar* from, uint
     device const uint2* rows [[buffer(4)]], device const uint* blocks [[buffer(5)]],
     device const float* sinks [[buffer(6)]], device float* out [[buffer(7)]], device float2* stats [[buffer(8)]],
     threadgroup uint4* shared [[threadgroup(0)]], uint3 at [[threadgroup_position_in_grid]],
-    uint tid [[thread_index_in_threadgroup]], uint simd [[simdgroup_index_in_threadgroup]],
+    uint3 groups [[threadgroups_per_grid]], uint tid [[thread_index_in_threadgroup]], uint simd [[simdgroup_index_in_threadgroup]],
     uint simds [[simdgroups_per_threadgroup]], uint lane [[thread_index_in_simdgroup]]
 ) {
     // at.x: a key/value head and a part of its query heads; at.y: token; at.z: split.
@@ -62,15 +64,21 @@ METAL_FUNC void copy_block(threadgroup uint4* to, device const uchar* from, uint
     threadgroup uint4* near = shared + simd * 2 * BLOCK_TOKENS * EIGHTHS;
     threadgroup uint4* beside = near + BLOCK_TOKENS * EIGHTHS;
     uint block = first + simd < last ? blocks[row.x + first + simd] : 0;
-    wait_for_earlier();
-    if (first + simd < last) {
-        const uint base = (first + simd) * BLOCK_TOKENS;
-        const ulong start = kv_block_start(block, kv_head, p.kv_heads);
-        copy_block<true>(near, keys + start, uint2(0, end - base), lane);
-        copies_go();
-        copy_block<false>(beside, values + start, uint2(max(begin, base) - base, end - base), lane);
-        copies_go();
+    // What this step writes is among a row's last tokens, as many as the step has; those before are there already, `old` of the block.
+    const uint from = (first + simd) * BLOCK_TOKENS, sure = end - min(end, groups.y), old = min(sure - min(sure, from), BLOCK_TOKENS);
+    const uint2 seen = uint2(max(begin, from) - from, end - from);
+    const bool some = first + simd < last;
+    const ulong place = kv_block_start(block, kv_head, p.kv_heads);
+    if (some) {
+        copy_block<true>(near, keys + place, uint2(0, old), uint2(0, seen.y), lane);
+        copy_block<false>(beside, values + place, uint2(0, old), seen, lane);
     }
+    wait_for_earlier();
+    const bool fresh = some && old < BLOCK_TOKENS;
+    if (fresh) copy_block<true>(near, keys + place, uint2(old, BLOCK_TOKENS), uint2(0, seen.y), lane);
+    copies_go();
+    if (fresh) copy_block<false>(beside, values + place, uint2(old, BLOCK_TOKENS), seen, lane);
+    copies_go();
 
     // The queries of head g, scaled by a power of two so that the greatest is below 512; of one that is not there, the last one's.
     uint4 queries[MOST_DIMS / 16];
@@ -126,7 +134,7 @@ METAL_FUNC void copy_block(threadgroup uint4* to, device const uchar* from, uint
         }
         // Everyone has read the keys.
         simdgroup_barrier(mem_flags::mem_threadgroup);
-        if (more) copy_block<true>(near, keys + start, uint2(0, count), lane);
+        if (more) copy_block<true>(near, keys + start, uint2(0, BLOCK_TOKENS), uint2(0, count), lane);
         copies_go();
         high = max(high, simd_shuffle_xor(high, 1));
         high = max(high, simd_shuffle_xor(high, 2));
@@ -170,7 +178,7 @@ METAL_FUNC void copy_block(threadgroup uint4* to, device const uchar* from, uint
         }
         // And the values.
         simdgroup_barrier(mem_flags::mem_threadgroup);
-        if (more) copy_block<false>(beside, values + start, uint2(0, count), lane);
+        if (more) copy_block<false>(beside, values + start, uint2(0, BLOCK_TOKENS), uint2(0, count), lane);
         copies_go();
     }
     total += simd_shuffle_xor(total, 1);

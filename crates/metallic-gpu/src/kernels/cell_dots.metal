@@ -82,9 +82,9 @@ METAL_FUNC void add_square(threadgroup float* to, float square, uint lane) {
 // Columns `from .. from + chunk` of the vectors into threadgroup memory, zeros past the end; the squares of each token and
 // simdgroup are added up. A thread has twice four columns at a time, sixteen apart, and so many loads under way, of whichever tokens.
 // The norm's weights were there before the vectors are.
-template <uint AT_ONCE, bool BYTES, bool ONE>
+template <uint AT_ONCE, bool BYTES, bool ONE, typename Rest>
 METAL_FUNC void stage_columns(
-    constant ProjectParams& p, Inputs in, uint from, uint chunk, bool wait, Crew crew, threadgroup float* squares
+    constant ProjectParams& p, Inputs in, uint from, uint chunk, bool wait, Crew crew, threadgroup float* squares, thread Rest& rest
 ) {
     const uint plane = plane_bytes<BYTES>(chunk), tokens = ONE ? 1 : in.tokens, fine = ONE ? 0 : in.fine;
     // Whole simdgroups come along, also past the end of a token: lanes add up.
@@ -110,6 +110,7 @@ METAL_FUNC void stage_columns(
             const bool there = place < all && i < chunk && from + i < p.cols;
             v[u] = there ? *(device const float4*)(in.x + ulong(at.x) * p.cols + from + i) : float4(0.0f);
         }
+        if (start - crew.lane + AT_ONCE * threads >= all) rest.fill(crew.lane);
         UNROLL for (uint u = 0; u < AT_ONCE; u++) {
             const uint place = start + u * threads;
             const uint2 own = token_item(place, each, tokens);
@@ -172,6 +173,13 @@ METAL_FUNC void take_columns(thread ByteColumns<N>& c, Inputs in, uint cell, uin
     }
 }
 
+// Cells that are asked for before the vectors, which come behind them.
+constant constexpr uint FIRST_CELLS = 3;
+template <typename W>
+constexpr uint first_cells() {
+    return uint(W::DEPTH) - 1 < FIRST_CELLS ? uint(W::DEPTH) - 1 : FIRST_CELLS;
+}
+
 // What is shared of the results: a factor for each token, then parts of sums.
 struct Results {
     threadgroup float* scales;
@@ -226,12 +234,32 @@ struct Taken<true, N> {
 // How vectors lie in threadgroup memory.
 enum Form : uint { NOWHERE, AS_BYTES, AS_BFLOATS };
 
+// How the cells of some pairs are shared, `width` of each pair: they follow each other, and simdgroups take as many each.
+struct Shares {
+    uint pairs, width, simds;
+
+    // Where a simdgroup's begin.
+    METAL_FUNC uint begin(uint simd) const { return pairs * width * simd / simds; }
+    // Who has the one at this place.
+    METAL_FUNC uint owner(uint place) const { return ((place + 1) * simds - 1) / (pairs * width); }
+    // The first who has cells of a pair, and how many of them there are.
+    METAL_FUNC uint2 owners(uint pair) const {
+        const uint one = owner(pair * width);
+        return uint2(one, owner((pair + 1) * width - 1) - one + 1);
+    }
+};
+
+// What a simdgroup has of a group's cells: so many, from a cell of a pair on.
+struct Stretch {
+    uint cell, pair, count;
+};
+
 // The vectors of up to 4 N tokens in threadgroup memory, so many cells at a time. Behind them: the norm's scales, the squares of each
 // token and simdgroup they are made of, parts of sums. ONE: of one token, as it mostly is, which has nothing to tell apart; kernels are
 // read from memory too.
 template <uint N, bool ONE>
 struct Staged {
-    enum : uint { TOKENS = 4 * N, SUMS = 2 * N };
+    enum : uint { TOKENS = 4 * N, SUMS = 2 * N, BESIDE = ONE };
     template <typename W>
     using Sums = typename Taken<W::BYTES != 0, N>::Sum;
 
@@ -259,21 +287,26 @@ struct Staged {
         }
     }
 
-    template <bool BYTES>
-    METAL_FUNC void stage(uint first) const {
+    template <bool BYTES, typename Rest>
+    METAL_FUNC void stage(uint first, thread Rest& rest) const {
         // The norm takes registers of its own.
-        if (WITH_NORM != 0) stage_columns<2, BYTES, ONE>(p, in, first * CELL_COLS, chunk(), form == NOWHERE, crew, squares());
-        else stage_columns<4, BYTES, ONE>(p, in, first * CELL_COLS, chunk(), form == NOWHERE, crew, squares());
+        if (WITH_NORM != 0) stage_columns<2, BYTES, ONE>(p, in, first * CELL_COLS, chunk(), form == NOWHERE, crew, squares(), rest);
+        else stage_columns<4, BYTES, ONE>(p, in, first * CELL_COLS, chunk(), form == NOWHERE, crew, squares(), rest);
     }
 
     // Puts the cells from `first` on in their place, in the form that W takes.
-    template <typename W>
-    METAL_FUNC void ready(uint first, uint) {
+    template <typename W, typename Rest>
+    METAL_FUNC void ready(uint first, Stretch, thread Rest& rest) {
         const uint wanted = W::BYTES != 0 ? AS_BYTES : AS_BFLOATS, cells = cells_of(p.cols);
-        if (form == wanted && p.blocks >= cells) return;
+        if (form == wanted && p.blocks >= cells) {
+            rest.fill(crew.lane);
+            return;
+        }
         // Nobody reads what lies there.
         if (form != NOWHERE) threadgroup_barrier(mem_flags::mem_threadgroup);
-        stage<W::BYTES != 0>(first);
+        stage<W::BYTES != 0>(first, rest);
+        // Also of who had nothing to lay out.
+        rest.fill(crew.lane);
         threadgroup_barrier(mem_flags::mem_threadgroup);
         form = wanted;
         // They are needed at the end.
@@ -290,24 +323,10 @@ struct Staged {
     METAL_FUNC void put(threadgroup float* to, thread const Sums<W>* sum) const {
         put_tokens<N>(to, crew.lane, sum);
     }
+    METAL_FUNC void finished() const {}
     METAL_FUNC void nothing_to_do() const {
         // Who waits for this kernel counts on what came before it as well.
         if (form == NOWHERE) wait_for_earlier();
-    }
-};
-
-// How the cells of some pairs are shared, `width` of each pair: they follow each other, and simdgroups take as many each.
-struct Shares {
-    uint pairs, width, simds;
-
-    // Where a simdgroup's begin.
-    METAL_FUNC uint begin(uint simd) const { return pairs * width * simd / simds; }
-    // Who has the one at this place.
-    METAL_FUNC uint owner(uint place) const { return ((place + 1) * simds - 1) / (pairs * width); }
-    // The first who has cells of a pair, and how many of them there are.
-    METAL_FUNC uint2 owners(uint pair) const {
-        const uint one = owner(pair * width);
-        return uint2(one, owner((pair + 1) * width - 1) - one + 1);
     }
 };
 
@@ -373,7 +392,11 @@ struct Stream {
         // Nobody reads what was there.
         simdgroup_barrier(mem_flags::mem_threadgroup);
         point(lane);
-        ROLLED for (uint i = 0; i + 1 < W::DEPTH; i++) fetch(lane);
+        ROLLED while (free < first_cells<W>() * W::SLOT) fetch(lane);
+    }
+    // The rest of them: what is asked for before is there before.
+    METAL_FUNC void fill(uint lane) {
+        ROLLED while (free < (W::DEPTH - 1) * W::SLOT) fetch(lane);
     }
     // The next cell of both tiles. The one before it is not read any more.
     METAL_FUNC void take(thread W& a, thread W& b, uint lane) {
@@ -387,7 +410,9 @@ struct Stream {
 };
 
 // The pairs `range` of a job, whose matrices are of one type. A job says where the two tiles of a pair lie and what is done with their
-// results. A group has its part of them, so many at a time that the parts of their sums have room.
+// results; and what that takes besides, of the first pair that a simdgroup finishes: `early` reads what was there before the kernels
+// before, `late` what they have written, and `meanwhile` computes what it can while others are still at their cells; where vectors leave no
+// registers for it (BESIDE is 0) all of it comes in the end. A group has its part of them, so many at a time that the parts of their sums have room.
 template <typename W, typename Vectors, typename Job>
 METAL_FUNC void cell_dots(
     constant ProjectParams& p, thread Vectors& vectors, thread const Job& job, uint2 range, uint2 group, Crew crew
@@ -399,6 +424,7 @@ METAL_FUNC void cell_dots(
     const uint all = range.y - range.x, end = range.x + all * (group.x + 1) / group.y;
     ROLLED for (uint begin = range.x + all * group.x / group.y; begin < end; begin += p.split) {
         const uint pairs = min(p.split, end - begin);
+        typename Job::Beside beside = {};
         ROLLED for (uint run = 0; run < runs; run++) {
             const uint first = run * per_chunk, last = min(cells, first + per_chunk);
             const Shares shares = {pairs, last - first, crew.simds};
@@ -407,7 +433,9 @@ METAL_FUNC void cell_dots(
             uint pair = place / shares.width, cell = place % shares.width;
             Stream<W, Job> stream = {job, ring, begin + pair, first + cell, stop - place, cells, first, last, 0, 0, {}};
             if (place < stop) stream.start(crew.lane);
-            vectors.template ready<W>(first, min(cell, shares.width - 1));
+            if (Vectors::BESIDE && run == 0 && crew.simd < pairs) beside = job.early(begin + crew.simd, crew.lane);
+            vectors.template ready<W>(first, Stretch{min(cell, shares.width - 1), pair, stop - place}, stream);
+            if (Vectors::BESIDE && run + 1 == runs && crew.simd < pairs) job.late(beside, begin + crew.simd, crew.lane);
             // Also who has no cells has a part, of zeros.
             ROLLED do {
                 typename Vectors::template Sums<W> sum[Vectors::SUMS];
@@ -424,11 +452,18 @@ METAL_FUNC void cell_dots(
                 pair++;
             } while (place < stop);
         }
+        if (Vectors::BESIDE && crew.simd < pairs) job.meanwhile(beside);
         threadgroup_barrier(mem_flags::mem_threadgroup);
+        vectors.finished();
         const Shares shares = {pairs, min(cells, per_chunk), crew.simds};
         ROLLED for (uint pair = crew.simd; pair < pairs; pair += crew.simds) {
             const Parts parts = {r.sums, shares, pair, cells, stride, vectors.inputs().fine, shares.owners(pair)};
-            job.template finish<Vectors::TOKENS>(begin + pair, vectors.inputs(), r, parts, crew.lane);
+            if (!Vectors::BESIDE || pair != crew.simd) {
+                beside = job.early(begin + pair, crew.lane);
+                job.late(beside, begin + pair, crew.lane);
+                job.meanwhile(beside);
+            }
+            job.template finish<Vectors::TOKENS>(begin + pair, vectors.inputs(), r, parts, beside, crew.lane);
         }
         if (begin + p.split < end) threadgroup_barrier(mem_flags::mem_threadgroup);
     }

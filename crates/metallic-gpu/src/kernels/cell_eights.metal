@@ -17,22 +17,9 @@ struct Buffered {
         fresh = false;
     }
     METAL_FUNC uint after(uint cell) const { return cell + 1 == cells ? 0 : cell + 1; }
+    METAL_FUNC void finished() const {}
     METAL_FUNC void nothing_to_do() const {
         if (fresh) wait_for_earlier();
-    }
-};
-
-// The products of a cell with numbers of two bytes; kinds that do not take them do not come along.
-template <bool BYTES>
-struct OfBytes {
-    template <typename W>
-    static METAL_FUNC void add(thread const W&, thread const ByteColumns<2>&, uint, thread float2*) {}
-};
-template <>
-struct OfBytes<true> {
-    template <typename W>
-    static METAL_FUNC void add(thread const W& w, thread const ByteColumns<2>& c, uint lane, thread float2* sum) {
-        w.template add<2>(c, lane, sum);
     }
 };
 
@@ -40,7 +27,7 @@ struct OfBytes<true> {
 // once, where that has room for them; else each cell's come while the one before it is computed with, as often as there are rows for it.
 template <bool NEAR>
 struct EightsOfBytes {
-    enum : uint { TOKENS = 8, SUMS = 4 };
+    enum : uint { TOKENS = 8, SUMS = 4, BESIDE = 0 };
     template <typename W>
     using Sums = float2;
     // Of a cell, 16 bytes each.
@@ -54,6 +41,7 @@ struct EightsOfBytes {
 
     METAL_FUNC Inputs inputs() const { return buffered.in; }
     METAL_FUNC Results results() const { return buffered.results(); }
+    METAL_FUNC void finished() const {}
     METAL_FUNC void nothing_to_do() const { buffered.nothing_to_do(); }
     METAL_FUNC void load(uint cell) {
         UNROLL for (uint n = 0; n < 2; n++) {
@@ -62,19 +50,23 @@ struct EightsOfBytes {
             worth[n] = NEAR ? near[buffered.cells * NUMBERS + of] : blocks[of];
         }
     }
-    METAL_FUNC void fetch() {
+    template <typename W, typename Rest>
+    METAL_FUNC void fetch(thread Rest& rest) {
         const uint threads = buffered.crew.simds * SIMD, numbers = buffered.cells * NUMBERS, worths = buffered.cells * WORTHS;
         for (uint i = buffered.crew.tid; i < numbers; i += threads) copy_ahead(near + i, columns + i, true);
         for (uint i = buffered.crew.tid; i < worths; i += threads) copy_ahead(near + numbers + i, blocks + i, true);
-        copies_are_there();
+        copies_go();
+        rest.fill(buffered.crew.lane);
+        all_copies_but<W::DEPTH - 1 - first_cells<W>()>();
         threadgroup_barrier(mem_flags::mem_threadgroup);
     }
-    template <typename W>
-    METAL_FUNC void ready(uint, uint cell) {
+    template <typename W, typename Rest>
+    METAL_FUNC void ready(uint, Stretch stretch, thread Rest& rest) {
         const bool fresh = buffered.fresh;
         buffered.begin();
-        if (NEAR && fresh) fetch();
-        if (!NEAR) load(cell);
+        if (NEAR && fresh) fetch<W>(rest);
+        if (!NEAR) load(stretch.cell);
+        rest.fill(buffered.crew.lane);
     }
     template <typename W>
     METAL_FUNC void add(thread const W& a, thread const W& b, uint cell, thread float2* sum) {

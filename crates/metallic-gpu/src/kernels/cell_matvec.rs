@@ -9,12 +9,13 @@ use crate::error::GpuError;
 use crate::gpu::{Limits, MatrixUnits};
 
 pub(crate) const CELL_DOTS: (&str, &str) = ("cell_dots.metal", include_str!("cell_dots.metal"));
+pub(crate) const CELL_OWN: (&str, &str) = ("cell_own.metal", include_str!("cell_own.metal"));
 pub(crate) const CELL_PRODUCTS: (&str, &str) = ("cell_products.metal", include_str!("cell_products.metal"));
 
 family! {
     "cell_matvec" (ProjectParams) uses
-        COMMON, EARLY, FUNCTIONS, ACTIVATION, PROJECT, CELL_KINDS, UNITS, CELLS, TWO_BYTES, CELL_DOTS, CELL_PRODUCTS;
-    "cell_matvec_1", "cell_matvec_4", "cell_matvec_8" {
+        COMMON, EARLY, FUNCTIONS, ACTIVATION, PROJECT, CELL_KINDS, UNITS, CELLS, TWO_BYTES, CELL_DOTS, CELL_OWN, CELL_PRODUCTS;
+    "cell_matvec_own", "cell_matvec_1", "cell_matvec_4", "cell_matvec_8" {
         reads x: 16, norm: 16, w0: 16, w1: 16, w2: 16, bias0: 4, bias1: 4, bias2: 4, residual: 4; writes out: 4
     }
 }
@@ -27,8 +28,9 @@ pub(crate) const MAX_TOKENS: u32 = 8;
 pub(crate) struct CellSpread {
     /// Tokens that read the weights together, 4 or 8; half as many where what is left of their numbers comes along.
     pub(crate) slots: u32,
-    /// Pairs of tiles that each threadgroup has at least.
+    /// Pairs of tiles that each threadgroup has at least, and at most.
     pub(crate) rounds: u32,
+    pub(crate) most_rounds: u32,
     /// Pairs of tiles that a threadgroup has at a time.
     pub(crate) at_a_time: u32,
     /// Cells of the vectors that lie in threadgroup memory at a time.
@@ -43,6 +45,8 @@ pub(crate) struct CellSpread {
 pub(crate) enum Vectors {
     /// As they are: each threadgroup lays them out in its memory.
     Staged,
+    /// As they are: of one token, each simdgroup lays out what it needs.
+    Own,
     /// Laid out before as numbers of two bytes, and copied to threadgroup memory.
     Near,
     /// Laid out before, and read from their buffer with each cell.
@@ -52,6 +56,12 @@ pub(crate) enum Vectors {
 /// Bytes of a cell's numbers of two bytes of eight tokens, with what they are worth.
 const NEAR_CELL: u32 = 2 * MAX_TOKENS * CELL_COLS + 2 * MAX_TOKENS * 8;
 
+/// Pairs of tiles that a threadgroup has at most where simdgroups lay vectors out for themselves: with more they need the same columns.
+const OWN_PAIRS: u32 = 2;
+/// Cells that a simdgroup lays out at a time, and bytes of them: `AT_ONCE` and `BYTES` in the MSL.
+const OWN_CELLS: u32 = 4;
+const OWN_BYTES: u32 = OWN_CELLS * (2 * CELL_COLS + 16);
+
 /// What takes threadgroup memory of a group: its vectors' tokens, or none where they are not staged, and its simdgroups.
 struct Needs {
     slots: u32,
@@ -59,6 +69,8 @@ struct Needs {
     /// Bytes of each cell of vectors that were laid out before.
     near: u32,
     with_bfloats: bool,
+    /// Bytes of vectors of each simdgroup.
+    own: u32,
     simds: u32,
     ring: u32,
 }
@@ -69,9 +81,13 @@ impl Needs {
         let columns = per_chunk * CELL_COLS;
         let plane = if self.with_bfloats { 2 * columns } else { columns.next_multiple_of(LINE) } + 64;
         // Halves of numbers, and units and sums of each 32; the norm's scales, and the squares of each simdgroup.
-        let vectors =
-            u64::from(self.staged) * u64::from(2 * plane + columns / 4) + u64::from(per_chunk * self.near);
-        let scales = 4 * self.slots * if self.staged > 0 { self.simds + 1 } else { 1 };
+        let vectors = u64::from(self.staged) * u64::from(2 * plane + columns / 4)
+            + u64::from(per_chunk * self.near + self.simds * self.own);
+        let scales = match (self.staged, self.own) {
+            (0, 0) => 4 * self.slots,
+            (0, _) => 8 * self.simds,
+            _ => 4 * self.slots * (self.simds + 1),
+        };
         let sums = u64::from(chunks * (at_a_time + self.simds)) * u64::from(PAIR_ROWS * self.slots * 4);
         (vectors + u64::from(scales)).next_multiple_of(LINE.into()) + sums + u64::from(self.simds * self.ring)
     }
@@ -164,6 +180,7 @@ impl CellSpread {
             staged: if staged { tokens.min(slots) } else { 0 },
             near: if vectors == Vectors::Near { NEAR_CELL } else { 0 },
             with_bfloats: !types().all(takes_bytes),
+            own: if vectors == Vectors::Own { OWN_BYTES } else { 0 },
             simds,
             ring: types().map(ring_bytes).max().unwrap_or(0),
         };
@@ -177,6 +194,7 @@ impl CellSpread {
                 (bytes <= room).then_some(CellSpread {
                     slots,
                     rounds: pairs / groups,
+                    most_rounds: pairs.div_ceil(groups),
                     at_a_time,
                     per_chunk,
                     groups: [groups, tokens.div_ceil(slots), 1],
@@ -186,6 +204,14 @@ impl CellSpread {
             })
         })
     }
+}
+
+/// Whether the kernels in which simdgroups lay vectors out for themselves take these.
+fn suits_own(projection: &Projection) -> bool {
+    // What is laid out begins again past the end, once.
+    projection.cols.div_ceil(CELL_COLS) >= 2 * OWN_CELLS
+        && projection.gate.is_none()
+        && projection.parts.iter().flatten().all(|part| takes_bytes(part.dtype))
 }
 
 /// The launch of a projection by one of the families of these products, whose kernels are named after `name` and have these
@@ -198,11 +224,19 @@ pub(crate) fn stage<const N: usize>(
     limits: &Limits,
 ) -> Result<Stage, GpuError> {
     let units = check(projection, limits)?;
-    let spread = CellSpread::of(projection, Vectors::Staged, units, limits)
+    let staged = CellSpread::of(projection, Vectors::Staged, units, limits)
         .ok_or_else(|| too_little(projection, units))?;
     let fine = u32::from(is_fine(projection));
-    let tokens = if projection.tokens << fine == 1 { 1 } else { spread.slots };
-    let kernel = family.kernel(&format!("{name}_{tokens}"), constants);
+    let one = projection.tokens << fine == 1;
+    let own = (one && suits_own(projection))
+        .then(|| CellSpread::of(projection, Vectors::Own, units, limits))
+        .flatten()
+        .filter(|own| own.most_rounds <= OWN_PAIRS && own.threads == staged.threads);
+    let (end, spread) = match own {
+        Some(own) => ("own".to_owned(), own),
+        None => ((if one { 1 } else { staged.slots }).to_string(), staged),
+    };
+    let kernel = family.kernel(&format!("{name}_{end}"), constants);
     let params = ProjectParams { blocks: spread.per_chunk, split: spread.at_a_time, fine, ..params };
     let rows: u32 = projection.part_rows().iter().sum();
     let launch = Launch {

@@ -24,18 +24,30 @@ struct Products {
         return {one, one + (tile.places.y > CELL_ROWS ? bytes : 0)};
     }
 
+    METAL_FUNC uint width() const { return WITH_GATE != 0 ? p.rows0 : p.rows0 + p.rows1 + p.rows2; }
+
+    // What is added to the first token's result: it comes while the products are made.
+    struct Beside {
+        float residual;
+    };
+    METAL_FUNC Beside early(uint, uint) const { return {0.0f}; }
+    METAL_FUNC void meanwhile(thread Beside&) const {}
+    METAL_FUNC void late(thread Beside& beside, uint pair, uint lane) const {
+        if (WITH_RESIDUAL == 0) return;
+        const Tile tile = at(pair);
+        if (lane < tile.places.y) beside.residual = residual[ulong(token) * width() + tile.before + tile.places.x + lane];
+    }
+
     template <uint TOKENS>
     METAL_FUNC void finish(
-        uint pair, Inputs in, Results r, Parts parts, uint lane
+        uint pair, Inputs in, Results r, Parts parts, Beside first, uint lane
     ) const {
         const Tile tile = at(pair);
         const uint row = tile.places.x, count = tile.places.y;
-        const uint width = WITH_GATE != 0 ? p.rows0 : p.rows0 + p.rows1 + p.rows2;
         for (uint i = lane; i < count * in.tokens; i += SIMD) {
-            const uint t = i / count, r0 = i % count;
-            const ulong to = ulong(token + t) * width + tile.before + row + r0;
-            // It comes while the sums are added up.
-            const float beside = WITH_RESIDUAL != 0 ? residual[to] : 0.0f;
+            const uint t = in.tokens > 1 ? i / count : 0, r0 = i - t * count;
+            const ulong to = ulong(token + t) * width() + tile.before + row + r0;
+            const float beside = WITH_RESIDUAL == 0 ? 0.0f : i == lane && t == 0 ? first.residual : residual[to];
             float y = result_of<TOKENS>(r, parts, r0, t);
             if (WITH_BIAS != 0) y += m.bias_of(tile.part)[row + r0];
             if (WITH_GATE != 0) {

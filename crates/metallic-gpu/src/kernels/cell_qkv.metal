@@ -40,27 +40,62 @@ struct IntoCache {
         return {w + (row + pair.one) / CELL_ROWS * bytes, w + (row + pair.two) / CELL_ROWS * bytes};
     }
 
+    // The two elements of a lane as rows of the pair, and in their head.
+    METAL_FUNC uint2 rows_at(uint j) const {
+        return INTERLEAVED != 0 ? uint2(2 * j, 2 * j + 1) : uint2(j, CELL_ROWS + j);
+    }
+    METAL_FUNC uint2 places(Pair pair, uint j) const {
+        return INTERLEAVED != 0 ? pair.one + rows_at(j) : uint2(pair.one + j, pair.two + j);
+    }
+
+    // What two elements of a token become beyond their products: what is added, how they are turned, and where they go in the cache.
+    struct Beside {
+        float2 bias, turn;
+        ulong row;
+        uint position;
+        float freq;
+    };
+    METAL_FUNC Beside beside_of(Pair pair, uint t, uint j) const {
+        const uint2 place = places(pair, j);
+        Beside beside = {float2(0.0f), float2(1.0f, 0.0f), 0, 0, 0.0f};
+        if (pair.part != 0) beside.row = kv_row(rows, blocks, token + t, pair.head, p.rows1 / HEAD_DIM);
+        if (WITH_BIAS != 0) {
+            device const float* bias = m.bias_of(pair.part) + pair.head * HEAD_DIM;
+            beside.bias = float2(bias[place.x], bias[place.y]);
+        }
+        const uint turned_by = INTERLEAVED != 0 ? place.x / 2 : place.x;
+        if (pair.part < 2 && turned_by < p.pairs) {
+            beside.position = positions[token + t];
+            beside.freq = freqs[turned_by];
+        }
+        return beside;
+    }
+    // Of the first token: it comes before the products are made, and what is computed of it is there before all of them are.
+    METAL_FUNC Beside early(uint number, uint lane) const { return beside_of(at(number), 0, lane % CELL_ROWS); }
+    METAL_FUNC void late(thread Beside&, uint, uint) const {}
+    METAL_FUNC void meanwhile(thread Beside& beside) const {
+        const float2 cs = turn(beside.position, beside.freq);
+        beside.turn = float2(here(cs.x), here(cs.y));
+    }
+
     template <uint TOKENS>
     METAL_FUNC void finish(
-        uint number, Inputs in, Results r, Parts parts, uint lane
+        uint number, Inputs in, Results r, Parts parts, Beside first, uint lane
     ) const {
         const Pair pair = at(number);
-        device const float* bias = m.bias_of(pair.part);
         for (uint i = lane; i < CELL_ROWS * in.tokens; i += SIMD) {
             const uint t = i / CELL_ROWS, j = i % CELL_ROWS;
-            // The two elements as rows of the pair, and in their head.
-            const uint2 at = INTERLEAVED != 0 ? uint2(2 * j, 2 * j + 1) : uint2(j, CELL_ROWS + j);
-            const uint2 place = INTERLEAVED != 0 ? pair.one + at : uint2(pair.one + j, pair.two + j);
-            float one = result_of<TOKENS>(r, parts, at.x, t), two = result_of<TOKENS>(r, parts, at.y, t);
-            if (WITH_BIAS != 0) {
-                one += bias[pair.head * HEAD_DIM + place.x];
-                two += bias[pair.head * HEAD_DIM + place.y];
+            const uint2 at = rows_at(j), place = places(pair, j);
+            Beside beside = first;
+            if (t > 0) {
+                beside = beside_of(pair, t, j);
+                meanwhile(beside);
             }
-            const uint turned_by = INTERLEAVED != 0 ? place.x / 2 : place.x;
-            if (pair.part < 2 && turned_by < p.pairs) {
-                const float2 cs = turn(positions[token + t], freqs[turned_by]);
-                const float turned = rotated(one, two, 0, uint2(0, 1), cs, p.magnitude);
-                two = rotated(one, two, 1, uint2(0, 1), cs, p.magnitude);
+            float one = result_of<TOKENS>(r, parts, at.x, t) + beside.bias.x;
+            float two = result_of<TOKENS>(r, parts, at.y, t) + beside.bias.y;
+            if (pair.part < 2 && (INTERLEAVED != 0 ? place.x / 2 : place.x) < p.pairs) {
+                const float turned = rotated(one, two, 0, uint2(0, 1), beside.turn, p.magnitude);
+                two = rotated(one, two, 1, uint2(0, 1), beside.turn, p.magnitude);
                 one = turned;
             }
             if (pair.part == 0) {
@@ -68,7 +103,7 @@ struct IntoCache {
                 queries[place.x] = one;
                 queries[place.y] = two;
             } else {
-                device uchar* row = (pair.part == 1 ? keys : values) + kv_row(rows, blocks, token + t, pair.head, p.rows1 / HEAD_DIM);
+                device uchar* row = (pair.part == 1 ? keys : values) + beside.row;
                 kv_put(row, place.x, one);
                 kv_put(row, place.y, two);
             }
@@ -94,6 +129,25 @@ template <uint N, bool ONE>
     const Inputs in = inputs_of<ONE>(p, x, norm, token, most);
     const IntoCache job = {p, {w0, w1, w2, bias0, bias1, bias2}, positions, freqs, rows, blocks, out, keys, values, token};
     Staged<N, ONE> vectors = {p, in, crew, NOWHERE};
+    all_products(p, vectors, job, uint2(group.x, groups.x), crew);
+}
+
+// The same of one token, whose numbers simdgroups lay out for themselves.
+[[kernel, max_total_threads_per_threadgroup(512)]] void cell_qkv_own(
+    constant ProjectParams& p [[buffer(0)]], device const float* x [[buffer(1)]], device const float* norm [[buffer(2)]],
+    device const uchar* w0 [[buffer(3)]], device const uchar* w1 [[buffer(4)]], device const uchar* w2 [[buffer(5)]],
+    device const float* bias0 [[buffer(6)]], device const float* bias1 [[buffer(7)]],
+    device const float* bias2 [[buffer(8)]], device const uint* positions [[buffer(9)]],
+    device const float* freqs [[buffer(10)]], device const uint2* rows [[buffer(11)]],
+    device const uint* blocks [[buffer(12)]], device float* out [[buffer(13)]], device uchar* keys [[buffer(14)]],
+    device uchar* values [[buffer(15)]], threadgroup uint4* shared [[threadgroup(0)]],
+    uint2 group [[threadgroup_position_in_grid]], uint2 groups [[threadgroups_per_grid]],
+    uint tid [[thread_index_in_threadgroup]], uint lane [[thread_index_in_simdgroup]],
+    uint simd [[simdgroup_index_in_threadgroup]], uint simds [[simdgroups_per_threadgroup]]
+) {
+    const Crew crew = {tid, lane, simd, simds, (threadgroup uchar*)shared};
+    const IntoCache job = {p, {w0, w1, w2, bias0, bias1, bias2}, positions, freqs, rows, blocks, out, keys, values, 0};
+    Own vectors = own_of(p, x, norm, crew);
     all_products(p, vectors, job, uint2(group.x, groups.x), crew);
 }
 

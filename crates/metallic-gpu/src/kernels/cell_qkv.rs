@@ -3,7 +3,7 @@
 use metallic_core::DType;
 
 use super::cell_columns::{Columns, TWO_BYTES, columns, reading_cells};
-use super::cell_matvec::{CELL_DOTS, plan_vectors, stage};
+use super::cell_matvec::{CELL_DOTS, CELL_OWN, plan_vectors, stage};
 use super::cell_rows::{self, CELL_EIGHTS};
 use super::cells::{CELL_KINDS, CELL_ROWS, CELLS, PAIR_ROWS, UNITS};
 use super::project::{PROJECT, ProjectParams, Projection};
@@ -14,8 +14,8 @@ use crate::gpu::Limits;
 
 family! {
     "cell_qkv" (ProjectParams) uses
-        COMMON, EARLY, KV, ROTATE, PROJECT, CELL_KINDS, UNITS, CELLS, TWO_BYTES, CELL_DOTS, CELL_EIGHTS;
-    "cell_qkv_1", "cell_qkv_4", "cell_qkv_8" {
+        COMMON, EARLY, KV, ROTATE, PROJECT, CELL_KINDS, UNITS, CELLS, TWO_BYTES, CELL_DOTS, CELL_OWN, CELL_EIGHTS;
+    "cell_qkv_own", "cell_qkv_1", "cell_qkv_4", "cell_qkv_8" {
         reads x: 16, norm: 16, w0: 16, w1: 16, w2: 16, bias0: 4, bias1: 4, bias2: 4, positions: 4, freqs: 4,
         rows: 8, blocks: 4;
         writes out: 4, keys: KV_ALIGN, values: KV_ALIGN

@@ -21,7 +21,7 @@ METAL_FUNC void add_eight(thread const W& w, uint4 x, float2 s, uint first, uint
 
 // Halfs, and the sums of each 32.
 struct Eights {
-    enum : uint { TOKENS = 8, SUMS = 2 };
+    enum : uint { TOKENS = 8, SUMS = 2, BESIDE = 0 };
     template <typename W>
     using Sums = float4;
 
@@ -33,6 +33,7 @@ struct Eights {
 
     METAL_FUNC Inputs inputs() const { return buffered.in; }
     METAL_FUNC Results results() const { return buffered.results(); }
+    METAL_FUNC void finished() const {}
     METAL_FUNC void nothing_to_do() const { buffered.nothing_to_do(); }
     template <typename W>
     METAL_FUNC void load(uint cell) {
@@ -42,10 +43,11 @@ struct Eights {
             s[h] = W::OFFSET != 0 ? *(device const float2*)(sums + block * 8 + buffered.crew.lane % 4 * 2) : float2(0.0f);
         }
     }
-    template <typename W>
-    METAL_FUNC void ready(uint, uint cell) {
+    template <typename W, typename Rest>
+    METAL_FUNC void ready(uint, Stretch stretch, thread Rest& rest) {
         buffered.begin();
-        load<W>(cell);
+        load<W>(stretch.cell);
+        rest.fill(buffered.crew.lane);
     }
     template <typename W>
     METAL_FUNC void add(thread const W& a, thread const W& b, uint cell, thread float4* sum) {

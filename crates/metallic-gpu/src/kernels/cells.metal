@@ -71,14 +71,6 @@ struct Tiles {
     device const uchar* two;
 };
 
-// Read in one piece, also where parts of it are needed one by one.
-METAL_FUNC uint4 whole(uint4 v) {
-    return uint4(here(v.x), here(v.y), here(v.z), here(v.w));
-}
-METAL_FUNC uint2 whole(uint2 v) {
-    return uint2(here(v.x), here(v.y));
-}
-
 // Bytes that each cell of both tiles has, on their way into threadgroup memory, one tile's after the other's, 16 at a time by each
 // lane of a simdgroup.
 template <uint BYTES>
@@ -127,9 +119,23 @@ METAL_FUNC void byte_products(uint4 a, thread const ByteColumns<N>& c, uint bloc
     }
 }
 
+// The products of a cell with numbers of two bytes; kinds that do not take them do not come along.
+template <bool BYTES>
+struct OfBytes {
+    template <uint N, typename W>
+    static METAL_FUNC void add(thread const W&, thread const ByteColumns<N>&, uint, thread float2*) {}
+};
+template <>
+struct OfBytes<true> {
+    template <uint N, typename W>
+    static METAL_FUNC void add(thread const W& w, thread const ByteColumns<N>& c, uint lane, thread float2* sum) {
+        w.template add<N>(c, lane, sum);
+    }
+};
+
 // d * (q - 8). Scales: a half for each row and block.
 struct CellsQ4_0 {
-    enum : uint { BYTES = 1, SLOT = 1152, DEPTH = 6, SCALED = 32, OFFSET = 0 };
+    enum : uint { BYTES = 1, SLOT = 1152, DEPTH = 5, SCALED = 32, OFFSET = 0 };
     uint4 q;
     uint2 d;
 
@@ -157,8 +163,8 @@ struct CellsQ4_0 {
     };
     // Of the first or the second tile.
     METAL_FUNC void take(threadgroup const uchar* slot, uint tile, uint lane) {
-        q = whole(*(threadgroup const uint4*)(slot + tile * 512 + lane * 16));
-        d = whole(*(threadgroup const uint2*)(slot + 1024 + tile * 64 + lane / 4 * 8));
+        q = in_one((threadgroup const uint4*)(slot + tile * 512 + lane * 16));
+        d = in_one((threadgroup const uint2*)(slot + 1024 + tile * 64 + lane / 4 * 8));
     }
     template <uint N>
     METAL_FUNC void add(thread const ByteColumns<N>& c, uint lane, thread float2* to) const {
@@ -208,9 +214,9 @@ struct CellsQ4_K {
     };
     // Of the first or the second tile.
     METAL_FUNC void take(threadgroup const uchar* slot, uint tile, uint lane) {
-        q = whole(*(threadgroup const uint4*)(slot + tile * 512 + lane * 16));
-        scales = whole(*(threadgroup const uint2*)(slot + 1024 + tile * 64 + lane / 4 * 8));
-        d = whole(*(threadgroup const uint2*)(slot + 1152 + tile * 64 + lane / 4 * 8));
+        q = in_one((threadgroup const uint4*)(slot + tile * 512 + lane * 16));
+        scales = in_one((threadgroup const uint2*)(slot + 1024 + tile * 64 + lane / 4 * 8));
+        d = in_one((threadgroup const uint2*)(slot + 1152 + tile * 64 + lane / 4 * 8));
     }
     template <uint N>
     METAL_FUNC void add(thread const ByteColumns<N>& c, uint lane, thread float2* to) const {
@@ -265,8 +271,8 @@ struct CellsQ8_0 {
     };
     // Of the first or the second tile.
     METAL_FUNC void take(threadgroup const uchar* slot, uint tile, uint lane) {
-        UNROLL for (uint b = 0; b < 2; b++) q[b] = whole(*(threadgroup const uint4*)(slot + tile * 1024 + b * 512 + lane * 16));
-        d = whole(*(threadgroup const uint2*)(slot + 2048 + tile * 64 + lane / 4 * 8));
+        UNROLL for (uint b = 0; b < 2; b++) q[b] = in_one((threadgroup const uint4*)(slot + tile * 1024 + b * 512 + lane * 16));
+        d = in_one((threadgroup const uint2*)(slot + 2048 + tile * 64 + lane / 4 * 8));
     }
     template <uint N>
     METAL_FUNC void add(thread const ByteColumns<N>& c, uint lane, thread float2* to) const {
@@ -332,9 +338,9 @@ struct CellsQ6_K {
     };
     // Of the first or the second tile.
     METAL_FUNC void take(threadgroup const uchar* slot, uint tile, uint lane) {
-        q = whole(*(threadgroup const uint4*)(slot + tile * 512 + lane * 16));
-        high = whole(*(threadgroup const uint2*)(slot + 1024 + tile * 256 + lane * 8));
-        scales = whole(*(threadgroup const uint2*)(slot + 1536 + tile * 64 + lane / 4 * 8));
+        q = in_one((threadgroup const uint4*)(slot + tile * 512 + lane * 16));
+        high = in_one((threadgroup const uint2*)(slot + 1024 + tile * 256 + lane * 8));
+        scales = in_one((threadgroup const uint2*)(slot + 1536 + tile * 64 + lane / 4 * 8));
         d = *(threadgroup const uint*)(slot + 1664 + tile * 32 + lane / 4 * 4);
     }
     template <uint N>
@@ -394,7 +400,7 @@ struct CellsBF16 {
     };
     // Of the first or the second tile.
     METAL_FUNC void take(threadgroup const uchar* slot, uint tile, uint lane) {
-        UNROLL for (uint i = 0; i < 4; i++) q[i] = whole(*(threadgroup const uint4*)(slot + tile * 2048 + i * 512 + lane * 16));
+        UNROLL for (uint i = 0; i < 4; i++) q[i] = in_one((threadgroup const uint4*)(slot + tile * 2048 + i * 512 + lane * 16));
     }
     template <uint N>
     METAL_FUNC void add(thread const Columns<N>& c, uint lane, thread float4* to) const {

@@ -67,7 +67,7 @@ macro_rules! cell_types {
 cell_types! {
     F16 F16 1: 2048 + 0, 2 of 4096, false;
     BF16 BF16 2: 2048 + 0, 2 of 4096, false;
-    Q4_0 Q4_0 3: 576 + 0, 6 of 1152, true;
+    Q4_0 Q4_0 3: 576 + 0, 5 of 1152, true;
     Q8_0 Q8_0 7: 1088 + 0, 4 of 2176, true;
     Q4K Q4_K 10: 576 + 64, 6 of 1280, true;
     Q6K Q6_K 12: 832 + 32, 5 of 1792, true;

@@ -60,6 +60,16 @@ METAL_FUNC void all_copies_but() {
 #endif
 }
 
+// Read in one piece, also where parts of it are needed one by one.
+template <typename T>
+METAL_FUNC T in_one(threadgroup const T* p) {
+#ifdef SOFTMETAL_MMA
+    return softmetal_in_one(p);
+#else
+    return *p;
+#endif
+}
+
 // Two halfs to a word.
 METAL_FUNC uint add_halfs(uint x, half y) {
 #ifdef SOFTMETAL_MMA
@@ -83,6 +93,10 @@ METAL_FUNC uint here(uint x) {
 #else
     return x;
 #endif
+}
+
+METAL_FUNC float here(float x) {
+    return as_type<float>(here(as_type<uint>(x)));
 }
 
 METAL_FUNC uint and_or(uint x, uint mask, uint bits) {

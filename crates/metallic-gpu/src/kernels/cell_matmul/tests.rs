@@ -42,7 +42,7 @@ fn many_tokens_go_by_tiles() {
 fn vectors_come_from_threadgroup_memory_where_it_has_room_and_else_from_their_buffer() {
     // Threadgroup memory that has room for two simdgroups, but not for the vectors beside them.
     for (dtype, cols, little) in
-        [(DType::Q4_0, 160, 18), (DType::Q8_0, 64, 21), (DType::Q4K, 256, 20), (DType::Q6K, 256, 22)]
+        [(DType::Q4_0, 160, 16), (DType::Q8_0, 64, 21), (DType::Q4K, 256, 20), (DType::Q6K, 256, 22)]
     {
         let case = Case { cols, norm: Some(1e-5), residual: true, ..case(dtype, 7, 60) };
         let Some(made) = in_cells(&case, make(&case, 7)) else { return };

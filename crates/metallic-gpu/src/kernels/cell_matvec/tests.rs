@@ -76,6 +76,40 @@ fn matrices_of_one_type_and_of_several_with_everything_around_them() {
 }
 
 #[test]
+fn few_pairs_of_one_token_have_simdgroups_that_lay_out_what_they_need() {
+    let kernel = |case: &Case| {
+        let stages = plan_vectors(&make(case, case.tokens).projection, &WITH_UNITS).unwrap();
+        stages.stages[0].launch.kernel.function
+    };
+    // The end of a row in the middle of what is laid out at a time, a cell of which half is there, and groups without a pair.
+    for (types, rows, cols) in [
+        (vec![DType::Q4_0], 70, 544),
+        (vec![DType::Q8_0], 128, 832),
+        (vec![DType::Q4K], 20, 1280),
+        (vec![DType::Q4K, DType::Q4K, DType::Q6K], 33, 768),
+    ] {
+        let parts: Vec<_> = types.into_iter().map(|dtype| (dtype, rows)).collect();
+        let base = Case { cols, parts, ..case(DType::Q4_0, 1, 1) };
+        for norm in [None, Some(1e-5)] {
+            let case = Case { norm, bias: norm.is_some(), residual: norm.is_none(), ..base.clone() };
+            assert_eq!(kernel(&case), "cell_matvec_own", "{case:?}");
+            if !holds(&case, &WITH_UNITS) {
+                return;
+            }
+        }
+    }
+    let few = case(DType::Q4_0, 1, 70);
+    for (case, expected) in [
+        (Case { cols: 448, ..few.clone() }, "cell_matvec_1"),
+        (Case { cols: 544, ..case(DType::Q4_0, 1, 256) }, "cell_matvec_1"),
+        (Case { cols: 544, ..case(DType::F16, 1, 70) }, "cell_matvec_1"),
+        (Case { cols: 544, ..case(DType::Q4_0, 2, 70) }, "cell_matvec_4"),
+    ] {
+        assert_eq!(kernel(&case), expected, "{case:?}");
+    }
+}
+
+#[test]
 fn vectors_that_do_not_fit_come_in_chunks() {
     let few = MatrixUnits { cores: 1, threadgroup_memory: 32 << 10 };
     let limits = Limits { matrix_units: Some(few), max_threads: 128, ..LIMITS };

@@ -188,10 +188,15 @@ fn matrices_in_cells_go_the_same_way() {
         ([DType::Q4_0; 3], RopePairs::Halves, 32, 1),
         ([DType::Q4K, DType::Q4K, DType::Q6K], RopePairs::Halves, 16, 3),
         ([DType::F16; 3], RopePairs::Interleaved, 20, 6),
+        ([DType::Q4_0; 3], RopePairs::Interleaved, 32, 1),
     ] {
         let base = case(tokens, (3, 1, 64), DType::F16);
         let rope = Rope { pairs, magnitude: 1.2, ..base.rope };
-        let case = Case { types, cols: 256, bias: true, rope, pairs: rotated, ..base };
+        // One token's few pairs are those of so many cores.
+        let (cols, cores) = if tokens == 1 { (512, 6) } else { (256, 2) };
+        let units = WITH_UNITS.matrix_units.map(|units| MatrixUnits { cores, ..units });
+        let limits = &Limits { matrix_units: units, ..WITH_UNITS };
+        let case = Case { types, cols, bias: true, rope, pairs: rotated, ..base };
         let (projection, mut memory) = make(&case);
         if in_cells(&projection, &mut memory).is_none() {
             return;
@@ -203,6 +208,8 @@ fn matrices_in_cells_go_the_same_way() {
         let stages = [&one, limits].map(|limits| {
             let fused = cell_qkv::plan(&projection, &way, limits).unwrap();
             let apart = cell_matvec::plan_vectors(&projection, limits).unwrap();
+            let own = fused.stages[0].launch.kernel.function == "cell_qkv_own";
+            assert_eq!(own, tokens == 1, "{case:?}");
             [fused, after(apart, &projection, &way, limits).unwrap()]
         });
         let [alone, [shared, _]] = stages;
