@@ -114,9 +114,11 @@ fn a_server_answers_as_run_does_and_ends_when_it_is_asked_to() {
 fn a_second_sigterm_ends_a_server_at_once() {
     let machine = Machine::without_hub();
     let mut server = Served::start(&machine, &["--shutdown-timeout", "600"]);
-    // A client that never reads holds its answer open.
+    // A client that never reads holds its answer open, as that is longer than what lies between two programs.
     let mut client = TcpStream::connect(&server.address).unwrap();
-    let body = json!({"model": "stories", "prompt": "Once", "max_tokens": 200, "stream": true, "n": 64});
+    let body = json!({
+        "model": "stories", "prompt": "Once", "max_tokens": 400, "ignore_eos": true, "logprobs": 5, "stream": true, "n": 64,
+    });
     let body = body.to_string();
     let head = "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n";
     write!(client, "{head}Content-Length: {}\r\n\r\n{body}", body.len()).unwrap();
