@@ -339,6 +339,7 @@ fn the_page_fits_narrow_windows_and_both_colours() {
     page.answer(&format!("wide {}", "x".repeat(300)));
     for width in [1100, 700, 500, 360] {
         page.resize(width, 700);
+        page.wait("the window has its width", &format!("return innerWidth === {width}"));
         let spill = page.run(
             "const wide = (id) => { const e = id ? document.getElementById(id) : document.scrollingElement; return e.scrollWidth - e.clientWidth; };
              return [wide(''), wide('scroll'), wide('main'), innerWidth]",
