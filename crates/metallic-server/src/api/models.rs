@@ -54,13 +54,7 @@ struct Page {
 
 impl Page {
     fn read(mut query: Fields, names: &[String]) -> Result<Self, ApiError> {
-        let limit = query.string("limit")?.map_or(Ok(PAGE), |text| {
-            let limit = text.parse().ok().filter(|limit| (1..=LONGEST_PAGE).contains(limit));
-            let text = excerpt(&text);
-            let message =
-                format!("`/limit` is {text:?}, it must be a whole number between 1 and {LONGEST_PAGE}");
-            limit.ok_or_else(|| ApiError::invalid("/limit", message))
-        })?;
+        let limit = query::limit(&mut query, PAGE, LONGEST_PAGE)?;
         let after = place(&mut query, "after_id", names)?;
         let before = place(&mut query, "before_id", names)?;
         // What the package says of itself where it asks for features that are not final.

@@ -19,6 +19,15 @@ pub(crate) fn read(query: Option<&str>) -> Result<Fields, ApiError> {
     Fields::of(Value::Object(fields), "")
 }
 
+/// `limit`: how many entries of a list are asked for; `usual` where that is not said.
+pub(crate) fn limit(query: &mut Fields, usual: usize, most: usize) -> Result<usize, ApiError> {
+    let Some(text) = query.string("limit")? else { return Ok(usual) };
+    let limit = text.parse().ok().filter(|limit| (1..=most).contains(limit));
+    let text = excerpt(&text);
+    let message = format!("`/limit` is {text:?}, it must be a whole number between 1 and {most}");
+    limit.ok_or_else(|| ApiError::invalid("/limit", message))
+}
+
 /// The text of what is written with `%` and `+`.
 fn decode(text: &str) -> String {
     let mut bytes = Vec::with_capacity(text.len());

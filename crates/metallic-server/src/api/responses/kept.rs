@@ -56,13 +56,7 @@ pub(crate) async fn input_items(
     RawQuery(query): RawQuery,
 ) -> Result<Response, ApiError> {
     let mut query = query::read(query.as_deref())?;
-    let limit = query.string("limit")?.map_or(Ok(PAGE), |text| {
-        let limit = text.parse().ok().filter(|limit| (1..=LONGEST_ITEMS).contains(limit));
-        let text = excerpt(&text);
-        let message =
-            format!("`/limit` is {text:?}, it must be a whole number between 1 and {LONGEST_ITEMS}");
-        limit.ok_or_else(|| ApiError::invalid("/limit", message))
-    })?;
+    let limit = query::limit(&mut query, PAGE, LONGEST_ITEMS)?;
     let ascending = query.one_of("order", &["asc", "desc"])? == Some("asc");
     let after = query.string("after")?;
     query.finish()?;
