@@ -26,7 +26,7 @@ pub struct EngineOptions {
     pub kv_budget: Option<u64>,
     /// Most sequences that run at the same time; more wait.
     pub max_sequences: usize,
-    /// Most requests that wait besides them; more are turned away with [`EngineError::Busy`].
+    /// Most requests that wait besides them; more are turned away with [`EngineError::Busy`](crate::generate::EngineError::Busy).
     pub max_waiting: usize,
     /// Most tokens of one step, at least `max_sequences`; `None`: as many as the device does well with.
     pub step_tokens: Option<usize>,
