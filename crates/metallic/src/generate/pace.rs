@@ -90,8 +90,9 @@ impl Pace {
     }
 
     /// Most tokens of prompts in a step with so many answers, which is to take no longer than `stretch` steps without. None while it is
-    /// not known, or no longer, what a step without takes: then it is measured.
-    pub(super) fn piece(&self, answers: usize, stretch: f64) -> usize {
+    /// not known, or no longer, what a step without takes: then it is measured. Of a `crowd` of short prompts all but one count
+    /// as the answers they are about to be: let in a few tokens at a time, the first would have ended before the last began.
+    pub(super) fn piece(&self, answers: usize, crowd: usize, stretch: f64) -> usize {
         if stretch.is_infinite() {
             return usize::MAX;
         }
@@ -102,10 +103,12 @@ impl Pace {
         let Ordinary { seconds: Some(ordinary), since: ..STALE } = self.ordinary[bits(answers)] else {
             return 0;
         };
-        let Some(each) = self.beside.or(self.alone) else { return FIRST };
-        let fitting = ((stretch - 1.0) * ordinary / each) as usize;
+        let Some(each) = self.beside.or(self.alone) else { return FIRST.max(crowd) };
+        // A token of an answer takes about as long as one of a prompt.
+        let others = crowd.saturating_sub(1);
+        let fitting = ((stretch - 1.0) * ordinary / each + stretch * others as f64) as usize;
         // What costs little in small pieces may cost more in large ones.
-        fitting.clamp(1, 2 * self.last.max(FIRST))
+        fitting.clamp(1, 2 * self.last.max(FIRST).max(others))
     }
 }
 
@@ -123,17 +126,30 @@ mod tests {
         for answers in [1, 4, 16, 64] {
             let mut pace = Pace::default();
             pace.observe(0, 400, linear(400));
-            assert_eq!(pace.piece(answers, 2.5), 0, "first it is measured what a step without takes");
+            assert_eq!(pace.piece(answers, 1, 2.5), 0, "first it is measured what a step without takes");
             pace.observe(answers, 0, linear(answers));
             for _ in 0..50 {
-                let piece = pace.piece(answers, 2.5);
+                let piece = pace.piece(answers, 1, 2.5);
                 assert!(piece >= 1);
                 let took = linear(answers + piece);
                 assert!(took <= 2.6 * linear(answers), "{answers} answers and {piece} tokens: {took}");
                 pace.observe(answers, piece, took);
             }
-            let took = linear(answers + pace.piece(answers, 2.5));
+            let took = linear(answers + pace.piece(answers, 1, 2.5));
             assert!(took > 1.9 * linear(answers), "{answers}: {took}");
+        }
+    }
+
+    #[test]
+    fn a_crowd_of_short_prompts_comes_in_steps_as_long_as_its_answers_can_bear() {
+        let mut pace = Pace::default();
+        pace.observe(0, 400, linear(400));
+        pace.observe(2, 0, linear(2));
+        let usual = pace.piece(2, 0, 2.0);
+        assert_eq!((pace.piece(2, 1, 2.0), pace.piece(2, 2, 2.0)), (usual, usual + 2));
+        for crowd in [8, 60] {
+            let piece = pace.piece(2, crowd, 2.0);
+            assert!(piece >= crowd && linear(2 + piece) <= 2.1 * linear(2 + crowd), "{crowd}: {piece}");
         }
     }
 
@@ -142,13 +158,13 @@ mod tests {
         let mut pace = Pace::default();
         pace.observe(1, 0, linear(1));
         pace.observe(0, 400, linear(400));
-        let usual = pace.piece(1, 2.5);
+        let usual = pace.piece(1, 1, 2.5);
         pace.observe(1, usual, 5.0);
         for _ in 0..12 {
-            let piece = pace.piece(1, 2.5);
+            let piece = pace.piece(1, 1, 2.5);
             pace.observe(1, piece, linear(1 + piece));
         }
-        assert!(pace.piece(1, 2.5) + 1 >= usual, "{} and {usual}", pace.piece(1, 2.5));
+        assert!(pace.piece(1, 1, 2.5) + 1 >= usual, "{} and {usual}", pace.piece(1, 1, 2.5));
     }
 
     #[test]
@@ -160,7 +176,7 @@ mod tests {
         let took = |piece: usize| 0.06 + 0.0001 * piece as f64;
         let mut pieces = Vec::new();
         for _ in 0..1000 {
-            let piece = pace.piece(8, 2.4);
+            let piece = pace.piece(8, 1, 2.4);
             pace.observe(8, piece, took(piece));
             pieces.push(piece);
         }
@@ -178,7 +194,7 @@ mod tests {
             pace.observe(1, 0, linear(1));
         }
         pace.observe(0, 400, linear(400));
-        assert_eq!(pace.piece(1, 2.5), 4);
+        assert_eq!(pace.piece(1, 1, 2.5), 4);
     }
 
     #[test]
@@ -187,7 +203,7 @@ mod tests {
         pace.observe(1, 0, 0.005);
         let mut pieces = Vec::new();
         for _ in 0..5 {
-            pieces.push(pace.piece(1, 2.5));
+            pieces.push(pace.piece(1, 1, 2.5));
             pace.observe(1, pieces[pieces.len() - 1], 0.005);
         }
         assert_eq!(pieces, [8, 16, 32, 64, 128]);
@@ -196,11 +212,14 @@ mod tests {
     #[test]
     fn prompts_alone_are_cut_by_time_where_they_are_slow_and_nothing_is_where_that_is_asked_for() {
         let mut pace = Pace::default();
-        assert_eq!(pace.piece(0, 2.5), usize::MAX);
+        assert_eq!(pace.piece(0, 1, 2.5), usize::MAX);
         pace.observe(0, 500, 0.5);
-        assert_eq!(pace.piece(0, 2.5), 400);
+        assert_eq!(pace.piece(0, 1, 2.5), 400);
         pace.observe(0, 500, 500.0);
-        assert_eq!(pace.piece(0, 2.5), 228, "one slow step counts little");
-        assert_eq!((pace.piece(0, f64::INFINITY), pace.piece(3, f64::INFINITY)), (usize::MAX, usize::MAX));
+        assert_eq!(pace.piece(0, 1, 2.5), 228, "one slow step counts little");
+        assert_eq!(
+            (pace.piece(0, 1, f64::INFINITY), pace.piece(3, 1, f64::INFINITY)),
+            (usize::MAX, usize::MAX)
+        );
     }
 }

@@ -16,6 +16,9 @@ use super::Scheduler;
 use crate::model::{CHOSEN, HIDDEN, LOGITS};
 use crate::telemetry::tell::UnderWay;
 
+/// Most tokens that are left of a prompt whose answer begins soon.
+const SHORT_PROMPT: usize = 128;
+
 impl Scheduler<'_> {
     /// Submits the next step of all that run.
     pub(super) fn begin(&mut self) -> Option<Flight> {
@@ -68,7 +71,12 @@ impl Scheduler<'_> {
         // However fast prompts are, who waits for the next token of an answer does not wait for a very long piece of one.
         let usual = if answers > 0 { STEP_TOKENS.max(2 * answers) } else { usize::MAX };
         let step = self.config.step_tokens.min(usual);
-        let prompts = self.pace.piece(answers, self.config.step_stretch);
+        let crowd = self.running.iter().zip(&self.dues).filter(|(s, due)| {
+            // Who waits for another's blocks goes on with them in a moment.
+            let comes = !due.answers && (due.tokens > 0 || s.awaits.is_some());
+            comes && s.pending() <= SHORT_PROMPT
+        });
+        let prompts = self.pace.piece(answers, crowd.count(), self.config.step_stretch);
         share_tokens(&self.dues, Budget { step, prompts }, &mut self.shares);
     }
 

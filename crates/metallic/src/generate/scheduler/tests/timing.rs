@@ -188,6 +188,26 @@ fn no_answer_waits_longer_than_three_ordinary_steps_while_a_long_prompt_is_compu
 }
 
 #[test]
+fn a_crowd_of_short_prompts_answers_together_and_no_step_is_longer_than_twice_theirs() {
+    let mut world = World::new(config().max_sequences(64));
+    let mut first = world.ask(20, 5000);
+    (0..20).for_each(|_| assert!(world.step()));
+    let mut crowd: Vec<Generation> = (0..48).map(|_| world.ask(20, 5000)).collect();
+    let (mut begun, mut steps) = (vec![false; crowd.len()], 0);
+    while !begun.iter().all(|begun| *begun) {
+        let before = world.now();
+        world.step();
+        steps += 1;
+        let took = world.since(before);
+        assert!(took <= 2 * takes(49), "{took:?}");
+        begun.iter_mut().zip(&mut crowd).for_each(|(begun, answer)| *begun |= read(answer) > 0);
+        assert!(read(&mut first) > 0, "what ran before goes on");
+    }
+    // 960 tokens, twice 48 in most of the steps.
+    assert!(steps <= 24, "{steps}");
+}
+
+#[test]
 fn a_short_prompt_does_not_wait_for_a_long_one() {
     for running in [0, 1] {
         let mut world = World::new(config());
