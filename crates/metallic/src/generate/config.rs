@@ -78,7 +78,7 @@ impl EngineConfig {
             max_sequences: 16,
             max_waiting: MAX_WAITING,
             max_unread: 1024,
-            step_stretch: 2.0,
+            step_stretch: 1.8,
             end_tokens: Vec::new(),
             prefix_cache: true,
             adapters: Vec::new(),
