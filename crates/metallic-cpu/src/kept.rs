@@ -7,7 +7,7 @@ use metallic_core::{
 };
 
 use crate::exec::{Args, grow};
-use crate::simd::{KvBlock, KvType, axpy, load_row, scale, store_key, store_value};
+use crate::simd::{KvBlock, KvType, Lines, ask, axpy, load_row, scale, store_key, store_value};
 use crate::{Processor, failed, no_room};
 
 /// Blocks are made room for this many at a time.
@@ -20,8 +20,13 @@ const FORK_TOKENS: usize = 16;
 pub(crate) struct Kept {
     layout: StateLayout,
     pub(crate) kind: KvType,
-    /// By state; empty for others than keys and values.
-    caches: Vec<KvSlabs>,
+    /// By state; of no blocks for others than keys and values.
+    caches: Vec<KvBlocks>,
+    /// Memory of [`SLAB_BLOCKS`] blocks of all layers each: of those that see far, and of those with a window. Layers lie one after another,
+    /// so that a slab is large enough for large pages.
+    slabs: [Vec<Lines>; 2],
+    /// Bytes of one of each.
+    slab_bytes: [usize; 2],
     /// By state: slots × numbers; empty for keys and values.
     numbers: Vec<Vec<f32>>,
     pub(crate) blocks: Blocks,
@@ -33,36 +38,45 @@ pub(crate) struct Kept {
 }
 
 /// The keys and values of a layer; a head's keys of a block lie together, and so do its values.
-struct KvSlabs {
+struct KvBlocks {
     shape: KvState,
     /// They lie in the blocks of layers with a window.
     near: bool,
     /// Bytes of one head's keys, and values, in a block.
     key_bytes: usize,
     value_bytes: usize,
-    /// Blocks × kv heads × (keys, values), each as `simd` lays them out.
-    slabs: Vec<Vec<u8>>,
+    /// Where its blocks begin in a slab: blocks × kv heads × (keys, values), each as `simd` lays them out.
+    at: usize,
 }
 
-impl KvSlabs {
-    fn new(state: Option<&State>, layout: &StateLayout, kind: KvType) -> Result<KvSlabs, BackendError> {
+impl KvBlocks {
+    fn new(
+        state: Option<&State>,
+        layout: &StateLayout,
+        kind: KvType,
+        slab_bytes: &mut [usize; 2],
+    ) -> Result<KvBlocks, BackendError> {
         let shape = state.and_then(State::kv).copied().unwrap_or_default();
         let near = layout.is_near(&shape);
         // A slab that can be counted has parts that can.
         let sizes = [shape.key_dim, shape.value_dim].map(|dim| kind.checked_block_bytes(dim));
-        let whole = |[keys, values]: [usize; 2]| {
+        let whole = |keys: usize, values: usize| {
             let heads = keys.checked_add(values)?.checked_mul(shape.kv_heads)?;
             heads.checked_mul(SLAB_BLOCKS).filter(|len| isize::try_from(*len).is_ok())
         };
-        match sizes {
-            [Some(key_bytes), Some(value_bytes)] if whole([key_bytes, value_bytes]).is_some() => {
-                Ok(KvSlabs { shape, near, key_bytes, value_bytes, slabs: Vec::new() })
-            }
-            _ => Err(failed(format!(
-                "{} heads with keys of {} and values of {} in {kind:?} are more than {SLAB_BLOCKS} blocks can hold",
-                shape.kv_heads, shape.key_dim, shape.value_dim
-            ))),
+        if let [Some(key_bytes), Some(value_bytes)] = sizes
+            && let Some(own) = whole(key_bytes, value_bytes)
+        {
+            // Of all layers they may be more than can be counted, and then cannot be had.
+            let bytes = &mut slab_bytes[usize::from(near)];
+            let at = *bytes;
+            *bytes = at.saturating_add(own);
+            return Ok(KvBlocks { shape, near, key_bytes, value_bytes, at });
         }
+        Err(failed(format!(
+            "{} heads with keys of {} and values of {} in {kind:?} are more than {SLAB_BLOCKS} blocks can hold",
+            shape.kv_heads, shape.key_dim, shape.value_dim
+        )))
     }
 
     fn head_bytes(&self) -> usize {
@@ -75,7 +89,7 @@ impl KvSlabs {
 
     /// Where a block begins in its slab.
     fn place(&self, block: u32) -> usize {
-        block as usize % SLAB_BLOCKS * self.block_bytes()
+        self.at + block as usize % SLAB_BLOCKS * self.block_bytes()
     }
 }
 
@@ -111,13 +125,17 @@ impl Kept {
     pub(crate) fn new(layout: StateLayout) -> Result<Kept, BackendError> {
         // Of another type there are no keys and values: the layout has refused them.
         let kind = KvType::of(layout.dtype()).unwrap_or(KvType::F32);
-        let caches = layout.states().iter().map(|state| KvSlabs::new(state.as_ref(), &layout, kind));
+        let mut slab_bytes = [0; 2];
+        let caches = layout.states().iter();
+        let caches = caches.map(|state| KvBlocks::new(state.as_ref(), &layout, kind, &mut slab_bytes));
         let caches = caches.collect::<Result<_, _>>()?;
         let numbers = vec![Vec::new(); layout.states().len()];
         Ok(Kept {
             layout,
             kind,
             caches,
+            slabs: Default::default(),
+            slab_bytes,
             numbers,
             blocks: Blocks::default(),
             slots: 0,
@@ -151,21 +169,18 @@ impl Kept {
                 u32::MAX
             )));
         }
-        for cache in &mut self.caches {
-            let slabs = slabs(if cache.near { blocks.near } else { blocks.far });
-            let len = SLAB_BLOCKS * cache.block_bytes();
+        let wanted = [blocks.far, blocks.near].map(slabs);
+        for ((own, len), wanted) in self.slabs.iter_mut().zip(self.slab_bytes).zip(wanted) {
             if len == 0 {
                 continue;
             }
-            let all = len.saturating_mul(slabs);
+            let all = len.saturating_mul(wanted);
             if isize::try_from(all).is_err() {
                 return Err(no_room("keys and values", all));
             }
-            while cache.slabs.len() < slabs {
-                let mut slab = Vec::new();
-                slab.try_reserve_exact(len).map_err(|_| no_room("keys and values", len))?;
-                slab.resize(len, 0);
-                cache.slabs.push(slab);
+            // Memory is taken by those who first write to it.
+            while own.len() < wanted {
+                own.push(Lines::zeros(1, len).ok_or_else(|| no_room("keys and values", len))?);
             }
         }
         let [far, near] = [blocks.far, blocks.near].map(|blocks| slabs(blocks) * SLAB_BLOCKS);
@@ -206,7 +221,8 @@ impl Kept {
     pub(crate) fn head(&self, id: StateId, block: u32, head: usize) -> KvBlock<'_> {
         let cache = &self.caches[id.0];
         let at = cache.place(block) + head * cache.head_bytes();
-        let rows = &cache.slabs[block as usize / SLAB_BLOCKS][at..at + cache.head_bytes()];
+        let slab = self.slabs[usize::from(cache.near)][block as usize / SLAB_BLOCKS].tile(0);
+        let rows = &slab[at..at + cache.head_bytes()];
         let (keys, values) = rows.split_at(cache.key_bytes);
         KvBlock { keys, values }
     }
@@ -239,7 +255,8 @@ impl Kept {
 
     /// Stores the keys and values of a step; returns the bytes they take.
     pub(crate) fn store(&mut self, p: Processor<'_>, id: StateId, step: &Step<'_>, rows: &KvRows<'_>) -> u64 {
-        let (kind, cache) = (self.kind, &mut self.caches[id.0]);
+        let (kind, cache) = (self.kind, &self.caches[id.0]);
+        let slabs = &mut self.slabs[usize::from(cache.near)];
         let KvState { key_dim, value_dim, .. } = cache.shape;
         let near = cache.near;
         let pieces_of = |span| pieces(span, near);
@@ -260,7 +277,7 @@ impl Kept {
         if step.tokens.len() < FORK_TOKENS {
             for piece in step.sequences.iter().flat_map(pieces_of) {
                 let at = cache.place(piece.block);
-                let slab = &mut cache.slabs[piece.block as usize / SLAB_BLOCKS];
+                let slab = slabs[piece.block as usize / SLAB_BLOCKS].tiles_mut(0..1);
                 write(&piece, &mut slab[at..at + block_bytes]);
             }
             return self.token_bytes(id) * step.tokens.len() as u64;
@@ -277,16 +294,23 @@ impl Kept {
         let touched = all.chunk_by(|a, b| slab_of(a) == slab_of(b));
         if touched.clone().count() >= 2 * p.team.threads() {
             // Slabs are shared out, in one fork.
-            p.team.for_chunks(&mut cache.slabs, 1, |index, slab| {
-                for piece in of_blocks(index * SLAB_BLOCKS..(index + 1) * SLAB_BLOCKS) {
-                    let at = (piece.block as usize - index * SLAB_BLOCKS) * block_bytes;
-                    write(piece, &mut slab[0][at..at + block_bytes]);
+            p.team.for_chunks(slabs, 1, |index, slab| {
+                let slab = slab[0].tiles_mut(0..1);
+                let mut own = of_blocks(index * SLAB_BLOCKS..(index + 1) * SLAB_BLOCKS).iter().peekable();
+                while let Some(piece) = own.next() {
+                    if let Some(next) = own.peek() {
+                        // Keys lie turned over: a line for each column.
+                        let heads = slab[cache.place(next.block)..][..block_bytes].chunks_exact(head_bytes);
+                        heads.for_each(|head| ask(p.isa, &head[..key_bytes]));
+                    }
+                    write(piece, &mut slab[cache.place(piece.block)..][..block_bytes]);
                 }
             });
         } else {
             for pieces in touched {
                 let index = slab_of(&pieces[0]);
-                p.team.for_chunks(&mut cache.slabs[index], block_bytes, |i, block| {
+                let own = &mut slabs[index].tiles_mut(0..1)[cache.at..][..SLAB_BLOCKS * block_bytes];
+                p.team.for_chunks(own, block_bytes, |i, block| {
                     let i = index * SLAB_BLOCKS + i;
                     for piece in of_blocks(i..i + 1) {
                         write(piece, block);

@@ -122,6 +122,16 @@ pub fn rms_norm(isa: Isa, x: &[f32], w: &[f32], eps: f32, out: &mut [f32]) {
     });
 }
 
+/// Asks the memory for these bytes.
+pub fn ask(isa: Isa, bytes: &[u8]) {
+    dispatch!(isa, fn<L>(bytes: &[u8]) {
+        for line in bytes.chunks(64) {
+            // SAFETY: features by the caller.
+            unsafe { L::prefetch(line.as_ptr()) };
+        }
+    });
+}
+
 /// `x[i] = exp(x[i])`.
 pub fn exp_in_place(isa: Isa, x: &mut [f32]) {
     dispatch!(isa, fn<L>(x: &mut [f32]) {

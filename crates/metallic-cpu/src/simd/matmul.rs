@@ -9,8 +9,11 @@ use super::activations::{Activations, Grain};
 use super::isa::Isa;
 use super::kernels::{Block, Kernel, MAX_BLOCK, Place};
 use super::math;
-use super::pack::{PackedMatrix, TILE};
+use super::pack::{Lines, PackedMatrix, TILE};
 use super::team::Team;
+
+/// Tasks of a thread.
+const TASKS: usize = 12;
 
 /// The activation of a gated product.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -32,6 +35,21 @@ pub enum Factors<'a> {
 }
 
 impl Factors<'_> {
+    /// Asks the memory for a part of a tile, where there is such a tile: from, to, of how many.
+    fn ask(&self, isa: Isa, tile: usize, (from, to, all): (usize, usize, usize)) {
+        let part = |lines: &Lines| {
+            if tile < lines.tiles() {
+                let bytes = lines.tile(tile);
+                math::ask(isa, &bytes[bytes.len() * from / all..bytes.len() * to / all]);
+            }
+        };
+        let of = |w: &PackedMatrix| [&w.values, &w.scales].into_iter().for_each(part);
+        match self {
+            Factors::Plain(w) => of(w),
+            Factors::Gated { gate, up, .. } => [gate, up].into_iter().for_each(|w| of(w)),
+        }
+    }
+
     fn first(&self) -> &PackedMatrix {
         match self {
             Factors::Plain(matrix) => matrix,
@@ -138,8 +156,8 @@ impl Matmul<'_> {
         // Activations of a part stay in the second-level cache while the tiles pass.
         let token_part = (512 * 1024 / w.cols().max(1)).next_multiple_of(8).clamp(8, 512);
         let token_parts = tokens.div_ceil(token_part);
-        // A few tasks a thread even out their ends; a task of a single token reads 32 KiB or more.
-        let wanted = tiles * token_parts / (threads * 6);
+        // A dozen tasks a thread even out their ends; a task of a single token reads 32 KiB or more.
+        let wanted = tiles * token_parts / (threads * TASKS);
         let tile_bytes = w.bytes() / tiles.max(1);
         let least = (32 * 1024 / tile_bytes.max(1) / tokens.max(1)).max(1);
         let fair = tiles.div_ceil(threads).max(1);
@@ -161,6 +179,8 @@ struct Cut {
 struct Part {
     tiles: (usize, usize),
     tokens: (usize, usize),
+    /// The tile this thread is likely to have next; there may be none.
+    next: usize,
 }
 
 /// Computes all `products` in one fork-join of `team`. Allocates nothing.
@@ -187,6 +207,7 @@ pub fn matmul(isa: Isa, team: &Team, products: &mut [Matmul<'_>]) {
             let part = Part {
                 tiles: span(tile, cut.tile_part, product.weights.first().tiles()),
                 tokens: span(token, cut.token_part, product.x.rows()),
+                next: (tile + threads) * cut.tile_part,
             };
             // SAFETY: `check` passed; parts of different tasks have no output element in common, and
             // `&mut` products keep everyone else away.
@@ -204,12 +225,19 @@ unsafe fn compute(isa: Isa, product: &Matmul<'_>, part: Part) {
     let kernel = Kernel::of(isa, first);
     // Kernels write all that is read of them.
     let (mut y, mut g): (Block, Block) = ([[0.0; TILE]; MAX_BLOCK], [[0.0; TILE]; MAX_BLOCK]);
+    let tokens = part.tokens.1 - part.tokens.0;
     for tile in part.tiles.0..part.tiles.1 {
+        let next = if tile + 1 < part.tiles.1 { tile + 1 } else { part.next };
         let mut token = part.tokens.0;
         while token < part.tokens.1 {
             let count = kernel.fitting(part.tokens.1 - token);
-            // The first tokens to meet a tile bring it from memory; for the others it is there.
+            // The first tokens to meet a tile bring what is not there yet from memory. While many meet it, each few ask for a part of
+            // the tile that follows: memory would be asked for all of it at once, and idle for the rest of the time.
             let at = Place { tile, token, count, ahead: token == part.tokens.0 };
+            if count < tokens {
+                let done = token - part.tokens.0;
+                product.weights.ask(isa, next, (done, done + count, tokens));
+            }
             match product.weights {
                 Factors::Plain(w) => kernel.run(w, at, &product.x, &mut y),
                 Factors::Gated { gate, up, act } => {

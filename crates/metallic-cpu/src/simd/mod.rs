@@ -30,9 +30,10 @@ pub use choose::choose;
 pub use isa::Isa;
 pub use kv::{KvType, load as load_row, store_key, store_value};
 pub use math::{
-    add, axpy, dot_f32, exp_in_place, gated, rms_norm, scale, silu_in_place, softmax, sum_of_squares,
+    add, ask, axpy, dot_f32, exp_in_place, gated, rms_norm, scale, silu_in_place, softmax,
+    sum_of_squares,
 };
 pub use matmul::{Factors, Gate, Matmul, SharedOut, matmul};
 pub use memory::{AlignedBytes, bytes_of, floats, floats_mut, words, words_mut};
-pub use pack::{PackError, PackedMatrix, TILE};
+pub use pack::{Lines, PackError, PackedMatrix, TILE};
 pub use team::Team;

@@ -1,4 +1,4 @@
-//! Memory of packed weights.
+//! Memory of packed weights, and of what else is large.
 
 use std::alloc::{Layout, alloc_zeroed, dealloc};
 use std::ops::Range;
@@ -15,7 +15,7 @@ const HUGE_PAGE: usize = 2 << 20;
 ///
 /// They come from the system as zeros and are not touched here: pages are taken by whoever writes to them first, so
 /// by all threads of a team together and not before they are needed.
-pub(in crate::simd) struct Lines {
+pub struct Lines {
     /// Of the first tile.
     start: NonNull<u8>,
     memory: Memory,
@@ -37,11 +37,15 @@ unsafe impl Sync for Lines {}
 
 impl Lines {
     /// `None` where there is no room for them.
-    pub(super) fn zeros(tiles: usize, tile_bytes: usize) -> Option<Lines> {
+    pub fn zeros(tiles: usize, tile_bytes: usize) -> Option<Lines> {
         let tile = tile_bytes.checked_next_multiple_of(LINE)?;
         let bytes = tiles.checked_mul(tile)?;
         let (start, memory) = if bytes >= 2 * HUGE_PAGE { pages(bytes) } else { heap(bytes) }?;
         Some(Lines { start, memory, tiles, tile })
+    }
+
+    pub(in crate::simd) fn tiles(&self) -> usize {
+        self.tiles
     }
 
     /// Bytes of all tiles.
@@ -53,13 +57,15 @@ impl Lines {
         self.tile
     }
 
-    pub(in crate::simd) fn tile(&self, tile: usize) -> &[u8] {
+    /// All bytes of one tile.
+    pub fn tile(&self, tile: usize) -> &[u8] {
         assert!(tile < self.tiles, "tile {tile} of {}", self.tiles);
         // SAFETY: inside the allocation (above), whose bytes are initialised and borrowed with `self`.
         unsafe { std::slice::from_raw_parts(self.start.as_ptr().add(tile * self.tile), self.tile) }
     }
 
-    pub(super) fn tiles_mut(&mut self, tiles: Range<usize>) -> &mut [u8] {
+    /// All bytes of some tiles.
+    pub fn tiles_mut(&mut self, tiles: Range<usize>) -> &mut [u8] {
         assert!(tiles.start <= tiles.end && tiles.end <= self.tiles, "tiles {tiles:?} of {}", self.tiles);
         // SAFETY: as above, borrowed mutably.
         unsafe {

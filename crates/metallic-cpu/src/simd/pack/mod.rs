@@ -13,7 +13,7 @@ use std::ops::Range;
 use metallic_core::DType;
 use metallic_core::quant::Block;
 
-use self::lines::Lines;
+pub use self::lines::Lines;
 use super::activations::Grain;
 use super::format::{self, Format, with_format};
 use super::team::Team;
