@@ -18,6 +18,8 @@ pub(crate) const FEW_ROWS: usize = 5;
 const COLUMNS: usize = 64;
 /// Matrices whose products may stand side by side.
 const MOST_PARTS: usize = 3;
+/// Tokens of a task that rotates heads.
+const HEADS_TOKENS: usize = 4;
 /// Experts whose products are one fork.
 const TOGETHER: usize = 8;
 
@@ -39,20 +41,26 @@ impl Activated {
         matrices: &[&PackedMatrix],
     ) -> Result<Sides<'a>, BackendError> {
         let cols = matrices[0].cols();
-        let values = match norm {
-            Some(norm) => {
-                grow(&mut self.values, x.len())?;
-                norm.rows(p, cols, x, &mut self.values[..x.len()]);
-                &self.values[..x.len()]
-            }
-            None => x,
-        };
         let quantized = || matrices.iter().filter(|w| w.is_quantized());
-        if quantized().next().is_some() {
-            let halves = quantized().all(|w| w.takes() == Grain::Half);
-            let grain = if halves { Grain::Half } else { Grain::Group };
-            self.quantized.quantize(p.isa, p.team, values, cols, grain);
-        }
+        let halves = quantized().all(|w| w.takes() == Grain::Half);
+        let grain = if halves { Grain::Half } else { Grain::Group };
+        let quantizes = quantized().next().is_some();
+        let values = if let Some(norm) = norm {
+            grow(&mut self.values, x.len())?;
+            let values = &mut self.values[..x.len()];
+            if quantizes {
+                let make = |row: usize, out: &mut [f32]| norm.row(p, &x[row * cols..][..cols], out);
+                self.quantized.quantize_made(p.isa, p.team, (values, cols), grain, make);
+            } else {
+                norm.rows(p, cols, x, values);
+            }
+            &self.values[..x.len()]
+        } else {
+            if quantizes {
+                self.quantized.quantize(p.isa, p.team, x, cols, grain);
+            }
+            x
+        };
         Ok(Sides { floats: Activations::F32 { values, cols }, quantized: self.quantized.all() })
     }
 }
@@ -156,26 +164,33 @@ impl Work {
         let pairs = self.turn(&spec.rope, args, spec.positions());
         let p = Processor { isa: self.isa, team: &self.team };
         let (angles, qkv) = (&self.angles, &self.qkv);
-        // Columns `from ..` of each token, normalised by the weight at `which` of the head norms and rotated.
-        let heads = |which: usize, from: usize, out: &mut [f32], cols_out: usize| {
+        // Heads of `x`, normalised by the weight at `which` of the head norms and rotated.
+        let heads = |which: usize, token: usize, x: &[f32], out: &mut [f32]| {
             let norm = spec.head_norm.zip(spec.head_norms()).map(|(eps, first)| Norm {
                 w: args.floats(first + which),
                 eps,
                 part: spec.rope.head_dim,
             });
-            p.team.for_chunks(out, cols_out.max(1), |token, row| {
-                let x = &qkv[token * cols + from..][..cols_out];
-                match &norm {
-                    Some(norm) => norm.row(p, x, row),
-                    None => row.copy_from_slice(x),
+            match &norm {
+                Some(norm) => {
+                    norm.row(p, x, out);
+                    angles.rotate(&spec.rope, pairs, token, out);
                 }
-                angles.rotate(&spec.rope, pairs, token, row);
-            });
+                None => angles.rotated(p, &spec.rope, (pairs, token), x, out),
+            }
         };
-        heads(0, 0, out, q_cols);
         grow(&mut self.activated.values, tokens * kv_cols)?;
         let keys = &mut self.activated.values[..tokens * kv_cols];
-        heads(1, q_cols, keys, kv_cols);
+        let lens = [q_cols, kv_cols].map(|cols| HEADS_TOKENS * cols.max(1));
+        p.team.for_both(out, keys, lens, |part, out, keys| {
+            let rows = out.chunks_exact_mut(q_cols.max(1)).zip(keys.chunks_exact_mut(kv_cols.max(1)));
+            for (i, (q, k)) in rows.enumerate() {
+                let token = part * HEADS_TOKENS + i;
+                let (own_q, rest) = qkv[token * cols..][..cols].split_at(q_cols);
+                heads(0, token, own_q, q);
+                heads(1, token, &rest[..kv_cols], k);
+            }
+        });
         let rows = KvRows {
             keys: Rows { data: keys, stride: kv_cols, at: 0 },
             values: Rows { data: qkv, stride: cols, at: q_cols + kv_cols },

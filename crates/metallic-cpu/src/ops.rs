@@ -300,6 +300,28 @@ impl Angles {
         }
     }
 
+    /// One token's row with every head rotated.
+    pub(crate) fn rotated(
+        &self,
+        p: Processor<'_>,
+        rope: &Rope,
+        (pairs, token): (usize, usize),
+        x: &[f32],
+        out: &mut [f32],
+    ) {
+        if rope.pairs != RopePairs::Halves {
+            out.copy_from_slice(x);
+            return self.rotate(rope, pairs, token, out);
+        }
+        let turns = &self.turns[token * pairs..][..pairs];
+        for (x, out) in x.chunks_exact(rope.head_dim).zip(out.chunks_exact_mut(rope.head_dim)) {
+            let ((a, rest), (a_out, rest_out)) = (x.split_at(pairs), out.split_at_mut(pairs));
+            let ((b, rest), (b_out, rest_out)) = (rest.split_at(pairs), rest_out.split_at_mut(pairs));
+            simd::rotate(p.isa, turns, (a, b), (a_out, b_out));
+            rest_out.copy_from_slice(rest);
+        }
+    }
+
     /// Rotates every head of one token's row.
     pub(crate) fn rotate(&self, rope: &Rope, pairs: usize, token: usize, row: &mut [f32]) {
         let turns = &self.turns[token * pairs..][..pairs];

@@ -5,8 +5,10 @@ use std::ops::Range;
 use super::isa::{Isa, dispatch};
 use super::team::Team;
 
-/// Groups of a task; below this a fork costs more than it saves.
-const PART: usize = 512;
+/// Up to so many groups a fork costs more than it saves.
+const FEW: usize = 512;
+/// Groups of a task, about.
+const PART: usize = 128;
 
 /// Values that share one activation scale.
 pub const GROUP: usize = 32;
@@ -55,13 +57,9 @@ impl Default for QuantizedRows {
 impl QuantizedRows {
     /// Quantises `x` (`[rows, cols]`), replacing what was held. Does not allocate within the capacity.
     pub fn quantize(&mut self, isa: Isa, team: &Team, x: &[f32], cols: usize, grain: Grain) {
-        assert!(cols > 0 && cols.is_multiple_of(GROUP), "{cols} columns do not fill groups of {GROUP}");
-        assert!(x.len().is_multiple_of(cols), "{} values do not fill rows of {cols}", x.len());
-        (self.cols, self.grain) = (cols, grain);
-        let count = x.len() / GROUP;
-        self.groups.truncate(count);
-        self.groups.resize(count, QGroup::ZERO);
-        if count <= PART {
+        self.resize(x.len(), cols, grain);
+        let count = self.groups.len();
+        if count <= FEW {
             quantize_groups(isa, x, grain, &mut self.groups);
         } else {
             team.for_chunks(&mut self.groups, PART, |i, groups| {
@@ -69,6 +67,36 @@ impl QuantizedRows {
                 quantize_groups(isa, &x[..groups.len() * GROUP], grain, groups);
             });
         }
+    }
+
+    /// Quantises rows that `make` writes to `x` (`[rows, cols]`), each with its index: threads have them while they are warm.
+    pub fn quantize_made(
+        &mut self,
+        isa: Isa,
+        team: &Team,
+        (x, cols): (&mut [f32], usize),
+        grain: Grain,
+        make: impl Fn(usize, &mut [f32]) + Sync,
+    ) {
+        self.resize(x.len(), cols, grain);
+        let groups = cols / GROUP;
+        let rows = PART.div_ceil(groups);
+        team.for_both(x, &mut self.groups, [rows * cols, rows * groups], |part, x, groups| {
+            for (i, row) in x.chunks_exact_mut(cols).enumerate() {
+                make(part * rows + i, row);
+            }
+            quantize_groups(isa, x, grain, groups);
+        });
+    }
+
+    /// Makes room for the groups of so many values.
+    fn resize(&mut self, values: usize, cols: usize, grain: Grain) {
+        assert!(cols > 0 && cols.is_multiple_of(GROUP), "{cols} columns do not fill groups of {GROUP}");
+        assert!(values.is_multiple_of(cols), "{values} values do not fill rows of {cols}");
+        (self.cols, self.grain) = (cols, grain);
+        let count = values / GROUP;
+        self.groups.truncate(count);
+        self.groups.resize(count, QGroup::ZERO);
     }
 
     /// All rows.

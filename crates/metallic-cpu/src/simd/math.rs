@@ -132,6 +132,22 @@ pub fn ask(isa: Isa, bytes: &[u8]) {
     });
 }
 
+/// Turns pairs, those of `x` and `y` at one place, by the angle whose cosine and sine stand there.
+pub fn rotate(
+    isa: Isa,
+    turns: &[(f32, f32)],
+    (x, y): (&[f32], &[f32]),
+    (x_out, y_out): (&mut [f32], &mut [f32]),
+) {
+    assert!([x.len(), y.len(), x_out.len(), y_out.len()] == [turns.len(); 4], "vectors of a rotation");
+    dispatch!(isa, fn<L>(turns: &[(f32, f32)], x: &[f32], y: &[f32], x_out: &mut [f32], y_out: &mut [f32]) {
+        let pairs = x.iter().zip(y).zip(turns);
+        for ((x_out, y_out), ((x, y), (cos, sin))) in x_out.iter_mut().zip(y_out).zip(pairs) {
+            (*x_out, *y_out) = (*x * cos - *y * sin, *x * sin + *y * cos);
+        }
+    });
+}
+
 /// `x[i] = exp(x[i])`.
 pub fn exp_in_place(isa: Isa, x: &mut [f32]) {
     dispatch!(isa, fn<L>(x: &mut [f32]) {

@@ -5,21 +5,26 @@ use std::collections::TryReserveError;
 /// Bytes of tensors and files are little-endian, and so are numbers that are read where they lie.
 const _: () = assert!(cfg!(target_endian = "little"), "numbers of this processor lie the other way round");
 
-/// Bytes that begin at the alignment of 32-bit numbers.
+/// A cache line and a vector.
+#[derive(Clone, Copy, Debug)]
+#[repr(C, align(64))]
+struct Line([u8; 64]);
+
+/// Bytes that begin at the alignment of cache lines: rows that fill lines share none.
 #[derive(Debug, Default)]
 pub struct AlignedBytes {
-    words: Vec<u32>,
-    /// Bytes in use, at most four for each word.
+    lines: Vec<Line>,
+    /// Bytes in use, at most those of all lines.
     len: usize,
 }
 
 impl AlignedBytes {
     /// Makes room for at least `len` bytes; new ones are zeros.
     pub fn grow(&mut self, len: usize) -> Result<(), TryReserveError> {
-        let words = len.div_ceil(4);
-        if let Some(more) = words.checked_sub(self.words.len()) {
-            self.words.try_reserve_exact(more)?;
-            self.words.resize(words, 0);
+        let lines = len.div_ceil(size_of::<Line>());
+        if let Some(more) = lines.checked_sub(self.lines.len()) {
+            self.lines.try_reserve_exact(more)?;
+            self.lines.resize(lines, Line([0; 64]));
         }
         self.len = self.len.max(len);
         Ok(())
@@ -27,14 +32,14 @@ impl AlignedBytes {
 
     /// All bytes.
     pub fn bytes(&self) -> &[u8] {
-        // SAFETY: words are plain bytes, of which `len` are at most all.
-        unsafe { std::slice::from_raw_parts(self.words.as_ptr().cast(), self.len) }
+        // SAFETY: lines are plain bytes, of which `len` are at most all.
+        unsafe { std::slice::from_raw_parts(self.lines.as_ptr().cast(), self.len) }
     }
 
     /// All bytes, to write.
     pub fn bytes_mut(&mut self) -> &mut [u8] {
-        // SAFETY: as above, borrowed mutably; any bytes are words.
-        unsafe { std::slice::from_raw_parts_mut(self.words.as_mut_ptr().cast(), self.len) }
+        // SAFETY: as above, borrowed mutably; any bytes are lines.
+        unsafe { std::slice::from_raw_parts_mut(self.lines.as_mut_ptr().cast(), self.len) }
     }
 }
 

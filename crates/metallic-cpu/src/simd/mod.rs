@@ -30,7 +30,7 @@ pub use choose::choose;
 pub use isa::Isa;
 pub use kv::{KvType, load as load_row, store_key, store_value};
 pub use math::{
-    add, ask, axpy, dot_f32, exp_in_place, gated, rms_norm, scale, silu_in_place, softmax,
+    add, ask, axpy, dot_f32, exp_in_place, gated, rms_norm, rotate, scale, silu_in_place, softmax,
     sum_of_squares,
 };
 pub use matmul::{Factors, Gate, Matmul, SharedOut, matmul};
