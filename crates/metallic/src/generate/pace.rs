@@ -75,7 +75,9 @@ impl Pace {
                     let added = (seconds - ordinary).max(ordinary / 1000.0);
                     // The first time it is held to what tokens take alone.
                     self.beside = self.beside.or(self.alone);
-                    note(&mut self.beside, added / prompts as f64, FRESH);
+                    // Beside many answers a few tokens add less than steps differ by: they say little of what one takes.
+                    let telling = (prompts as f64 / answers as f64).min(1.0);
+                    note(&mut self.beside, added / prompts as f64, FRESH * telling);
                 }
             }
         }
@@ -151,6 +153,22 @@ mod tests {
             let piece = pace.piece(2, crowd, 2.0);
             assert!(piece >= crowd && linear(2 + piece) <= 2.1 * linear(2 + crowd), "{crowd}: {piece}");
         }
+    }
+
+    #[test]
+    fn the_last_of_a_crowd_do_not_make_tokens_seem_to_cost_nothing() {
+        let mut pace = Pace::default();
+        for answers in [4, 60] {
+            pace.observe(answers, 0, linear(answers));
+        }
+        pace.observe(4, 100, linear(104));
+        let usual = pace.piece(4, 1, 2.0);
+        for _ in 0..5 {
+            // As long as a step without them.
+            pace.observe(60, 8, linear(60));
+        }
+        let piece = pace.piece(4, 1, 2.0);
+        assert!(piece <= usual + usual / 2, "{piece} and {usual}");
     }
 
     #[test]
