@@ -105,7 +105,9 @@ fn read_fields(
         "created_at": unix_time(),
         "status": "in_progress",
         "background": false,
+        "completed_at": null,
         "error": null,
+        "frequency_penalty": short(options.sampling.frequency_penalty),
         "incomplete_details": null,
         "instructions": instructions,
         "max_output_tokens": asked,
@@ -113,6 +115,7 @@ fn read_fields(
         "model": null,
         "output": [],
         "parallel_tool_calls": parallel,
+        "presence_penalty": short(options.sampling.presence_penalty),
         "previous_response_id": previous,
         "reasoning": {"effort": null, "summary": null},
         "service_tier": TIER,
@@ -258,9 +261,7 @@ fn read_metadata(fields: &mut Fields) -> Result<Value, ApiError> {
 /// Who asks and for whom, which the response repeats.
 fn read_names(fields: &mut Fields, echo: &mut Value) -> Result<(), ApiError> {
     for name in ["user", "safety_identifier", "prompt_cache_key"] {
-        if let Some(value) = fields.string(name)? {
-            echo[name] = json!(value);
-        }
+        echo[name] = json!(fields.string(name)?);
     }
     read_formalities(fields)
 }
