@@ -28,6 +28,8 @@ pub(super) struct Asked {
     pub(super) calls: Option<ToolParser>,
     /// Whether more than one may be called.
     pub(super) parallel_calls: bool,
+    /// Whether the answer is calls and nothing else: what is text of it are marks of calls that were cut off.
+    pub(super) only_calls: bool,
 }
 
 /// An answer as it comes. Dropping it cancels it.
@@ -132,6 +134,10 @@ impl Answer {
             }
             let delta = match piece {
                 ToolPiece::Text(text) if text.is_empty() => continue,
+                ToolPiece::Text(_) if self.asked.only_calls => {
+                    self.spelled.skip();
+                    continue;
+                }
                 ToolPiece::Text(text) => {
                     deltas.extend(self.spelled.tell(&text).into_iter().map(Delta::Token));
                     Delta::Text(text)

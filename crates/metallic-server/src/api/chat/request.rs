@@ -7,7 +7,7 @@ use metallic::constrain::Format;
 use serde_json::{Map, Value, json};
 
 use super::messages::read_messages;
-use super::tools::{read_choice, read_tools};
+use super::tools::{names_one, read_choice, read_tools};
 use crate::api::common::{
     EFFORTS, MOST_TOKENS, Streaming, limit_tokens, read_formalities, read_options, read_streaming,
     refuse_what_is_elsewhere,
@@ -66,7 +66,8 @@ fn read_fields(fields: &mut Fields, server: &Server) -> Result<ChatRequest, ApiE
     task.format = read_format(fields)?;
     let tools = read_tools(fields)?;
     (task.tool_choice, task.tools) = read_choice(fields, tools)?;
-    task.parallel_calls = fields.bool("parallel_tool_calls")?.unwrap_or(true);
+    let parallel = fields.bool("parallel_tool_calls")?.unwrap_or(true);
+    task.parallel_calls = parallel && !names_one(&task.tool_choice);
     let streaming = read_streaming(fields)?;
     read_formalities(fields)?;
     refuse_what_is_not_here(fields)?;

@@ -53,7 +53,11 @@ impl ChatEvents {
         }
         if let Some(begun) = self.begun.get_mut(index).filter(|begun| !**begun) {
             *begun = true;
-            let delta = json!({"role": "assistant", "content": "", "refusal": null});
+            // An answer that begins with a call has no text, not an empty one.
+            let calls = deltas.iter().find(|delta| !matches!(delta, Delta::Token(_)));
+            let calls = matches!(calls, Some(Delta::ToolBegin { .. }));
+            let content = if calls { Value::Null } else { json!("") };
+            let delta = json!({"role": "assistant", "content": content, "refusal": null});
             sse::push(&mut out, &self.choice(index, &delta, None, None));
         }
         // Tokens go with the text that follows them.

@@ -9,7 +9,7 @@ use serde_json::{Map, Value, json};
 use super::items::{conversation, read_input, resolve};
 use super::output::Written;
 use super::tools::{read_choice, read_tools};
-use crate::api::chat::{template_variables, without_thoughts};
+use crate::api::chat::{names_one, template_variables, without_thoughts};
 use crate::api::common::{
     EFFORTS, MOST_TOKENS, TIER, limit_tokens, read_formalities, read_options, refuse_what_is_elsewhere,
 };
@@ -139,7 +139,8 @@ fn read_fields(
     }
     refuse_what_is_not_here(fields)?;
     let mut task = Task::new(Input::Chat(Chat::new(messages)), "/input", options);
-    (task.tools, task.tool_choice, task.parallel_calls, task.format) = (tools, choice, parallel, format);
+    (task.tools, task.parallel_calls, task.format) = (tools, parallel && !names_one(&choice), format);
+    task.tool_choice = choice;
     before.extend(input);
     Ok(ResponseRequest { task, stream, written, echo, items: store.then_some(before) })
 }
