@@ -248,7 +248,8 @@ impl CompletionEvents {
             }
         }
         let choice = self.writer.choice(index, &text, &tokens, reason);
-        sse::push(&mut out, &self.writer.response(&[choice], None));
+        let usage = self.writer.streaming.running_usage.then(|| common::usage(self.choices.usage_of(index)));
+        sse::push(&mut out, &self.writer.response(&[choice], usage));
         out
     }
 

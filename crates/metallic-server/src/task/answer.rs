@@ -53,6 +53,11 @@ impl Answer {
         Self { asked, server, model, last: started, tokens: 0, spelled, thoughts: 0, begun: 0, complete: 0 }
     }
 
+    /// How many tokens it has so far.
+    pub(super) fn tokens(&self) -> usize {
+        self.tokens
+    }
+
     /// The deltas of the next event; none where all of its text is held back.
     pub(super) fn poll(&mut self, context: &mut Context<'_>) -> Poll<Option<Result<Vec<Delta>, ApiError>>> {
         Pin::new(&mut self.asked.generation).poll_next(context).map(|event| match event? {

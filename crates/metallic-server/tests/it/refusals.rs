@@ -44,7 +44,7 @@ fn a_field_that_is_wrong_or_unknown_is_named_by_its_pointer() {
         (json!({"top_p": -0.1}), "/top_p"),
         (json!({"min_p": 1.1}), "/min_p"),
         (json!({"typical_p": 2}), "/typical_p"),
-        (json!({"top_k": -1}), "/top_k"),
+        (json!({"top_k": -2}), "/top_k"),
         (json!({"repetition_penalty": 0}), "/repetition_penalty"),
         (json!({"presence_penalty": 3}), "/presence_penalty"),
         (json!({"frequency_penalty": -3}), "/frequency_penalty"),
@@ -72,6 +72,10 @@ fn a_field_that_is_wrong_or_unknown_is_named_by_its_pointer() {
         (json!({"stream": "yes"}), "/stream"),
         (json!({"stream_options": {"include_usage": true}}), "/stream_options"),
         (json!({"stream": true, "stream_options": {"x": 1}}), "/stream_options/x"),
+        (
+            json!({"stream": true, "stream_options": {"continuous_usage_stats": true}}),
+            "/stream_options/continuous_usage_stats",
+        ),
         (
             json!({"stream": true, "stream_options": {"include_obfuscation": true}}),
             "/stream_options/include_obfuscation",

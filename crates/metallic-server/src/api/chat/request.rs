@@ -56,7 +56,7 @@ fn read_fields(fields: &mut Fields, server: &Server) -> Result<ChatRequest, ApiE
     options.max_tokens = read_max_tokens(fields, server)?;
     let logprobs = fields.bool("logprobs")?.unwrap_or(false);
     let top = fields.count("top_logprobs", 0..=TOP_LOGPROBS)?;
-    if top.is_some() && !logprobs {
+    if top.is_some_and(|top| top > 0) && !logprobs {
         let message = "`/top_logprobs` needs `logprobs` to be true";
         return Err(ApiError::invalid("/top_logprobs", message));
     }
@@ -117,7 +117,11 @@ fn read_response_format(mut fields: Fields) -> Result<Option<(Format, String)>, 
             inner.finish()?;
             Some((Format::JsonSchema(schema), child(&pointer, "schema")))
         }
-        "json_object" => Some((Format::JsonObject, "/response_format".to_owned())),
+        // Other servers' way of asking for a schema.
+        "json_object" => Some(match fields.take("schema") {
+            Some(schema) => (Format::JsonSchema(schema), fields.pointer("schema")),
+            None => (Format::JsonObject, "/response_format".to_owned()),
+        }),
         _ => None,
     };
     fields.finish()?;

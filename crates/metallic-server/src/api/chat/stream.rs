@@ -43,7 +43,12 @@ impl ChatEvents {
 
     fn choice(&self, index: usize, delta: &Value, tokens: Option<Value>, reason: Option<&str>) -> Value {
         let logprobs = tokens.filter(|_| self.logprobs);
-        self.chunk(&json!([{"index": index, "delta": delta, "logprobs": logprobs, "finish_reason": reason}]))
+        let choice = json!({"index": index, "delta": delta, "logprobs": logprobs, "finish_reason": reason});
+        let mut chunk = self.chunk(&json!([choice]));
+        if self.streaming.running_usage {
+            chunk["usage"] = common::usage(self.choices.usage_of(index));
+        }
+        chunk
     }
 
     fn write(&mut self, index: usize, deltas: Vec<Delta>) -> String {

@@ -62,10 +62,18 @@ pub(super) fn common() -> Vec<(&'static str, Value)> {
         "type": "object", "additionalProperties": number(-100.0, 100.0),
         "description": "How much of each adapter of the model is taken; of those not named nothing.",
     });
+    let streams = object(
+        &[],
+        &[
+            ("include_usage", boolean()),
+            ("continuous_usage_stats", boolean()),
+            ("include_obfuscation", json!({"const": false})),
+        ],
+    );
     vec![
         ("temperature", number(0.0, 2.0)),
         ("top_p", number(0.0, 1.0)),
-        ("top_k", count(0, MOST_TOKENS)),
+        ("top_k", json!({"type": "integer", "minimum": -1, "maximum": MOST_TOKENS})),
         ("min_p", number(0.0, 1.0)),
         ("typical_p", number(0.0, 1.0)),
         ("presence_penalty", number(-2.0, 2.0)),
@@ -78,10 +86,7 @@ pub(super) fn common() -> Vec<(&'static str, Value)> {
         ("adapters", shares),
         ("priority", json!({"type": "integer", "minimum": -PRIORITY, "maximum": PRIORITY})),
         ("stream", boolean()),
-        (
-            "stream_options",
-            object(&[], &[("include_usage", boolean()), ("include_obfuscation", json!({"const": false}))]),
-        ),
+        ("stream_options", streams),
         ("user", text()),
         ("safety_identifier", text()),
         ("prompt_cache_key", text()),
@@ -217,7 +222,11 @@ fn tool_choice() -> Value {
 }
 
 fn response_format() -> Value {
-    let plain = object(&["type"], &[("type", one_of(&["text", "json_object"]))]);
+    let plain = object(&["type"], &[("type", json!({"const": "text"}))]);
+    let any = object(
+        &["type"],
+        &[("type", json!({"const": "json_object"})), ("schema", json!({"type": "object"}))],
+    );
     let inner = object(
         &["name", "schema"],
         &[
@@ -231,7 +240,7 @@ fn response_format() -> Value {
         &["type", "json_schema"],
         &[("type", json!({"const": "json_schema"})), ("json_schema", inner)],
     );
-    json!({"anyOf": [plain, schema]})
+    json!({"anyOf": [plain, any, schema]})
 }
 
 /// A text, its tokens, or a list of either.
