@@ -184,6 +184,8 @@ fn what_is_no_json_is_refused_before_anything_is_read() {
     assert!(send(json, b"[]").refused(400, None).contains("an array"));
     send(json, b"{\"a\": \"\\ud800\"}").refused(400, None);
     send(json, b"{\"a\": 1e999}").refused(400, None);
+    send(json, b"{\"messages\": [{\"role\": \"user\", \"role\": \"system\"}]}")
+        .refused(400, Some("/messages/0/role"));
     send(json, "[".repeat(900).as_bytes()).refused(400, None);
     send(json, &[b' '; 1001]).refused(413, None);
     send(json, &vec![b' '; 100_000]).refused(413, None);
