@@ -27,6 +27,11 @@ fn a_field_that_is_wrong_or_unknown_is_named_by_its_pointer() {
         (json!({"messages": [{"role": "user"}]}), "/messages/0/content"),
         (json!({"messages": [{"role": "assistant"}]}), "/messages/0/content"),
         (json!({"messages": [{"role": "tool", "content": "x"}]}), "/messages/0/tool_call_id"),
+        (
+            json!({"messages": [{"role": "tool", "content": "x", "tool_call_id": "1"}]}),
+            "/messages/0/tool_call_id",
+        ),
+        (json!({"messages": [{"role": "user", "content": "x", "type": "image"}]}), "/messages/0/type"),
         (json!({"messages": [{"role": "user", "content": "x", "mood": 1}]}), "/messages/0/mood"),
         (text(json!(5)), "/messages/0/content"),
         (text(json!([])), "/messages/0/content"),

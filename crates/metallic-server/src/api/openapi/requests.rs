@@ -141,9 +141,15 @@ fn messages() -> Value {
     let refusal = object(&["type", "refusal"], &[("type", json!({"const": "refusal"})), ("refusal", text())]);
     let parts = json!({"type": "array", "items": {"anyOf": [part, refusal]}, "minItems": 1});
     let content = json!({"anyOf": [{"type": "string"}, parts]});
+    let kind = one_of(&["message", "text"]);
     let said = object(
         &["role", "content"],
-        &[("role", one_of(&["system", "developer", "user"])), ("content", content.clone()), ("name", text())],
+        &[
+            ("role", one_of(&["system", "developer", "user"])),
+            ("type", kind.clone()),
+            ("content", content.clone()),
+            ("name", text()),
+        ],
     );
     let function = object(
         &["name", "arguments"],
@@ -163,6 +169,7 @@ fn messages() -> Value {
             required,
             &[
                 ("role", json!({"const": "assistant"})),
+                ("type", kind.clone()),
                 ("content", content.clone()),
                 ("name", text()),
                 ("refusal", text()),
@@ -178,6 +185,7 @@ fn messages() -> Value {
         &["role", "content", "tool_call_id"],
         &[
             ("role", json!({"const": "tool"})),
+            ("type", kind.clone()),
             ("content", content.clone()),
             ("name", text()),
             ("tool_call_id", text()),
