@@ -226,6 +226,8 @@ fn conversation() -> Vec<(&'static str, Value)> {
             ("input_schema", json!({"type": "object"})),
             ("strict", boolean()),
             ("eager_input_streaming", boolean()),
+            ("defer_loading", json!({"const": false})),
+            ("allowed_callers", json!({"const": ["direct"]})),
             ("cache_control", lives.clone()),
         ],
     );
@@ -243,7 +245,7 @@ fn conversation() -> Vec<(&'static str, Value)> {
         typed("disabled", &[], &[]),
     ]);
     let schema = typed("json_schema", &["schema"], &[("schema", json!({"type": ["object", "boolean"]}))]);
-    let output = object(&[], &[("effort", one_of(EFFORTS)), ("format", schema)]);
+    let output = object(&[], &[("effort", one_of(EFFORTS)), ("format", schema.clone())]);
     let kept = typed("clear_thinking_20251015", &["keep"], &[("keep", only("all"))]);
     vec![
         ("model", text()),
@@ -253,6 +255,7 @@ fn conversation() -> Vec<(&'static str, Value)> {
         ("tool_choice", choice),
         ("thinking", thinking),
         ("output_config", output),
+        ("output_format", schema),
         ("cache_control", lives),
         ("speed", only("standard")),
         ("context_management", object(&[], &[("edits", list(&kept, 0, EDITS))])),
