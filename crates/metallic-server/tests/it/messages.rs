@@ -261,6 +261,10 @@ fn fields_that_are_wrong_or_not_supported_are_named() {
         (json!({"system": [{"type": "image"}]}), "/system/0/type"),
         (json!({"tools": [{"type": "bash_20250124", "name": "bash"}]}), "/tools/0/type"),
         (json!({"tools": [{"name": "weather"}]}), "/tools/0/input_schema"),
+        (
+            json!({"tools": [{"name": "weather", "input_schema": {"type": "array"}}]}),
+            "/tools/0/input_schema/type",
+        ),
         (json!({"tools": [tool, tool]}), "/tools/1/name"),
         (json!({"tool_choice": {"type": "any"}}), "/tool_choice"),
         (json!({"tools": [tool], "tool_choice": {"type": "tool", "name": "no"}}), "/tool_choice/name"),

@@ -98,6 +98,10 @@ fn a_field_that_is_wrong_or_unknown_is_named_by_its_pointer() {
             tool(json!({"type": "function", "function": {"name": "a", "parameters": []}})),
             "/tools/0/function/parameters",
         ),
+        (
+            tool(json!({"type": "function", "function": {"name": "a", "parameters": {"type": "string"}}})),
+            "/tools/0/function/parameters/type",
+        ),
         (json!({"tools": [named, named]}), "/tools/1/function/name"),
         (json!({"tool_choice": "required"}), "/tool_choice"),
         (json!({"tool_choice": "maybe"}), "/tool_choice"),

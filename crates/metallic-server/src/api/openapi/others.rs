@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use super::requests::{
-    boolean, breakpoint, common, count, implicit_cache, list, number, object, one_of, text,
+    arguments, boolean, breakpoint, common, count, implicit_cache, list, number, object, one_of, text,
 };
 use crate::api::chat::TOOLS;
 use crate::api::common::{EFFORTS, MOST_TOKENS, STOP_CHARACTERS, STOPS};
@@ -50,12 +50,7 @@ pub(super) fn response() -> Value {
     let tool = typed(
         "function",
         &["name"],
-        &[
-            ("name", tool_name()),
-            ("description", text()),
-            ("parameters", json!({"type": "object"})),
-            ("strict", boolean()),
-        ],
+        &[("name", tool_name()), ("description", text()), ("parameters", arguments()), ("strict", boolean())],
     );
     let named = typed("function", &["name"], &[("name", text())]);
     let allowed = typed(
@@ -223,7 +218,7 @@ fn conversation() -> Vec<(&'static str, Value)> {
             ("type", only("custom")),
             ("name", tool_name()),
             ("description", text()),
-            ("input_schema", json!({"type": "object"})),
+            ("input_schema", arguments()),
             ("strict", boolean()),
             ("eager_input_streaming", boolean()),
             ("defer_loading", json!({"const": false})),

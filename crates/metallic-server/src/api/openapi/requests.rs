@@ -96,6 +96,12 @@ pub(super) fn common() -> Vec<(&'static str, Value)> {
     ]
 }
 
+/// The schema of a function's arguments.
+pub(super) fn arguments() -> Value {
+    let kinds = json!({"anyOf": [{"const": "object"}, {"type": "array", "contains": {"const": "object"}}]});
+    json!({"type": "object", "properties": {"type": kinds}})
+}
+
 /// `/v1/chat/completions`.
 pub(super) fn chat(limits: &Limits) -> Value {
     let effort = one_of(EFFORTS);
@@ -207,7 +213,7 @@ fn tools() -> Value {
         &[
             ("name", json!({"type": "string", "pattern": "^[A-Za-z0-9_-]{1,64}$"})),
             ("description", text()),
-            ("parameters", json!({"type": "object"})),
+            ("parameters", arguments()),
             ("strict", boolean()),
         ],
     );
