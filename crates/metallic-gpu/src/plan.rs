@@ -195,9 +195,7 @@ fn planned(site: &Site<'_>, provider: Option<Provider>, limits: &Limits) -> Resu
             Ok(stages)
         }
         Op::Sample => {
-            let launch = sample::choose(site.input_rows()?, limits)?;
-            let mut stages: Stages =
-                Stage::new(launch, [Slot::Input(0), Slot::Input(1), Slot::Output]).into();
+            let mut stages = sample::choose(site.input_rows()?, limits)?;
             if site.shape.edits {
                 // Edited logits are written over; others may want them as they are.
                 let (elements, bytes) = (site.elements(site.inputs[0]), site.bytes(site.inputs[0]));

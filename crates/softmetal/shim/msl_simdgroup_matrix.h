@@ -194,6 +194,12 @@ MSL_FN float softmetal_inverse(float x) {
     __asm__("rcp.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(x));
     return r;
 }
+// Two numbers as halfs, to the nearest, in one instruction.
+MSL_FN uint softmetal_two_halfs(float x, float y) {
+    uint r;
+    __asm__("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(r) : "f"(y), "f"(x));
+    return r;
+}
 // (x & mask) | bits in one instruction.
 MSL_FN uint softmetal_and_or(uint x, uint mask, uint bits) {
     uint r;

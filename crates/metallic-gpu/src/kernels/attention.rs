@@ -4,8 +4,8 @@ use metallic_core::{Attention, BLOCK_TOKENS, DType};
 
 use super::rope::{KV, KV_ALIGN, kv_type};
 use super::{
-    COMMON, Constants, Launch, Moved, Slot, Stage, Stages, attention_head, attention_heads, attention_tiles,
-    attention_units, family, work,
+    COMMON, Constants, Launch, Moved, Slot, Stage, Stages, attention_head, attention_heads, attention_merge,
+    attention_tiles, attention_units, family, work,
 };
 use crate::error::GpuError;
 use crate::gpu::Limits;
@@ -20,20 +20,17 @@ kernel_params! {
         heads: u32, kv_heads: u32, window: u32, scale: f32, softcap: f32,
         part: u32, span: u32, splits: u32, round: u32,
     }
-    /// One threadgroup per (head, token).
-    MergeParams { heads: u32, splits: u32 }
 }
 
 /// What every form of attention shares.
 pub(crate) const ATTEND: (&str, &str) = ("attend.metal", include_str!("attend.metal"));
 
 family! {
-    "attention" (AttentionParams, MergeParams) uses COMMON, KV, ATTEND;
+    "attention" (AttentionParams) uses COMMON, KV, ATTEND;
     "attention_decode_1", "attention_decode_2", "attention_decode_3", "attention_decode_4",
     "attention_decode_6", "attention_decode_8", "attention_decode_odd_1", "attention_decode_odd_4" {
         reads q: 4, keys: KV_ALIGN, values: KV_ALIGN, rows: 8, blocks: 4, sinks: 4; writes out: 4, stats: 8
     }
-    "attention_merge" { reads sums: 4, stats: 8, sinks: 4; writes out: 4 }
 }
 
 pub(crate) const MAX_HEAD_DIM: usize = 256;
@@ -187,10 +184,6 @@ fn memory(simdgroups: u32, room: u32, head_dim: u32, limits: &Limits) -> Option<
     (work <= budget).then_some((round, head + work))
 }
 
-/// Threads that bring splits together at most, and splits that one of them reads at a time: `MOST_MERGING` and `TOGETHER` in the MSL.
-pub(crate) const MOST_MERGING: u32 = 512;
-const MERGED_AT_ONCE: u32 = 8;
-
 /// What the splits of a row leave: their sums, and the softmax of each.
 const SUMS: Slot = Slot::Scratch(0);
 const STATS: Slot = Slot::Scratch(1);
@@ -255,8 +248,7 @@ fn with_merge(
     limits: &Limits,
 ) -> Result<Stages, GpuError> {
     let a = &spec.attention;
-    let (heads, tokens, head_dim) = (a.heads as u32, spec.shape.tokens as u32, a.head_dim as u32);
-    let whole = splits == 1;
+    let (tokens, whole) = (spec.shape.tokens, splits == 1);
     let (sinks, out, stats) =
         if whole { (spec.sinks(), Slot::Output, Slot::Unused) } else { (Slot::Unused, SUMS, STATS) };
     let slots = [Slot::Input(0), Slot::Keys, Slot::Values, Slot::ROWS, Slot::BLOCKS, sinks, out, stats];
@@ -265,14 +257,8 @@ fn with_merge(
     if whole {
         return Ok(stage.into());
     }
-    let partial = tokens as usize * a.heads * splits as usize;
-    let params = MergeParams { heads, splits }.params();
-    let most = limits.max_threads.min(MOST_MERGING);
-    let across = head_dim.next_multiple_of(limits.simd_width).min(most);
-    // As many rows of threads as have splits to read.
-    let threads = [across, (most / across.max(1)).min(splits.div_ceil(MERGED_AT_ONCE)).max(1), 1];
-    let kernel = FAMILY.kernel("attention_merge", spec.fused_constants()?);
-    let merge = kernel.launch(params, [heads, tokens, 1], threads);
+    let partial = tokens * a.heads * splits as usize;
+    let merge = attention_merge::launch(spec, splits, limits)?;
     let merged = [SUMS, STATS, spec.sinks(), Slot::Output];
     Ok(Stages {
         stages: vec![stage, Stage::new(merge, merged)],

@@ -9,14 +9,10 @@
 constant constexpr uint MOST_DIMS = 128;
 constant constexpr uint ROOM = 8;
 
-METAL_FUNC uint two_halfs(float2 x) {
-    return as_type<uint>(half2(x));
-}
-
 // Two numbers as halfs, and what is left of them.
 METAL_FUNC uint2 most_and_rest(float2 x) {
-    const half2 most = half2(x);
-    return uint2(as_type<uint>(most), two_halfs(x - float2(most)));
+    const uint most = two_halfs(x);
+    return uint2(most, two_halfs(x - float2(as_type<half2>(most))));
 }
 
 // 16 bytes each that a key has, and where they lie: so that lanes that read at a time do not meet on the same banks, where a key has
@@ -114,21 +110,22 @@ METAL_FUNC void copy_block(threadgroup uint4* to, device const uchar* from, uint
         all_copies_but<1>();
         simdgroup_barrier(mem_flags::mem_threadgroup);
         // Product j has in column n the key 16 (j / 2) + 4 (n / 2) + 2 (j % 2) + n % 2.
+        // The four of them go side by side: each waits for its own part before.
+        float4 both[4] = {float4(0.0f), float4(0.0f), float4(0.0f), float4(0.0f)};
+        UNROLL for (uint c = 0; c < MOST_DIMS / 32; c++) {
+            if (c * 32 >= HEAD_DIM) continue;
+            uint4 own[4];
+            UNROLL for (uint j = 0; j < 4; j++) own[j] = near[key_place(16 * (j / 2) + 4 * (g / 2) + 2 * (j % 2) + g % 2, 4 * c + t)];
+            UNROLL for (uint j = 0; j < 4; j++) both[j] = unit_product<half>(queries[2 * c], own[j].xy, both[j], lane);
+            UNROLL for (uint j = 0; j < 4; j++) both[j] = unit_product<half>(queries[2 * c + 1], own[j].zw, both[j], lane);
+        }
         float2 scores[4];
         float high = top;
         UNROLL for (uint j = 0; j < 4; j++) {
-            const uint key = 16 * (j / 2) + 4 * (g / 2) + 2 * (j % 2) + g % 2;
-            float4 both = float4(0.0f);
-            UNROLL for (uint c = 0; c < MOST_DIMS / 32; c++) {
-                if (c * 32 >= HEAD_DIM) continue;
-                const uint4 own = near[key_place(key, 4 * c + t)];
-                both = unit_product<half>(queries[2 * c], own.xy, both, lane);
-                both = unit_product<half>(queries[2 * c + 1], own.zw, both, lane);
-            }
             UNROLL for (uint i = 0; i < 2; i++) {
                 const uint index = base + 16 * (j / 2) + 4 * t + 2 * (j % 2) + i;
                 const bool live = index >= begin && index < end;
-                scores[j][i] = live ? capped((both[i] + both[2 + i]) * scale, p.softcap) : LOWEST;
+                scores[j][i] = live ? capped((both[j][i] + both[j][2 + i]) * scale, p.softcap) : LOWEST;
                 high = max(high, scores[j][i]);
             }
         }

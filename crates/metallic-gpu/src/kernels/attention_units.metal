@@ -12,10 +12,6 @@ constant constexpr uint MOST_DIMS = 128;
 constant constexpr uint KEY_PITCH = MOST_DIMS + 32;
 constant constexpr uint VALUE_PITCH = BLOCK_TOKENS + 8;
 
-METAL_FUNC uint two_halfs(float x, float y) {
-    return as_type<uint>(half2(half(x), half(y)));
-}
-
 [[kernel, max_total_threads_per_threadgroup(256)]] void attention_units(
     constant UnitAttentionParams& p [[buffer(0)]], device const float* q [[buffer(1)]],
     device const uchar* keys [[buffer(2)]], device const uchar* values [[buffer(3)]],
@@ -60,8 +56,8 @@ METAL_FUNC uint two_halfs(float x, float y) {
             device const float4* from = (device const float4*)(row + c * 32 + t * 8);
             UNROLL for (uint h = 0; h < 2; h++) {
                 const float4 v = from[h] * factor;
-                queries[2 * c + h][r] = two_halfs(v.x, v.y);
-                queries[2 * c + h][2 + r] = two_halfs(v.z, v.w);
+                queries[2 * c + h][r] = two_halfs(v.xy);
+                queries[2 * c + h][2 + r] = two_halfs(v.zw);
             }
         }
     }
@@ -131,7 +127,7 @@ METAL_FUNC uint two_halfs(float x, float y) {
                 w[i] = scores[j][i] > LOWEST ? precise::exp(scores[j][i] - high[i / 2]) : 0.0f;
             }
             total += float2(w.x + w.y, w.z + w.w);
-            weights[j] = uint2(two_halfs(w.x, w.y), two_halfs(w.z, w.w));
+            weights[j] = uint2(two_halfs(w.xy), two_halfs(w.zw));
         }
         UNROLL for (uint i = 0; i < 2; i++) {
             const uint4 a = uint4(weights[2 * i], weights[2 * i + 1]);

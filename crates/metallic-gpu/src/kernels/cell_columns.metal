@@ -14,6 +14,7 @@ kernel void cell_columns(
     threadgroup float scratch[32];
     const bool live = token < p.tokens;
     device const float* own = x + ulong(min(token, p.tokens - 1)) * p.cols;
+    wait_for_earlier();
     const float2 found = row_scales(own, norm, WITH_NORM != 0, p.cols, p.eps, scratch, tid, threads, lane, simd, simds);
     if (tid == 0) scales[token] = live ? found.y : 0.0f;
     const uint blocks = (p.cols + 63) / 64 * 2;
@@ -24,11 +25,12 @@ kernel void cell_columns(
             v = *(device const float4*)(own + i);
             if (WITH_NORM != 0) v *= *(device const float4*)(norm + i);
         }
-        const half4 h = half4(v * found.x);
+        const float4 scaled = v * found.x;
+        const uint2 h = uint2(two_halfs(scaled.xy), two_halfs(scaled.zw));
         const uint block = i / 32, quad = i % 32 / 4;
         const ulong at = (ulong(token / 8) * blocks + block) * 64 + (token % 8 * 4 + quad % 4) * 2 + quad / 4;
-        if (block < blocks) columns[at] = as_type<uint2>(h);
-        float sum = across(float4(h));
+        if (block < blocks) columns[at] = h;
+        float sum = across(float4(as_type<half4>(h)));
         sum += simd_shuffle_xor(sum, 1);
         sum += simd_shuffle_xor(sum, 2);
         sum += simd_shuffle_xor(sum, 4);
@@ -56,13 +58,19 @@ kernel void cell_bytes(
     float square = 0.0f;
     // A thread has eight columns of a block, sixteen apart. Whole simdgroups come along, also past the end: four lanes share a block.
     const uint items = (cells * 8 + SIMD - 1) / SIMD * SIMD;
-    for (uint first = tid; first < items; first += AT_ONCE * threads) {
+    bool fresh = true;
+    for (uint first = tid; first < items || fresh; first += AT_ONCE * threads) {
+        // The norm's weights were there before the vectors are.
         float4 v[2 * AT_ONCE], w[2 * AT_ONCE];
         UNROLL for (uint u = 0; u < 2 * AT_ONCE; u++) {
             const uint item = first + u / 2 * threads, i = item / 4 * 32 + u % 2 * 16 + item % 4 * 4;
-            const bool there = live && i < p.cols;
-            v[u] = there ? *(device const float4*)(own + i) : float4(0.0f);
-            w[u] = there && WITH_NORM != 0 ? *(device const float4*)(norm + i) : float4(1.0f);
+            w[u] = live && i < p.cols && WITH_NORM != 0 ? *(device const float4*)(norm + i) : float4(1.0f);
+        }
+        if (fresh) wait_for_earlier();
+        fresh = false;
+        UNROLL for (uint u = 0; u < 2 * AT_ONCE; u++) {
+            const uint item = first + u / 2 * threads, i = item / 4 * 32 + u % 2 * 16 + item % 4 * 4;
+            v[u] = live && i < p.cols ? *(device const float4*)(own + i) : float4(0.0f);
         }
         UNROLL for (uint u = 0; u < AT_ONCE; u++) {
             const uint item = first + u * threads, block = item / 4, cell = block / 2;

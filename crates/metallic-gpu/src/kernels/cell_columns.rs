@@ -4,7 +4,7 @@ use metallic_core::DType;
 
 use super::cells::{CELL_COLS, UNITS, bytes};
 use super::project::Projection;
-use super::{COMMON, Constants, Launch, Slot, Stage, Stages, family};
+use super::{COMMON, Constants, EARLY, Launch, Slot, Stage, Stages, family};
 use crate::error::GpuError;
 use crate::gpu::Limits;
 use crate::params::kernel_params;
@@ -21,7 +21,7 @@ pub(crate) const HALF_SCALE: (&str, &str) = ("half_scale.metal", include_str!("h
 pub(crate) const ROW_SCALES: (&str, &str) = ("row_scales.metal", include_str!("row_scales.metal"));
 
 family! {
-    "cell_columns" (ColumnParams) uses COMMON, HALF_SCALE, ROW_SCALES, UNITS, TWO_BYTES;
+    "cell_columns" (ColumnParams) uses COMMON, EARLY, HALF_SCALE, ROW_SCALES, UNITS, TWO_BYTES;
     "cell_columns" { reads x: 16, norm: 16; writes columns: 16, sums: 4, scales: 4 }
     "cell_bytes" { reads x: 16, norm: 16; writes columns: 16, blocks: 8, scales: 4 }
 }

@@ -206,12 +206,12 @@ METAL_FUNC float2 rows_of_sum(float2 sum) {
     return sum;
 }
 
-// The sums of a pair's rows with 4 N tokens, of which a lane has every fourth.
-template <uint N, typename Sum>
+// The sums of a pair's rows with 4 N tokens, of which a lane has every fourth, for weights W.
+template <typename W, uint N, typename Sum>
 METAL_FUNC void put_tokens(threadgroup float* to, uint lane, thread const Sum* sum) {
     UNROLL for (uint tile = 0; tile < 2; tile++) {
         UNROLL for (uint n = 0; n < N; n++) {
-            const float2 s = rows_of_sum(sum[tile * N + n]);
+            const float2 s = rows_of_sum(sum[tile * N + n]) * (1.0f / float(W::TIMES));
             const uint row = tile * CELL_ROWS + lane / 4, token = 4 * n + lane % 4;
             to[row * 4 * N + token] = s.x;
             to[(row + 8) * 4 * N + token] = s.y;
@@ -321,7 +321,7 @@ struct Staged {
     }
     template <typename W>
     METAL_FUNC void put(threadgroup float* to, thread const Sums<W>* sum) const {
-        put_tokens<N>(to, crew.lane, sum);
+        put_tokens<W, N>(to, crew.lane, sum);
     }
     METAL_FUNC void finished() const {}
     METAL_FUNC void nothing_to_do() const {

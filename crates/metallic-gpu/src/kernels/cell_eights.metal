@@ -83,7 +83,7 @@ struct EightsOfBytes {
     }
     template <typename W>
     METAL_FUNC void put(threadgroup float* to, thread const float2* sum) const {
-        put_tokens<2>(to, buffered.crew.lane, sum);
+        put_tokens<W, 2>(to, buffered.crew.lane, sum);
     }
 };
 

@@ -21,7 +21,7 @@ template <typename W>
 METAL_FUNC uint4 halfs_of(thread const W& w, uint i) {
     const uint4 levels = w.levels(i);
     if (W::SCALED == 0) return levels;
-    const half2 scale = half2(w.scale(i)), offset = half2(-w.offset(i));
+    const half2 scale = as_type<half2>(two_halfs(w.scale(i))), offset = as_type<half2>(two_halfs(-w.offset(i)));
     const uint2 less = uint2(as_type<uint>(half2(offset.x)), as_type<uint>(half2(offset.y)));
     return uint4(
         fma_halfs(levels.x, scale.x, less.x), fma_halfs(levels.y, scale.y, less.y), fma_halfs(levels.z, scale.x, less.x),

@@ -85,7 +85,7 @@ struct Own {
     }
     template <typename W>
     METAL_FUNC void put(threadgroup float* to, thread const float2* sum) const {
-        put_tokens<1>(to, crew.lane, sum);
+        put_tokens<W, 1>(to, crew.lane, sum);
         if (WITH_NORM == 0) return;
         const float all = simd_sum(square);
         if (crew.lane == 0) squares()[crew.simd] = all;

@@ -38,12 +38,12 @@ METAL_FUNC uint eight_nibbles(uint low, uint high) {
     return even | odd << 16;
 }
 
-// Levels of a block of 32 columns that lie 16 apart in the halves of bytes.
+// Levels of a block of 32 columns that lie 16 apart in the halves of bytes, 8 too great: with a sign.
 METAL_FUNC uint nibble_word(Raw raw, InCell at, uint elements, uint bytes, uint skip) {
     const uint row = at.row + at.word % 2 * 8, col = at.cell * CELL_COLS + at.word / 2 * 32;
     if (!raw.has(row, col)) return 0;
     const uint q = raw.four_bytes(raw.block(row, col, elements, bytes) + skip + at.lane % 4 * 4);
-    return eight_nibbles(q, q >> 4);
+    return eight_nibbles(q, q >> 4) ^ NIBBLE_SIGNS;
 }
 
 // The first two bytes of the blocks of the rows g and g + 8.
@@ -62,9 +62,6 @@ struct PackQ4_0 {
     }
 };
 
-// What makes signed bytes unsigned ones, 128 greater.
-constant constexpr uint SIGNS = 0x80808080;
-
 struct PackQ8_0 {
     static METAL_FUNC uint word(Raw raw, Place at) {
         if (at.word < at.cells * 256) {
@@ -73,7 +70,7 @@ struct PackQ8_0 {
             const uint col = in.cell * CELL_COLS + block * 32;
             if (!raw.has(row, col)) return 0;
             device const uchar* q = raw.block(row, col, 32, 34) + 2 + in.lane % 4 * 4;
-            const uint near = raw.four_bytes(q) ^ SIGNS, far = raw.four_bytes(q + 16) ^ SIGNS;
+            const uint near = raw.four_bytes(q), far = raw.four_bytes(q + 16);
             return eight_nibbles(near >> (in.word / 2 * 4), far >> (in.word / 2 * 4));
         }
         at.word -= at.cells * 256;

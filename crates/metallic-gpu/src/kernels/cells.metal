@@ -5,8 +5,8 @@
 // 16 + 4 t .. 16 + 4 t + 4, so that two products of matrix units take 16 neighbouring columns each. The even levels of a word are
 // the bytes that a product of bytes takes first, the odd ones those it takes then.
 //
-// A kind of cells has BYTES (whether it takes vectors as numbers of two bytes, else as two bfloats), and for the kernels that copy
-// cells ahead SLOT, the bytes of a cell of two tiles, and DEPTH, the slots of a simdgroup, which Rust knows as well. For products of
+// A kind of cells has BYTES (whether it takes vectors as numbers of two bytes, else as two bfloats), TIMES (how many times too great sums
+// of such products are), and for the kernels that copy cells ahead SLOT, the bytes of a cell of two tiles, and DEPTH, the slots of a simdgroup, which Rust knows as well. For products of
 // many tokens it has SCALED (columns that share a scale; 0: none has one)
 // and OFFSET (whether something is taken away that is the same for all of them), the levels of its four times 16 columns as
 // halfs, and the scales of the rows g and g + 8. Places within a tile have 32 bits, of which registers hold many.
@@ -48,10 +48,15 @@ METAL_FUNC float2 bytes_of(uint2 words, uint i) {
     return float2(float(words.x >> (8 * i) & 255), float(words.y >> (8 * i) & 255));
 }
 
-// Levels of four bits as bytes, of the 32 columns of two rows.
+// Levels of four bits as bytes, of the 32 columns of two rows; and those with a sign, sixteen times as great.
 METAL_FUNC uint4 nibbles_of(uint2 words) {
     return uint4(words, words >> 4) & 0x0f0f0f0f;
 }
+METAL_FUNC uint4 signed_nibbles_of(uint2 words) {
+    return uint4(words << 4, words) & 0xf0f0f0f0;
+}
+// What makes levels of four bits with a sign such without one, 8 greater.
+constant constexpr uint NIBBLE_SIGNS = 0x88888888;
 
 // As halfs, which take the bits of levels below 1024 under those of 1024, of 16 columns: `shift` is 0 for the first, 8 for the others.
 METAL_FUNC uint4 half_nibbles(uint2 words, uint shift) {
@@ -108,13 +113,11 @@ METAL_FUNC void add_products(uint4 a, thread const Columns<N>& c, uint which, ui
     }
 }
 
-// The products of a block of 32 columns with 4 N tokens, each begun with `offset` times the sum of the token's numbers, as floats. A
-// product's columns are the two bytes of a number.
+// The products of a block of 32 columns with 4 N tokens, as floats. A product's columns are the two bytes of a number.
 template <uint N, bool SIGNED>
-METAL_FUNC void byte_products(uint4 a, thread const ByteColumns<N>& c, uint block, int offset, uint lane, thread float2* y) {
+METAL_FUNC void byte_products(uint4 a, thread const ByteColumns<N>& c, uint block, uint lane, thread float2* y) {
     UNROLL for (uint n = 0; n < N; n++) {
-        const int begin = offset * (block == 0 ? c.sums[n].x : c.sums[n].y);
-        const int4 sum = unit_bytes<SIGNED>(a, block == 0 ? c.x[n].xy : c.x[n].zw, int4(0, begin, 0, begin), lane);
+        const int4 sum = unit_bytes<SIGNED>(a, block == 0 ? c.x[n].xy : c.x[n].zw, int4(0), lane);
         y[n] = float2(sum.xz * 256 + sum.yw);
     }
 }
@@ -133,9 +136,9 @@ struct OfBytes<true> {
     }
 };
 
-// d * (q - 8). Scales: a half for each row and block.
+// d * q, with a sign. Scales: a half for each row and block.
 struct CellsQ4_0 {
-    enum : uint { BYTES = 1, SLOT = 1152, DEPTH = 5, SCALED = 32, OFFSET = 0 };
+    enum : uint { BYTES = 1, TIMES = 16, SLOT = 1152, DEPTH = 5, SCALED = 32, OFFSET = 0 };
     uint4 q;
     uint2 d;
 
@@ -170,19 +173,21 @@ struct CellsQ4_0 {
     METAL_FUNC void add(thread const ByteColumns<N>& c, uint lane, thread float2* to) const {
         UNROLL for (uint b = 0; b < 2; b++) {
             float2 y[N];
-            byte_products<N, false>(nibbles_of(b == 0 ? q.xy : q.zw), c, b, -8, lane, y);
+            byte_products<N, true>(signed_nibbles_of(b == 0 ? q.xy : q.zw), c, b, lane, y);
             const float2 scale = halves(b == 0 ? d.x : d.y);
             UNROLL for (uint n = 0; n < N; n++) to[n] = fma(scale * c.unit[n][b], y[n], to[n]);
         }
     }
-    METAL_FUNC uint4 levels(uint i) const { return all_less(half_nibbles(i < 2 ? q.xy : q.zw, i % 2 * 8), 1032.0h); }
+    METAL_FUNC uint4 levels(uint i) const {
+        return all_less(half_nibbles((i < 2 ? q.xy : q.zw) ^ NIBBLE_SIGNS, i % 2 * 8), 1032.0h);
+    }
     METAL_FUNC float2 scale(uint i) const { return halves(here(i < 2 ? d.x : d.y)); }
     METAL_FUNC float2 offset(uint) const { return float2(0.0f); }
 };
 
 // d * scale * q - dmin * min. Scales: for each row and block two bytes; d and dmin for each row and four cells.
 struct CellsQ4_K {
-    enum : uint { BYTES = 1, SLOT = 1280, DEPTH = 6, SCALED = 32, OFFSET = 1 };
+    enum : uint { BYTES = 1, TIMES = 1, SLOT = 1280, DEPTH = 6, SCALED = 32, OFFSET = 1 };
     uint4 q;
     uint2 scales, d;
 
@@ -223,7 +228,7 @@ struct CellsQ4_K {
         const float2 one = halves(d.x), two = halves(d.y);
         UNROLL for (uint b = 0; b < 2; b++) {
             float2 y[N];
-            byte_products<N, false>(nibbles_of(b == 0 ? q.xy : q.zw), c, b, 0, lane, y);
+            byte_products<N, false>(nibbles_of(b == 0 ? q.xy : q.zw), c, b, lane, y);
             const float2 scale = float2(one.x, two.x) * bytes_of(scales, 2 * b);
             const float2 offset = float2(one.y, two.y) * bytes_of(scales, 2 * b + 1);
             UNROLL for (uint n = 0; n < N; n++) {
@@ -241,9 +246,9 @@ struct CellsQ4_K {
     }
 };
 
-// d * q: the lower four bits of q + 128, and the upper ones, as levels of their own. Scales: a half for each row and block.
+// d * q: the lower four bits of q, and the upper ones, which have its sign, as levels of their own. Scales: a half for each row and block.
 struct CellsQ8_0 {
-    enum : uint { BYTES = 1, SLOT = 2176, DEPTH = 4, SCALED = 32, OFFSET = 0 };
+    enum : uint { BYTES = 1, TIMES = 1, SLOT = 2176, DEPTH = 4, SCALED = 32, OFFSET = 0 };
     uint4 q[2];
     uint2 d;
 
@@ -281,14 +286,14 @@ struct CellsQ8_0 {
             const uint2 low = q[b].xy, high = q[b].zw;
             const uint4 levels = uint4((low & 0x0f0f0f0f) | (high << 4 & 0xf0f0f0f0), (low >> 4 & 0x0f0f0f0f) | (high & 0xf0f0f0f0));
             float2 y[N];
-            byte_products<N, false>(levels, c, b, -128, lane, y);
+            byte_products<N, true>(levels, c, b, lane, y);
             const float2 scale = halves(b == 0 ? d.x : d.y);
             UNROLL for (uint n = 0; n < N; n++) to[n] = fma(scale * c.unit[n][b], y[n], to[n]);
         }
     }
     METAL_FUNC uint4 levels(uint i) const {
         const uint4 low = all_less(half_nibbles(q[i / 2].xy, i % 2 * 8), 1024.0h);
-        const uint4 high = all_less(half_nibbles(q[i / 2].zw, i % 2 * 8), 1032.0h);
+        const uint4 high = all_less(half_nibbles(q[i / 2].zw ^ NIBBLE_SIGNS, i % 2 * 8), 1032.0h);
         uint4 both;
         UNROLL for (uint j = 0; j < 4; j++)
             both[j] = fma_halfs(high[j], 16.0h, low[j]);
@@ -301,7 +306,7 @@ struct CellsQ8_0 {
 // d * scale * (q - 32): four low bits of each level, then the two others. Scales: a signed byte for each row and 16
 // columns; d for each row and four cells.
 struct CellsQ6_K {
-    enum : uint { BYTES = 1, SLOT = 1792, DEPTH = 5, SCALED = 16, OFFSET = 0 };
+    enum : uint { BYTES = 1, TIMES = 1, SLOT = 1792, DEPTH = 5, SCALED = 16, OFFSET = 0 };
     uint4 q;
     uint2 high, scales;
     uint d;
@@ -356,7 +361,7 @@ struct CellsQ6_K {
             // The first sixteen columns are every other byte.
             UNROLL for (uint i = 0; i < 2; i++) {
                 float2 y[N];
-                byte_products<N, true>(levels & (i == 0 ? 0x00ff00ff : 0xff00ff00), c, b, 0, lane, y);
+                byte_products<N, true>(levels & (i == 0 ? 0x00ff00ff : 0xff00ff00), c, b, lane, y);
                 const uint at = 2 * b + i;
                 const float2 scale = unit * float2(float(as_type<char4>(scales.x)[at]), float(as_type<char4>(scales.y)[at]));
                 UNROLL for (uint n = 0; n < N; n++) to[n] = fma(scale * c.unit[n][b], y[n], to[n]);
@@ -377,7 +382,7 @@ struct CellsQ6_K {
 
 // Two bytes an element: the rows 0 to 8 of a block, then the others.
 struct CellsBF16 {
-    enum : uint { BYTES = 0, SLOT = 4096, DEPTH = 2, SCALED = 0, OFFSET = 0 };
+    enum : uint { BYTES = 0, TIMES = 1, SLOT = 4096, DEPTH = 2, SCALED = 0, OFFSET = 0 };
     uint4 q[4];
 
     static METAL_FUNC ulong bytes(uint cells) { return ulong(cells) * 2048; }
@@ -421,7 +426,7 @@ struct CellsBF16 {
 
 // Halfs are two bfloats each: eight bits, and the three others.
 struct CellsF16 {
-    enum : uint { BYTES = 0, SLOT = CellsBF16::SLOT, DEPTH = CellsBF16::DEPTH, SCALED = 0, OFFSET = 0 };
+    enum : uint { BYTES = 0, TIMES = 1, SLOT = CellsBF16::SLOT, DEPTH = CellsBF16::DEPTH, SCALED = 0, OFFSET = 0 };
     CellsBF16 cells;
 
     static METAL_FUNC ulong bytes(uint cells) { return CellsBF16::bytes(cells); }

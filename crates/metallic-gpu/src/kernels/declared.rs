@@ -1,6 +1,6 @@
 //! Threadgroup memory that kernels declare themselves, for counting what fits on a core.
 
-use super::{attention, attention_tiles, attention_units, matmul};
+use super::{attention_merge, attention_tiles, attention_units, matmul};
 
 /// Bytes that a kernel declares in its own body; 0: its launches name all it has.
 pub(crate) fn bytes(function: &str) -> u32 {
@@ -9,11 +9,12 @@ pub(crate) fn bytes(function: &str) -> u32 {
         "matmul_project" => matmul::TILE_BYTES,
         "attention_tiles_8" | "attention_tiles_16" | "attention_tiles_32" => attention_tiles::MEMORY,
         "attention_units" => attention_units::MEMORY,
-        "attention_merge" => attention::MOST_MERGING * 4,
+        "attention_merge" => attention_merge::MOST_MERGING * 4,
         "cell_matmul_32" => tiles_of_cells(4),
         "cell_matmul_64" => tiles_of_cells(8),
         "cell_matmul_128" => tiles_of_cells(16),
         "choose" => (32 + 32 + 4 + 256 + 256) * 4,
+        "choose_parts" => (32 + 32) * 4,
         "attention_plain_softmax" | "cell_columns" | "library_rows" | "tensor_vectors" => 32 * 4,
         name if name.starts_with("turn_f32_") || name.starts_with("turn_u32_") => 32 * 33 * 4,
         name if name.starts_with("turn_") => 32 * 33 * 2,

@@ -33,7 +33,8 @@ kernel void library_rows(
             to[i] = as_type<uint2>(most);
             to[p.tokens * quads + i] = as_type<uint2>(bfloat4(v - float4(most)));
         } else {
-            to[i] = as_type<uint2>(half4(v * found.x));
+            const float4 scaled = v * found.x;
+            to[i] = uint2(two_halfs(scaled.xy), two_halfs(scaled.zw));
         }
     }
 }
@@ -61,7 +62,8 @@ kernel void library_floats(
 
 // Levels as numbers.
 METAL_FUNC uint2 scaled(uint2 levels, float scale, float offset) {
-    return as_type<uint2>(half4(fma(float4(halves(levels.x), halves(levels.y)), float4(scale), float4(-offset))));
+    const float4 numbers = fma(float4(halves(levels.x), halves(levels.y)), float4(scale), float4(-offset));
+    return uint2(two_halfs(numbers.xy), two_halfs(numbers.zw));
 }
 
 // 16 rows and 64 columns of a matrix in cells, by a simdgroup; `cells.metal` says which lane has what.

@@ -4,6 +4,7 @@
 pub(crate) mod attention;
 pub(crate) mod attention_head;
 pub(crate) mod attention_heads;
+pub(crate) mod attention_merge;
 pub(crate) mod attention_plain;
 pub(crate) mod attention_staged;
 pub(crate) mod attention_tiles;
@@ -360,6 +361,7 @@ pub const FAMILIES: &[&Family] = &[
     &attention::FAMILY,
     &attention_head::FAMILY,
     &attention_heads::FAMILY,
+    &attention_merge::FAMILY,
     &attention_plain::FAMILY,
     &attention_staged::FAMILY,
     &attention_tiles::FAMILY,

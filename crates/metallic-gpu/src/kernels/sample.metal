@@ -4,6 +4,8 @@
 // What a row without a choice gives, and words of a record.
 constant constexpr uint NO_CANDIDATE = 4294967295u;
 constant constexpr uint RECORD_WORDS = 16u;
+// Tokens of a part of a row, of which each has a threadgroup where rows are long.
+constant constexpr uint CHOICE_PART = 4096u;
 
 // The key of -inf: nothing that is possible has a smaller one.
 constant constexpr uint IMPOSSIBLE = 0x007fffff;
@@ -223,6 +225,7 @@ template <typename T>
 ) {
     threadgroup uint keys[32], ids[32];
     const Lanes at = {tid, threads, lane, simd, simds};
+    wait_for_earlier();
     const uint2 best = first_of_row<T>(x + ulong(group) * p.n, p.n, {keys, ids}, at);
     if (tid == 0) out[group] = best.y;
 }
@@ -241,6 +244,7 @@ template <typename T>
     picked += ulong(group) * p.k * 2;
     indices += ulong(group) * p.k;
     const Enough enough = {p.k, 0u};
+    wait_for_earlier();
     const uint2 pair = p.k < p.n ? cut_row(numbers, p.n, Ones(), enough, uint2(0u), bins, at) : uint2(0u);
     if (at.tid == 0) atomic_store_explicit(next, 0u, memory_order_relaxed);
     threadgroup_barrier(mem_flags::mem_threadgroup);
@@ -314,13 +318,13 @@ inline float penalised(float x, uint count, float2 factors, float presence, floa
     return bounded(fma(-float(count), frequency, x));
 }
 
-// Biases and penalties, in place. Each token is edited once.
-inline void edit_row(device float* x, uint n, device const uint* edits, ChoiceRecord c, Lanes at) {
+// Biases and penalties of the tokens in `span`, in place. Each token is edited once.
+inline void edit_row(device float* x, uint2 span, device const uint* edits, ChoiceRecord c, Lanes at) {
     for (uint e = at.tid; e < c.edits; e += at.threads) {
         const uint id = edits[3 * e];
         const uint count = edits[3 * e + 1];
         const float bias = as_type<float>(edits[3 * e + 2]);
-        if (id >= n) continue;
+        if (id < span.x || id >= span.y) continue;
         float v = number(x[id]);
         if (v > -INFINITY && bias > -INFINITY) {
             v = bounded(v + bias);
@@ -361,13 +365,30 @@ inline uint2 draw_row(
     return best_of_row(best, bests, at);
 }
 
-inline uint choose_row(
-    device float* x, uint n, device const uint* choices, uint row, Bests bests, Bins bins, Lanes at
+inline ChoiceRecord record_of(device const uint* choices, uint row) {
+    return *(device const ChoiceRecord*)(choices + ulong(row) * RECORD_WORDS);
+}
+
+// The largest number of the tokens in `span` once they are edited, and the lowest of them that has it.
+inline uint2 first_edited(
+    device float* x, uint2 span, device const uint* choices, ChoiceRecord c, Bests bests, Lanes at
 ) {
-    x += ulong(row) * n;
-    const ChoiceRecord c = *(device const ChoiceRecord*)(choices + ulong(row) * RECORD_WORDS);
-    if (c.edits > 0) edit_row(x, n, choices + c.edits_at, c, at);
-    const uint2 first = first_of_row<float>(x, n, bests, at);
+    if (c.edits > 0) edit_row(x, span, choices + c.edits_at, c, at);
+    const uint2 best = first_of_row<float>(x + span.x, span.y - span.x, bests, at);
+    return uint2(best.x, best.y + span.x);
+}
+
+// The first of what the parts of a row have found.
+inline uint2 first_of_parts(device const uint2* found, uint parts, Bests bests, Lanes at) {
+    uint2 best = uint2(0u, 0xffffffffu);
+    for (uint i = at.tid; i < parts; i += at.threads) {
+        if (found[i].x > best.x) best = found[i];
+    }
+    return best_of_row(best, bests, at);
+}
+
+// The token of a row whose largest number this is; its tokens are edited.
+inline uint choose_row(device const float* x, uint n, ChoiceRecord c, uint2 first, Bests bests, Bins bins, Lanes at) {
     if (first.x <= IMPOSSIBLE) return NO_CANDIDATE;
     if (c.inverse_temperature == 0.0f) return first.y;
     const float max = number_of(first.x);
@@ -390,16 +411,39 @@ inline uint choose_row(
 EACH_FLOAT("argmax", argmax)
 EACH_FLOAT("top_k", top_k)
 
-// Every stage of choosing but the one of typical tokens. The logits of edited tokens are written over.
+// Every stage of choosing but the one of typical tokens. The logits of edited tokens are written over. A row is as it came, or has gone
+// through `choose_parts`.
 [[kernel, max_total_threads_per_threadgroup(1024)]] void choose(
     constant ChooseParams& p [[buffer(0)]], device float* x [[buffer(1)]], device const uint* choices [[buffer(2)]],
-    device uint* out [[buffer(3)]], ROW_THREADS
+    device const uint2* found [[buffer(3)]], device uint* out [[buffer(4)]], ROW_THREADS
 ) {
     threadgroup uint keys[32], ids[32], chosen[4];
     threadgroup atomic_uint low[256], high[256];
     const Lanes at = {tid, threads, lane, simd, simds};
     const Bests bests = {keys, ids};
     const Bins bins = {low, high, chosen};
-    const uint id = choose_row(x, p.n, choices, group, bests, bins, at);
+    wait_for_earlier();
+    const ChoiceRecord c = record_of(choices, group);
+    x += ulong(group) * p.n;
+    const uint2 first = p.parts > 0 ? first_of_parts(found + ulong(group) * p.parts, p.parts, bests, at)
+                                    : first_edited(x, uint2(0u, p.n), choices, c, bests, at);
+    const uint id = choose_row(x, p.n, c, first, bests, bins, at);
     if (tid == 0) out[group] = id;
+}
+
+// What begins it where one threadgroup would take too long for a row: each edits the tokens of a part, and finds the first of them.
+[[kernel, max_total_threads_per_threadgroup(1024)]] void choose_parts(
+    constant ChooseParams& p [[buffer(0)]], device float* x [[buffer(1)]], device const uint* choices [[buffer(2)]],
+    device uint2* found [[buffer(3)]], uint2 group [[threadgroup_position_in_grid]],
+    uint tid [[thread_index_in_threadgroup]], uint threads [[threads_per_threadgroup]],
+    uint lane [[thread_index_in_simdgroup]], uint simd [[simdgroup_index_in_threadgroup]],
+    uint simds [[simdgroups_per_threadgroup]]
+) {
+    threadgroup uint keys[32], ids[32];
+    const Lanes at = {tid, threads, lane, simd, simds};
+    const Bests bests = {keys, ids};
+    wait_for_earlier();
+    const uint2 span = uint2(group.x * CHOICE_PART, min(p.n, (group.x + 1) * CHOICE_PART));
+    const uint2 first = first_edited(x + ulong(group.y) * p.n, span, choices, record_of(choices, group.y), bests, at);
+    if (tid == 0) found[ulong(group.y) * p.parts + group.x] = first;
 }

@@ -71,6 +71,13 @@ METAL_FUNC T in_one(threadgroup const T* p) {
 }
 
 // Two halfs to a word.
+METAL_FUNC uint two_halfs(float2 x) {
+#ifdef SOFTMETAL_MMA
+    return softmetal_two_halfs(x.x, x.y);
+#else
+    return as_type<uint>(half2(x));
+#endif
+}
 METAL_FUNC uint add_halfs(uint x, half y) {
 #ifdef SOFTMETAL_MMA
     return softmetal_add_halfs(x, as_type<uint>(half2(y)));

@@ -54,8 +54,9 @@ pub(crate) fn read_options(fields: &mut Fields, server: &ServerOptions) -> Resul
     // Of nothing the best token is left.
     sampling.top_p = sampling.top_p.max(f32::MIN_POSITIVE);
     sampling.typical = sampling.typical.max(f32::MIN_POSITIVE);
-    if let Some(k) = fields.count("top_k", 0..=MOST_TOKENS)? {
-        sampling.top_k = k;
+    // Without a limit: 0 here, -1 elsewhere.
+    if let Some(k) = fields.integer("top_k", -1..=MOST_TOKENS as i64)? {
+        sampling.top_k = usize::try_from(k).unwrap_or(0);
     }
     // A seed is a pattern of bits: negative ones are as good.
     sampling.seed = fields.integer("seed", i64::MIN..=i64::MAX)?.map(|seed| seed as u64);
@@ -181,21 +182,28 @@ pub(crate) fn read_breakpoint(part: &mut Fields) -> Result<(), ApiError> {
 pub(crate) struct Streaming {
     pub(crate) on: bool,
     pub(crate) usage: bool,
+    /// Whether each chunk has what its answer has cost so far.
+    pub(crate) running_usage: bool,
 }
 
 pub(crate) fn read_streaming(fields: &mut Fields) -> Result<Streaming, ApiError> {
     let on = fields.bool("stream")?.unwrap_or(false);
     let Some(mut options) = fields.object("stream_options")? else {
-        return Ok(Streaming { on, usage: false });
+        return Ok(Streaming { on, ..Streaming::default() });
     };
     let usage = options.bool("include_usage")?.unwrap_or(false);
+    let running_usage = options.bool("continuous_usage_stats")?.unwrap_or(false);
     options.refuse("include_obfuscation", &[json!(false)], "streams are as long as their text")?;
     options.finish()?;
     if !on {
         let message = "`/stream_options` is for streams: set `stream` to true, or leave it out";
         return Err(ApiError::invalid("/stream_options", message));
     }
-    Ok(Streaming { on, usage })
+    if running_usage && !usage {
+        let message = "`/stream_options/continuous_usage_stats` needs `include_usage` to be true";
+        return Err(ApiError::invalid("/stream_options/continuous_usage_stats", message));
+    }
+    Ok(Streaming { on, usage, running_usage })
 }
 
 /// A list of token ids.

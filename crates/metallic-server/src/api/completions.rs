@@ -19,7 +19,7 @@ use crate::http::sse::{self, DONE, Events};
 use crate::http::{Journey, body, json_response};
 use crate::models::Served;
 use crate::server::Server;
-use crate::task::{Choices, Collected, Delta, Input, Task, TokenDelta};
+use crate::task::{Choices, Collected, Delta, Input, Task, TokenDelta, TokenText};
 
 /// The API's own, where a request does not say.
 const DEFAULT_TOKENS: usize = 16;
@@ -99,7 +99,8 @@ fn read(fields: &mut Fields, server: &Server) -> Result<CompletionRequest, ApiEr
 fn texts(model: &Arc<Served>, tasks: &[Task]) -> Vec<String> {
     let text = |task: &Task| match &task.input {
         Input::Text(text) => text.clone(),
-        Input::Tokens(tokens) => model.llm.tokenizer().decode(tokens, true),
+        // As their own texts add up, with those that are special.
+        Input::Tokens(tokens) => model.llm.tokenizer().decode(tokens, false),
         Input::Chat(_) => String::new(),
     };
     tasks.iter().map(text).collect()
@@ -177,17 +178,24 @@ impl Writer {
         let top = tokens.iter().map(|token| {
             // The token itself is always among them.
             let own = token.top.iter().all(|best| best.id != token.token.id).then_some(&token.token);
-            let best =
-                own.into_iter().chain(&token.top).map(|token| (token.text.clone(), json!(token.logprob)));
+            let best = own.into_iter().chain(&token.top).map(|token| (spelled(token), json!(token.logprob)));
             // The first token of a prompt has no others beside it.
             token.token.logprob.map(|_| Value::Object(best.collect::<Map<_, _>>()))
         });
         json!({
-            "tokens": tokens.iter().map(|token| &token.token.text).collect::<Vec<_>>(),
+            "tokens": tokens.iter().map(|token| spelled(&token.token)).collect::<Vec<_>>(),
             "token_logprobs": tokens.iter().map(|token| token.token.logprob).collect::<Vec<_>>(),
             "top_logprobs": top.collect::<Vec<_>>(),
             "text_offset": offsets,
         })
+    }
+}
+
+/// A token as the API writes it: its text, or `bytes:\xf0\x9f` where it is none by itself. Several at a place must not have one name.
+fn spelled(token: &TokenText) -> String {
+    match std::str::from_utf8(&token.bytes) {
+        Ok(text) => text.to_owned(),
+        Err(_) => token.bytes.iter().fold("bytes:".to_owned(), |text, byte| text + &format!("\\x{byte:02x}")),
     }
 }
 
@@ -240,7 +248,8 @@ impl CompletionEvents {
             }
         }
         let choice = self.writer.choice(index, &text, &tokens, reason);
-        sse::push(&mut out, &self.writer.response(&[choice], None));
+        let usage = self.writer.streaming.running_usage.then(|| common::usage(self.choices.usage_of(index)));
+        sse::push(&mut out, &self.writer.response(&[choice], usage));
         out
     }
 

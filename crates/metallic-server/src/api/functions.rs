@@ -46,6 +46,15 @@ pub(crate) fn read_parameters(fields: &mut Fields, name: &str) -> Result<Value, 
     if schema.is_empty() {
         schema.insert("type".into(), json!("object"));
     }
+    // No model writes arguments that are anything else.
+    let object = json!("object");
+    let may_be =
+        |kind: &Value| *kind == object || kind.as_array().is_some_and(|kinds| kinds.contains(&object));
+    if let Some(found) = schema.get("type").filter(|kind| !may_be(kind)) {
+        let found = found.to_string();
+        let message = format!("`{pointer}/type` is {found:.40}: the arguments of a function are an object");
+        return Err(ApiError::invalid(format!("{pointer}/type"), message));
+    }
     if schema.get("type").is_some_and(|kind| kind == "object") {
         schema.entry("properties").or_insert_with(|| json!({}));
     }

@@ -7,7 +7,7 @@ use axum::http::header::{CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE};
 use futures_util::StreamExt;
 use serde_json::Value;
 
-use super::{Journey, aside};
+use super::{Journey, aside, unique};
 use crate::error::ApiError;
 use crate::fields::{Fields, excerpt};
 use crate::server::Server;
@@ -39,9 +39,7 @@ fn parse(bytes: Vec<u8>, wants_text: bool) -> Result<(Value, Option<String>), Ap
         let at = error.utf8_error().valid_up_to();
         ApiError::Body(format!("the body is not UTF-8: byte {at} is wrong"))
     })?;
-    let value = serde_json::from_str(&text)
-        .map_err(|error| ApiError::Body(format!("the body is not JSON: {error}")))?;
-    Ok((value, Some(text).filter(|_| wants_text)))
+    Ok((unique::parse(&text)?, Some(text).filter(|_| wants_text)))
 }
 
 fn check_type(headers: &HeaderMap) -> Result<(), ApiError> {

@@ -9,6 +9,7 @@ mod journey;
 mod keys;
 mod patient;
 pub(crate) mod sse;
+mod unique;
 
 pub(crate) use hosts::Hosts;
 pub(crate) use journey::{Journey, Told};

@@ -28,6 +28,8 @@ pub(super) struct Asked {
     pub(super) calls: Option<ToolParser>,
     /// Whether more than one may be called.
     pub(super) parallel_calls: bool,
+    /// Whether the answer is calls and nothing else: what is text of it are marks of calls that were cut off.
+    pub(super) only_calls: bool,
 }
 
 /// An answer as it comes. Dropping it cancels it.
@@ -49,6 +51,11 @@ impl Answer {
     pub(super) fn new(asked: Asked, server: Server, model: Arc<Served>, started: Instant) -> Self {
         let spelled = Spelled::default();
         Self { asked, server, model, last: started, tokens: 0, spelled, thoughts: 0, begun: 0, complete: 0 }
+    }
+
+    /// How many tokens it has so far.
+    pub(super) fn tokens(&self) -> usize {
+        self.tokens
     }
 
     /// The deltas of the next event; none where all of its text is held back.
@@ -132,6 +139,10 @@ impl Answer {
             }
             let delta = match piece {
                 ToolPiece::Text(text) if text.is_empty() => continue,
+                ToolPiece::Text(_) if self.asked.only_calls => {
+                    self.spelled.skip();
+                    continue;
+                }
                 ToolPiece::Text(text) => {
                     deltas.extend(self.spelled.tell(&text).into_iter().map(Delta::Token));
                     Delta::Text(text)

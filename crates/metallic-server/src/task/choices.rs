@@ -17,7 +17,8 @@ use crate::server::{Phase, Server};
 pub(crate) struct Choices {
     /// `None` where one has ended.
     answers: Vec<Option<Answer>>,
-    prompt_tokens: usize,
+    /// How many tokens each prompt has.
+    prompt_tokens: Vec<usize>,
     /// Which prompt each answers.
     prompts: Vec<usize>,
     /// Where to look first, so that one that always has something does not keep the others waiting.
@@ -39,7 +40,7 @@ impl Choices {
         Self {
             prompts: vec![0; answers.len()],
             answers: answers.into_iter().map(Some).collect(),
-            prompt_tokens: 0,
+            prompt_tokens: vec![0],
             turn: 0,
             deadline: started.checked_add(limit).unwrap_or(far),
             limit,
@@ -51,12 +52,12 @@ impl Choices {
 
     /// The same, with how many tokens the prompt has.
     pub(super) fn with_prompt_tokens(self, prompt_tokens: usize) -> Self {
-        Self { prompt_tokens, ..self }
+        Self { prompt_tokens: vec![prompt_tokens], ..self }
     }
 
-    /// How many tokens the prompt has.
+    /// How many tokens the first prompt has.
     pub(crate) fn prompt_tokens(&self) -> usize {
-        self.prompt_tokens
+        self.prompt_tokens.first().copied().unwrap_or_default()
     }
 
     /// The answers to several prompts of one request, in order; there must be one prompt at least.
@@ -67,6 +68,7 @@ impl Choices {
             all.prompts.extend(group.prompts.iter().map(|prompt| prompt + all.usage.len()));
             all.answers.extend(group.answers);
             all.usage.extend(group.usage);
+            all.prompt_tokens.extend(group.prompt_tokens);
         }
         Some(all)
     }
@@ -96,6 +98,14 @@ impl Choices {
     /// What all answers together have cost so far.
     pub(crate) fn usage(&self) -> Usage {
         self.usage.iter().flatten().fold(Usage::default(), |all, usage| all.and(*usage))
+    }
+
+    /// What one answer has cost so far; until it has ended nobody knows what of its prompt was in the cache.
+    pub(crate) fn usage_of(&self, index: usize) -> Usage {
+        let prompt = self.prompts.get(index).and_then(|prompt| self.prompt_tokens.get(*prompt));
+        let answer = self.answers.get(index).and_then(Option::as_ref);
+        let generated = answer.map_or(0, Answer::tokens);
+        Usage { prompt: prompt.copied().unwrap_or_default(), generated, ..Usage::default() }
     }
 
     /// Keeps what the log is to have of them.

@@ -127,6 +127,7 @@ impl Task {
                 format: held.as_ref().map(|(_, at)| at.clone()).unwrap_or_default(),
                 calls: calls.as_ref().map(|calls| calls.parser(&self.tools)),
                 parallel_calls: self.parallel_calls,
+                only_calls: held.is_some() && self.format.is_none(),
             });
         }
         Ok(all)

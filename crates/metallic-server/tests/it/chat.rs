@@ -62,6 +62,34 @@ fn a_stream_says_what_the_whole_answer_says() {
 }
 
 #[test]
+fn each_chunk_says_what_its_answer_has_cost_so_far_where_that_is_asked_for() {
+    let asked = Asked::shared();
+    let options = json!({"include_usage": true, "continuous_usage_stats": true});
+    for (path, mut body) in [
+        (CHAT, chat(json!({"n": 2}))),
+        (
+            "/v1/completions",
+            json!({"model": MODEL, "prompt": ["Once", "Once upon a time"], "max_tokens": 12}),
+        ),
+    ] {
+        (body["stream"], body["stream_options"]) = (json!(true), options.clone());
+        let events = asked.post(path, &body).events();
+        let (last, rest) = events.split_last().unwrap();
+        let mut so_far = [0; 2];
+        for event in rest {
+            let index = event["choices"][0]["index"].as_u64().unwrap() as usize;
+            let generated = event["usage"]["completion_tokens"].as_u64().unwrap();
+            assert!(
+                generated >= so_far[index] && event["usage"]["prompt_tokens"].as_u64() > Some(0),
+                "{event}"
+            );
+            so_far[index] = generated;
+        }
+        assert_eq!(last["usage"]["completion_tokens"], so_far[0] + so_far[1]);
+    }
+}
+
+#[test]
 fn several_choices_are_answers_of_their_own_to_one_prompt() {
     let asked = Asked::shared();
     let more = json!({"n": 3, "temperature": 1.5, "seed": 7});

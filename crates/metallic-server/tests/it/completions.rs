@@ -102,3 +102,19 @@ fn the_prompt_is_said_again_with_its_log_probabilities_where_that_is_asked_for()
     let logprobs = &nothing["choices"][0]["logprobs"]["token_logprobs"];
     assert_eq!(logprobs.as_array().unwrap().len(), all.len() - own.len());
 }
+
+#[test]
+fn tokens_that_are_no_text_alone_are_told_apart_by_their_bytes() {
+    let body = complete(json!({"prompt": "a 🦄", "logprobs": 5, "echo": true, "max_tokens": 0}));
+    let answer = Asked::shared().post(COMPLETIONS, &body).ok();
+    let logprobs = &answer["choices"][0]["logprobs"];
+    let tokens: Vec<&str> =
+        logprobs["tokens"].as_array().unwrap().iter().map(|token| token.as_str().unwrap()).collect();
+    let bytes = ["bytes:\\xf0", "bytes:\\x9f", "bytes:\\xa6", "bytes:\\x84"];
+    assert!(tokens.ends_with(&bytes), "{tokens:?}");
+    // Of the best five there are five, and the token itself where it is none of them.
+    for (token, top) in tokens.iter().zip(logprobs["top_logprobs"].as_array().unwrap()).skip(1) {
+        let top = top.as_object().unwrap();
+        assert!((5..=6).contains(&top.len()) && top.contains_key(*token), "{token}: {top:?}");
+    }
+}

@@ -111,6 +111,28 @@ fn a_stop_sequence_ends_an_answer_and_is_told() {
 }
 
 #[test]
+fn a_form_is_kept_to_by_its_old_name_as_well() {
+    let schema = json!({"type": "object", "properties": {"a": {"enum": [1, 2]}}, "required": ["a"]});
+    let format = json!({"type": "json_schema", "schema": schema});
+    let said = |with: Value| {
+        let message = Asked::shared().post(PATH, &request(with)).ok();
+        message["content"][0]["text"].as_str().unwrap().to_owned()
+    };
+    let old = said(json!({"output_format": format, "max_tokens": 40}));
+    assert!([1, 2].contains(&serde_json::from_str::<Value>(&old).unwrap()["a"].as_i64().unwrap()), "{old}");
+    assert_eq!(old, said(json!({"output_config": {"format": format}, "max_tokens": 40})));
+}
+
+#[test]
+fn a_call_has_an_id_as_this_api_writes_them() {
+    let tool = json!({"name": "f", "input_schema": {"type": "object", "properties": {"a": {"enum": [1]}}, "required": ["a"]}});
+    let choice = json!({"type": "any", "disable_parallel_tool_use": true});
+    let with = json!({"tools": [tool], "tool_choice": choice, "max_tokens": 80});
+    let message = Asked::shared().post(PATH, &request(with)).ok();
+    assert!(message["content"][0]["id"].as_str().unwrap().starts_with("toolu_"), "{message}");
+}
+
+#[test]
 fn tokens_are_counted_as_they_are_used() {
     let asked = Asked::shared();
     let with = json!({"system": "Be brief.", "messages": [{"role": "user", "content": "Hello there."}]});
@@ -239,6 +261,10 @@ fn fields_that_are_wrong_or_not_supported_are_named() {
         (json!({"system": [{"type": "image"}]}), "/system/0/type"),
         (json!({"tools": [{"type": "bash_20250124", "name": "bash"}]}), "/tools/0/type"),
         (json!({"tools": [{"name": "weather"}]}), "/tools/0/input_schema"),
+        (
+            json!({"tools": [{"name": "weather", "input_schema": {"type": "array"}}]}),
+            "/tools/0/input_schema/type",
+        ),
         (json!({"tools": [tool, tool]}), "/tools/1/name"),
         (json!({"tool_choice": {"type": "any"}}), "/tool_choice"),
         (json!({"tools": [tool], "tool_choice": {"type": "tool", "name": "no"}}), "/tool_choice/name"),
@@ -254,6 +280,15 @@ fn fields_that_are_wrong_or_not_supported_are_named() {
         (json!({"thread": {"type": "split"}}), "/thread/type"),
         (json!({"mcp_servers": [{}]}), "/mcp_servers"),
         (json!({"output_config": {"format": {"type": "xml"}}}), "/output_config/format/type"),
+        (json!({"output_format": {"type": "xml"}}), "/output_format/type"),
+        (
+            json!({"output_format": {"type": "json_schema", "schema": {}}, "output_config": {"format": {"type": "json_schema", "schema": {}}}}),
+            "/output_format",
+        ),
+        (
+            json!({"tools": [{"name": "weather", "input_schema": {}, "defer_loading": true}]}),
+            "/tools/0/defer_loading",
+        ),
         (json!({"metadata": {"name": "x"}}), "/metadata/name"),
         (json!({"container": "c"}), "/container"),
         (json!({"speed": "fast"}), "/speed"),

@@ -27,6 +27,11 @@ fn a_field_that_is_wrong_or_unknown_is_named_by_its_pointer() {
         (json!({"messages": [{"role": "user"}]}), "/messages/0/content"),
         (json!({"messages": [{"role": "assistant"}]}), "/messages/0/content"),
         (json!({"messages": [{"role": "tool", "content": "x"}]}), "/messages/0/tool_call_id"),
+        (
+            json!({"messages": [{"role": "tool", "content": "x", "tool_call_id": "1"}]}),
+            "/messages/0/tool_call_id",
+        ),
+        (json!({"messages": [{"role": "user", "content": "x", "type": "image"}]}), "/messages/0/type"),
         (json!({"messages": [{"role": "user", "content": "x", "mood": 1}]}), "/messages/0/mood"),
         (text(json!(5)), "/messages/0/content"),
         (text(json!([])), "/messages/0/content"),
@@ -44,7 +49,7 @@ fn a_field_that_is_wrong_or_unknown_is_named_by_its_pointer() {
         (json!({"top_p": -0.1}), "/top_p"),
         (json!({"min_p": 1.1}), "/min_p"),
         (json!({"typical_p": 2}), "/typical_p"),
-        (json!({"top_k": -1}), "/top_k"),
+        (json!({"top_k": -2}), "/top_k"),
         (json!({"repetition_penalty": 0}), "/repetition_penalty"),
         (json!({"presence_penalty": 3}), "/presence_penalty"),
         (json!({"frequency_penalty": -3}), "/frequency_penalty"),
@@ -73,6 +78,10 @@ fn a_field_that_is_wrong_or_unknown_is_named_by_its_pointer() {
         (json!({"stream_options": {"include_usage": true}}), "/stream_options"),
         (json!({"stream": true, "stream_options": {"x": 1}}), "/stream_options/x"),
         (
+            json!({"stream": true, "stream_options": {"continuous_usage_stats": true}}),
+            "/stream_options/continuous_usage_stats",
+        ),
+        (
             json!({"stream": true, "stream_options": {"include_obfuscation": true}}),
             "/stream_options/include_obfuscation",
         ),
@@ -88,6 +97,10 @@ fn a_field_that_is_wrong_or_unknown_is_named_by_its_pointer() {
         (
             tool(json!({"type": "function", "function": {"name": "a", "parameters": []}})),
             "/tools/0/function/parameters",
+        ),
+        (
+            tool(json!({"type": "function", "function": {"name": "a", "parameters": {"type": "string"}}})),
+            "/tools/0/function/parameters/type",
         ),
         (json!({"tools": [named, named]}), "/tools/1/function/name"),
         (json!({"tool_choice": "required"}), "/tool_choice"),
@@ -180,6 +193,8 @@ fn what_is_no_json_is_refused_before_anything_is_read() {
     assert!(send(json, b"[]").refused(400, None).contains("an array"));
     send(json, b"{\"a\": \"\\ud800\"}").refused(400, None);
     send(json, b"{\"a\": 1e999}").refused(400, None);
+    send(json, b"{\"messages\": [{\"role\": \"user\", \"role\": \"system\"}]}")
+        .refused(400, Some("/messages/0/role"));
     send(json, "[".repeat(900).as_bytes()).refused(400, None);
     send(json, &[b' '; 1001]).refused(413, None);
     send(json, &vec![b' '; 100_000]).refused(413, None);

@@ -85,6 +85,21 @@ fn a_response_repeats_what_was_asked() {
     ] {
         assert_eq!(response[field], value, "{field}");
     }
+    let tool = json!({"type": "function", "name": "f"});
+    let asked = json!({"presence_penalty": 0.5, "tools": [tool], "tool_choice": "none"});
+    let response = Asked::shared().post(PATH, &request(asked)).ok();
+    for (field, value) in [
+        ("presence_penalty", json!(0.5)),
+        ("frequency_penalty", json!(0.0)),
+        ("completed_at", Value::Null),
+        ("user", Value::Null),
+        ("safety_identifier", Value::Null),
+        ("prompt_cache_key", Value::Null),
+        ("max_tool_calls", Value::Null),
+    ] {
+        assert_eq!(response.get(field), Some(&value), "{field}: what nobody said is told too");
+    }
+    assert_eq!(response["tools"][0].get("description"), Some(&Value::Null));
 }
 
 #[test]

@@ -46,6 +46,18 @@ fn a_call_that_is_required_is_made_with_arguments_that_keep_to_their_schema() {
 }
 
 #[test]
+fn a_function_that_is_named_is_called_once() {
+    let named = json!({"type": "function", "function": {"name": "weather"}});
+    for seed in 0..4 {
+        let body = ask(json!({"tool_choice": named, "temperature": 1, "seed": seed, "max_tokens": 200}));
+        let answer = Asked::shared().post(CHAT, &body).ok();
+        let choice = &answer["choices"][0];
+        assert_eq!(choice["message"]["tool_calls"].as_array().unwrap().len(), 1, "{choice}");
+        assert_eq!(choice["finish_reason"], "tool_calls");
+    }
+}
+
+#[test]
 fn what_nobody_can_enforce_of_arguments_is_left_to_the_model_unless_it_is_to_be_strict() {
     let asked = Asked::shared();
     let with = |strict: Value| {
@@ -78,6 +90,7 @@ fn a_stream_of_a_call_adds_up_to_the_call() {
     let mut streamed = body;
     streamed["stream"] = json!(true);
     let events = asked.post(CHAT, &streamed).events();
+    assert!(events[0]["choices"][0]["delta"]["content"].is_null(), "a call has no text, not an empty one");
     let calls: Vec<&Value> = events
         .iter()
         .map(|event| &event["choices"][0]["delta"]["tool_calls"][0])
@@ -98,6 +111,8 @@ fn a_call_that_had_no_room_is_called_cut() {
         let answer = Asked::shared().post(CHAT, &body).ok();
         let choice = &answer["choices"][0];
         assert_eq!(choice["finish_reason"], "length", "{max_tokens}: {choice}");
+        let text = choice["message"]["content"].as_str().unwrap_or_default();
+        assert_eq!(text, "", "{max_tokens}: the beginning of a mark is no text");
         for call in choice["message"]["tool_calls"].as_array().into_iter().flatten() {
             let arguments = call["function"]["arguments"].as_str().unwrap();
             let whole = serde_json::from_str::<Value>(arguments);

@@ -127,6 +127,20 @@ fn assemble(name: &str, text: &str, sm: u32) {
 }
 
 #[test]
+fn the_greater_of_two_numbers_is_one_instruction_that_passes_over_what_is_none() {
+    let source = "#include <metal_stdlib>
+using namespace metal;
+kernel void bounds(device const float* x [[buffer(0)]], device const half4* h [[buffer(1)]], device float* y [[buffer(2)]],
+                   uint t [[thread_position_in_grid]]) {
+    y[t] = clamp(max(x[t], x[t + 1]), -2.0f, 2.0f) + float(min(h[t], h[t + 1]).x);
+}
+";
+    let Some(module) = build("bounds", source, &PtxOptions::default()) else { return };
+    assert!(module.text.contains("max.f32") && module.text.contains("min.f32"), "{}", module.text);
+    assert!(!module.text.contains(".nan") && !module.text.contains("@%p"), "{}", module.text);
+}
+
+#[test]
 fn entries_are_described_as_they_are_launched() {
     let Some(module) = build("reduce", REDUCE, &PtxOptions::default()) else { return };
     let [kernel] = &module.kernels[..] else { panic!("{:?}", module.kernels) };

@@ -7,7 +7,7 @@ use metallic_core::sample::{
     philox, rank, uniform,
 };
 
-use super::super::harness::{Data, as_u32s, f32s, run, run_comparing, u32s};
+use super::super::harness::{Data, as_u32s, bytes_of, f32s, run, run_comparing, run_stages, u32s};
 use super::super::typed::tests::{FLOATS, data, rounded, waves};
 use super::*;
 use crate::threadgroup::tests::LIMITS;
@@ -116,10 +116,15 @@ fn choices_match(n: u32, rows: &[(Choice, Vec<Edit>, Vec<f32>)]) {
     let words = choices.words();
     check_choices(words, rows.len()).unwrap();
     let x: Vec<f32> = rows.iter().flat_map(|(.., x)| x.iter().copied()).collect();
-    let launch = choose((rows.len() as u32, n), &LIMITS).unwrap();
-    let args = [f32s(&x), u32s(words), Data::Room(rows.len() * 4)];
-    let Some(found) = run(&launch, &args) else { return };
-    for (row, found) in as_u32s(&found[2]).into_iter().enumerate() {
+    let stages = choose((rows.len() as u32, n), &LIMITS).unwrap();
+    let mut memory = vec![
+        (Slot::Input(0), f32s(&x)),
+        (Slot::Input(1), u32s(words)),
+        (Slot::Output, Data::Room(rows.len() * 4)),
+    ];
+    let Some(()) = run_stages(&stages, &mut memory) else { return };
+    let found = as_u32s(&bytes_of(&memory, Slot::Output));
+    for (row, found) in found.into_iter().enumerate() {
         let chosen = metallic_core::sample::choose(words, row, &rows[row].2, &mut Scratch::default());
         let expected = chosen.unwrap().unwrap_or(NO_CANDIDATE);
         assert_eq!(found, expected, "row {row} of {n}: {:?}", rows[row].0);
@@ -156,6 +161,20 @@ fn choices_are_those_of_the_definition() {
         };
         choices_match(n, &(0..96).map(row).collect::<Vec<_>>());
     }
+}
+
+#[test]
+fn long_rows_are_looked_through_in_parts_and_give_the_same_tokens() {
+    // The last part has one token, or is nearly full.
+    for n in [2 * PART + 1, 3 * PART - 2] {
+        let row = |index: u32| {
+            let edits = if index % 2 == 1 { edits_of(n, index) } else { Vec::new() };
+            (settings(index), edits, row_of(index / 3, n, index + n))
+        };
+        choices_match(n, &(0..24).map(row).collect::<Vec<_>>());
+    }
+    let launches = |n| choose((3, n), &LIMITS).unwrap().stages.len();
+    assert_eq!([2 * PART, 2 * PART + 1].map(launches), [1, 2]);
 }
 
 #[test]
@@ -242,6 +261,7 @@ fn the_words_and_numbers_of_the_definition_stand_in_the_kernel() {
         format!("float MOST_NOISE = {};", numbers(&[MOST_NOISE])),
         format!("uint NO_CANDIDATE = {NO_CANDIDATE}u;"),
         format!("uint RECORD_WORDS = {HEADER}u;"),
+        format!("uint CHOICE_PART = {PART}u;"),
     ] {
         assert!(FAMILY.text.contains(&line), "{line}");
     }

@@ -1,11 +1,13 @@
 //! The messages of a conversation.
 
+use std::collections::BTreeSet;
+
 use metallic::Message;
 use serde_json::{Map, Value, json};
 
 use crate::api::common::read_breakpoint;
 use crate::error::ApiError;
-use crate::fields::{Fields, List, as_list, as_string, kind};
+use crate::fields::{Fields, List, as_list, as_string, child, kind};
 
 /// The highest number of a call of a stream.
 pub(crate) const MOST_CALLS: usize = u32::MAX as usize;
@@ -18,12 +20,29 @@ pub(crate) fn read_messages(list: List, pointer: &str) -> Result<Vec<Message>, A
             format!("`{pointer}` is empty, it needs at least one message"),
         ));
     }
-    list.map(|(at, message)| read_message(Fields::of(message, at)?)).collect()
+    let (mut messages, mut called) = (Vec::with_capacity(list.len()), BTreeSet::new());
+    for (at, message) in list {
+        let message = read_message(Fields::of(message, &at)?)?;
+        for call in message.extra.get("tool_calls").and_then(Value::as_array).into_iter().flatten() {
+            called.extend(call["id"].as_str().map(str::to_owned));
+        }
+        if let Some(id) = message.extra.get("tool_call_id").and_then(Value::as_str)
+            && !called.contains(id)
+        {
+            let pointer = child(&at, "tool_call_id");
+            let message = format!("`{pointer}` is `{id:.100}`, and no tool was called with that id before");
+            return Err(ApiError::invalid(pointer, message));
+        }
+        messages.push(message);
+    }
+    Ok(messages)
 }
 
 fn read_message(mut fields: Fields) -> Result<Message, ApiError> {
     let roles = &["system", "developer", "user", "assistant", "tool", "function"];
     let role = fields.one_of("role", roles)?.ok_or_else(|| fields.missing("role"))?;
+    // Some clients say what a message is.
+    fields.one_of("type", &["message", "text"])?;
     let mut extra = Map::new();
     if let Some(name) = fields.string("name")? {
         extra.insert("name".into(), json!(name));

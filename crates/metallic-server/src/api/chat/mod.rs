@@ -8,7 +8,7 @@ mod write;
 
 pub(crate) use messages::{MOST_CALLS, read_messages};
 pub(crate) use request::{mentions, template_variables, without_thoughts};
-pub(crate) use tools::{TOOLS, is_name, name_of, read_tools};
+pub(crate) use tools::{TOOLS, is_name, name_of, names_one, read_tools};
 
 use axum::Extension;
 use axum::extract::{Request, State};

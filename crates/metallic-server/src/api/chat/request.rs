@@ -7,7 +7,7 @@ use metallic::constrain::Format;
 use serde_json::{Map, Value, json};
 
 use super::messages::read_messages;
-use super::tools::{read_choice, read_tools};
+use super::tools::{names_one, read_choice, read_tools};
 use crate::api::common::{
     EFFORTS, MOST_TOKENS, Streaming, limit_tokens, read_formalities, read_options, read_streaming,
     refuse_what_is_elsewhere,
@@ -56,7 +56,7 @@ fn read_fields(fields: &mut Fields, server: &Server) -> Result<ChatRequest, ApiE
     options.max_tokens = read_max_tokens(fields, server)?;
     let logprobs = fields.bool("logprobs")?.unwrap_or(false);
     let top = fields.count("top_logprobs", 0..=TOP_LOGPROBS)?;
-    if top.is_some() && !logprobs {
+    if top.is_some_and(|top| top > 0) && !logprobs {
         let message = "`/top_logprobs` needs `logprobs` to be true";
         return Err(ApiError::invalid("/top_logprobs", message));
     }
@@ -66,7 +66,8 @@ fn read_fields(fields: &mut Fields, server: &Server) -> Result<ChatRequest, ApiE
     task.format = read_format(fields)?;
     let tools = read_tools(fields)?;
     (task.tool_choice, task.tools) = read_choice(fields, tools)?;
-    task.parallel_calls = fields.bool("parallel_tool_calls")?.unwrap_or(true);
+    let parallel = fields.bool("parallel_tool_calls")?.unwrap_or(true);
+    task.parallel_calls = parallel && !names_one(&task.tool_choice);
     let streaming = read_streaming(fields)?;
     read_formalities(fields)?;
     refuse_what_is_not_here(fields)?;
@@ -116,7 +117,11 @@ fn read_response_format(mut fields: Fields) -> Result<Option<(Format, String)>, 
             inner.finish()?;
             Some((Format::JsonSchema(schema), child(&pointer, "schema")))
         }
-        "json_object" => Some((Format::JsonObject, "/response_format".to_owned())),
+        // Other servers' way of asking for a schema.
+        "json_object" => Some(match fields.take("schema") {
+            Some(schema) => (Format::JsonSchema(schema), fields.pointer("schema")),
+            None => (Format::JsonObject, "/response_format".to_owned()),
+        }),
         _ => None,
     };
     fields.finish()?;

@@ -43,7 +43,12 @@ impl ChatEvents {
 
     fn choice(&self, index: usize, delta: &Value, tokens: Option<Value>, reason: Option<&str>) -> Value {
         let logprobs = tokens.filter(|_| self.logprobs);
-        self.chunk(&json!([{"index": index, "delta": delta, "logprobs": logprobs, "finish_reason": reason}]))
+        let choice = json!({"index": index, "delta": delta, "logprobs": logprobs, "finish_reason": reason});
+        let mut chunk = self.chunk(&json!([choice]));
+        if self.streaming.running_usage {
+            chunk["usage"] = common::usage(self.choices.usage_of(index));
+        }
+        chunk
     }
 
     fn write(&mut self, index: usize, deltas: Vec<Delta>) -> String {
@@ -53,7 +58,11 @@ impl ChatEvents {
         }
         if let Some(begun) = self.begun.get_mut(index).filter(|begun| !**begun) {
             *begun = true;
-            let delta = json!({"role": "assistant", "content": "", "refusal": null});
+            // An answer that begins with a call has no text, not an empty one.
+            let calls = deltas.iter().find(|delta| !matches!(delta, Delta::Token(_)));
+            let calls = matches!(calls, Some(Delta::ToolBegin { .. }));
+            let content = if calls { Value::Null } else { json!("") };
+            let delta = json!({"role": "assistant", "content": content, "refusal": null});
             sse::push(&mut out, &self.choice(index, &delta, None, None));
         }
         // Tokens go with the text that follows them.

@@ -96,6 +96,11 @@ pub(super) fn read_choice(
     }
 }
 
+/// Whether a choice is for one call: who names a function wants that call, and no other beside it.
+pub(crate) fn names_one(choice: &ToolChoice) -> bool {
+    matches!(choice, ToolChoice::Named(_))
+}
+
 /// The tool that must be called, or those that may be: the others go.
 fn read_object(mut fields: Fields, tools: &mut Vec<Value>) -> Result<ToolChoice, ApiError> {
     let found = fields.required_string("type")?;

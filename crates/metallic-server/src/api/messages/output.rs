@@ -63,6 +63,8 @@ impl Output {
                 self.grow(&text, &mut events);
             }
             Delta::ToolBegin { id, name, .. } => {
+                // As ids of this API begin.
+                let id = id.replacen("call_", "toolu_", 1);
                 self.begin(Block::Call { id, name, arguments: String::new() }, &mut events);
             }
             Delta::ToolArguments { json, .. } => self.grow(&json, &mut events),

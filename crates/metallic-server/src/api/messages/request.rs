@@ -215,15 +215,22 @@ fn think(model: &Served, on: bool, variables: &mut Map<String, Value>) -> Result
 
 /// `output_config`: what the answer must be like, and how much is to be thought about it.
 fn read_output(fields: &mut Fields) -> Result<(Asked, Option<&'static str>), ApiError> {
-    let Some(mut config) = fields.object("output_config")? else { return Ok((None, None)) };
+    // What it was called before.
+    let old = fields.object("output_format")?.map(read_format).transpose()?;
+    let Some(mut config) = fields.object("output_config")? else { return Ok((old, None)) };
     let effort = config.one_of("effort", EFFORTS)?;
-    let mut read = None;
-    if let Some(mut format) = config.object("format")? {
-        format.one_of("type", &["json_schema"])?.ok_or_else(|| format.missing("type"))?;
-        let schema = format.required("schema")?;
-        read = Some((Format::JsonSchema(schema), format.pointer("schema")));
-        format.finish()?;
-    }
+    let new = config.object("format")?.map(read_format).transpose()?;
     config.finish()?;
-    Ok((read, effort))
+    if old.is_some() && new.is_some() {
+        let message = "an answer has one form: give one of `output_config` and `output_format`";
+        return Err(ApiError::invalid("/output_format", message));
+    }
+    Ok((new.or(old), effort))
+}
+
+fn read_format(mut format: Fields) -> Result<(Format, String), ApiError> {
+    format.one_of("type", &["json_schema"])?.ok_or_else(|| format.missing("type"))?;
+    let (schema, pointer) = (format.required("schema")?, format.pointer("schema"));
+    format.finish()?;
+    Ok((Format::JsonSchema(schema), pointer))
 }

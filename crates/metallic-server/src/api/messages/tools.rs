@@ -25,6 +25,8 @@ pub(super) fn read_tools(fields: &mut Fields) -> Result<Vec<Value>, ApiError> {
         let strict = fields.bool("strict")?.unwrap_or(false);
         // Arguments come as they are made.
         fields.bool("eager_input_streaming")?;
+        fields.refuse("defer_loading", &[json!(false)], "the model is told of every tool at once")?;
+        fields.refuse("allowed_callers", &[json!(["direct"])], "the model itself calls tools here")?;
         let schema = fields.required("input_schema")?;
         fields.put("input_schema", schema);
         let mut tool = read_function(&mut fields, "input_schema")?;

@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use super::requests::{
-    boolean, breakpoint, common, count, implicit_cache, list, number, object, one_of, text,
+    arguments, boolean, breakpoint, common, count, implicit_cache, list, number, object, one_of, text,
 };
 use crate::api::chat::TOOLS;
 use crate::api::common::{EFFORTS, MOST_TOKENS, STOP_CHARACTERS, STOPS};
@@ -50,12 +50,7 @@ pub(super) fn response() -> Value {
     let tool = typed(
         "function",
         &["name"],
-        &[
-            ("name", tool_name()),
-            ("description", text()),
-            ("parameters", json!({"type": "object"})),
-            ("strict", boolean()),
-        ],
+        &[("name", tool_name()), ("description", text()), ("parameters", arguments()), ("strict", boolean())],
     );
     let named = typed("function", &["name"], &[("name", text())]);
     let allowed = typed(
@@ -223,9 +218,11 @@ fn conversation() -> Vec<(&'static str, Value)> {
             ("type", only("custom")),
             ("name", tool_name()),
             ("description", text()),
-            ("input_schema", json!({"type": "object"})),
+            ("input_schema", arguments()),
             ("strict", boolean()),
             ("eager_input_streaming", boolean()),
+            ("defer_loading", json!({"const": false})),
+            ("allowed_callers", json!({"const": ["direct"]})),
             ("cache_control", lives.clone()),
         ],
     );
@@ -243,7 +240,7 @@ fn conversation() -> Vec<(&'static str, Value)> {
         typed("disabled", &[], &[]),
     ]);
     let schema = typed("json_schema", &["schema"], &[("schema", json!({"type": ["object", "boolean"]}))]);
-    let output = object(&[], &[("effort", one_of(EFFORTS)), ("format", schema)]);
+    let output = object(&[], &[("effort", one_of(EFFORTS)), ("format", schema.clone())]);
     let kept = typed("clear_thinking_20251015", &["keep"], &[("keep", only("all"))]);
     vec![
         ("model", text()),
@@ -253,6 +250,7 @@ fn conversation() -> Vec<(&'static str, Value)> {
         ("tool_choice", choice),
         ("thinking", thinking),
         ("output_config", output),
+        ("output_format", schema),
         ("cache_control", lives),
         ("speed", only("standard")),
         ("context_management", object(&[], &[("edits", list(&kept, 0, EDITS))])),

@@ -62,10 +62,18 @@ pub(super) fn common() -> Vec<(&'static str, Value)> {
         "type": "object", "additionalProperties": number(-100.0, 100.0),
         "description": "How much of each adapter of the model is taken; of those not named nothing.",
     });
+    let streams = object(
+        &[],
+        &[
+            ("include_usage", boolean()),
+            ("continuous_usage_stats", boolean()),
+            ("include_obfuscation", json!({"const": false})),
+        ],
+    );
     vec![
         ("temperature", number(0.0, 2.0)),
         ("top_p", number(0.0, 1.0)),
-        ("top_k", count(0, MOST_TOKENS)),
+        ("top_k", json!({"type": "integer", "minimum": -1, "maximum": MOST_TOKENS})),
         ("min_p", number(0.0, 1.0)),
         ("typical_p", number(0.0, 1.0)),
         ("presence_penalty", number(-2.0, 2.0)),
@@ -78,10 +86,7 @@ pub(super) fn common() -> Vec<(&'static str, Value)> {
         ("adapters", shares),
         ("priority", json!({"type": "integer", "minimum": -PRIORITY, "maximum": PRIORITY})),
         ("stream", boolean()),
-        (
-            "stream_options",
-            object(&[], &[("include_usage", boolean()), ("include_obfuscation", json!({"const": false}))]),
-        ),
+        ("stream_options", streams),
         ("user", text()),
         ("safety_identifier", text()),
         ("prompt_cache_key", text()),
@@ -89,6 +94,12 @@ pub(super) fn common() -> Vec<(&'static str, Value)> {
         ("service_tier", one_of(&["auto", "default"])),
         ("store", json!({"const": false})),
     ]
+}
+
+/// The schema of a function's arguments.
+pub(super) fn arguments() -> Value {
+    let kinds = json!({"anyOf": [{"const": "object"}, {"type": "array", "contains": {"const": "object"}}]});
+    json!({"type": "object", "properties": {"type": kinds}})
 }
 
 /// `/v1/chat/completions`.
@@ -136,9 +147,15 @@ fn messages() -> Value {
     let refusal = object(&["type", "refusal"], &[("type", json!({"const": "refusal"})), ("refusal", text())]);
     let parts = json!({"type": "array", "items": {"anyOf": [part, refusal]}, "minItems": 1});
     let content = json!({"anyOf": [{"type": "string"}, parts]});
+    let kind = one_of(&["message", "text"]);
     let said = object(
         &["role", "content"],
-        &[("role", one_of(&["system", "developer", "user"])), ("content", content.clone()), ("name", text())],
+        &[
+            ("role", one_of(&["system", "developer", "user"])),
+            ("type", kind.clone()),
+            ("content", content.clone()),
+            ("name", text()),
+        ],
     );
     let function = object(
         &["name", "arguments"],
@@ -158,6 +175,7 @@ fn messages() -> Value {
             required,
             &[
                 ("role", json!({"const": "assistant"})),
+                ("type", kind.clone()),
                 ("content", content.clone()),
                 ("name", text()),
                 ("refusal", text()),
@@ -173,6 +191,7 @@ fn messages() -> Value {
         &["role", "content", "tool_call_id"],
         &[
             ("role", json!({"const": "tool"})),
+            ("type", kind.clone()),
             ("content", content.clone()),
             ("name", text()),
             ("tool_call_id", text()),
@@ -194,7 +213,7 @@ fn tools() -> Value {
         &[
             ("name", json!({"type": "string", "pattern": "^[A-Za-z0-9_-]{1,64}$"})),
             ("description", text()),
-            ("parameters", json!({"type": "object"})),
+            ("parameters", arguments()),
             ("strict", boolean()),
         ],
     );
@@ -217,7 +236,11 @@ fn tool_choice() -> Value {
 }
 
 fn response_format() -> Value {
-    let plain = object(&["type"], &[("type", one_of(&["text", "json_object"]))]);
+    let plain = object(&["type"], &[("type", json!({"const": "text"}))]);
+    let any = object(
+        &["type"],
+        &[("type", json!({"const": "json_object"})), ("schema", json!({"type": "object"}))],
+    );
     let inner = object(
         &["name", "schema"],
         &[
@@ -231,7 +254,7 @@ fn response_format() -> Value {
         &["type", "json_schema"],
         &[("type", json!({"const": "json_schema"})), ("json_schema", inner)],
     );
-    json!({"anyOf": [plain, schema]})
+    json!({"anyOf": [plain, any, schema]})
 }
 
 /// A text, its tokens, or a list of either.

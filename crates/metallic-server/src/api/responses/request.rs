@@ -9,7 +9,7 @@ use serde_json::{Map, Value, json};
 use super::items::{conversation, read_input, resolve};
 use super::output::Written;
 use super::tools::{read_choice, read_tools};
-use crate::api::chat::{template_variables, without_thoughts};
+use crate::api::chat::{names_one, template_variables, without_thoughts};
 use crate::api::common::{
     EFFORTS, MOST_TOKENS, TIER, limit_tokens, read_formalities, read_options, refuse_what_is_elsewhere,
 };
@@ -105,7 +105,9 @@ fn read_fields(
         "created_at": unix_time(),
         "status": "in_progress",
         "background": false,
+        "completed_at": null,
         "error": null,
+        "frequency_penalty": short(options.sampling.frequency_penalty),
         "incomplete_details": null,
         "instructions": instructions,
         "max_output_tokens": asked,
@@ -113,6 +115,7 @@ fn read_fields(
         "model": null,
         "output": [],
         "parallel_tool_calls": parallel,
+        "presence_penalty": short(options.sampling.presence_penalty),
         "previous_response_id": previous,
         "reasoning": {"effort": null, "summary": null},
         "service_tier": TIER,
@@ -136,7 +139,8 @@ fn read_fields(
     }
     refuse_what_is_not_here(fields)?;
     let mut task = Task::new(Input::Chat(Chat::new(messages)), "/input", options);
-    (task.tools, task.tool_choice, task.parallel_calls, task.format) = (tools, choice, parallel, format);
+    (task.tools, task.parallel_calls, task.format) = (tools, parallel && !names_one(&choice), format);
+    task.tool_choice = choice;
     before.extend(input);
     Ok(ResponseRequest { task, stream, written, echo, items: store.then_some(before) })
 }
@@ -258,9 +262,7 @@ fn read_metadata(fields: &mut Fields) -> Result<Value, ApiError> {
 /// Who asks and for whom, which the response repeats.
 fn read_names(fields: &mut Fields, echo: &mut Value) -> Result<(), ApiError> {
     for name in ["user", "safety_identifier", "prompt_cache_key"] {
-        if let Some(value) = fields.string(name)? {
-            echo[name] = json!(value);
-        }
+        echo[name] = json!(fields.string(name)?);
     }
     read_formalities(fields)
 }

@@ -27,6 +27,7 @@ pub(super) fn read_tools(fields: &mut Fields) -> Result<(Vec<Value>, Vec<Value>)
         fields.finish()?;
         let mut repeated = tool["function"].clone();
         repeated["type"] = json!("function");
+        repeated.as_object_mut().map(|tool| tool.entry("description").or_insert(Value::Null));
         repeated["strict"] = json!(strict);
         tool["function"]["strict"] = json!(strict);
         echo.push(repeated);
