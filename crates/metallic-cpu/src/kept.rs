@@ -22,8 +22,7 @@ pub(crate) struct Kept {
     pub(crate) kind: KvType,
     /// By state; of no blocks for others than keys and values.
     caches: Vec<KvBlocks>,
-    /// Memory of [`SLAB_BLOCKS`] blocks of all layers each: of those that see far, and of those with a window. Layers lie one after another,
-    /// so that a slab is large enough for large pages.
+    /// Memory of [`SLAB_BLOCKS`] blocks of all layers each: of those that see far, and of those with a window. Layers lie one after another.
     slabs: [Vec<Lines>; 2],
     /// Bytes of one of each.
     slab_bytes: [usize; 2],
@@ -180,7 +179,7 @@ impl Kept {
             }
             // Memory is taken by those who first write to it.
             while own.len() < wanted {
-                own.push(Lines::zeros(1, len).ok_or_else(|| no_room("keys and values", len))?);
+                own.push(Lines::little_by_little(len).ok_or_else(|| no_room("keys and values", len))?);
             }
         }
         let [far, near] = [blocks.far, blocks.near].map(|blocks| slabs(blocks) * SLAB_BLOCKS);

@@ -69,6 +69,11 @@ impl Flight {
         self.members.iter().filter(|m| m.answers).count()
     }
 
+    /// How many of its members have a piece of a prompt.
+    pub(super) fn prompts(&self) -> usize {
+        self.members.len() - self.answers()
+    }
+
     /// Tokens of prompts in it.
     pub(super) fn prompt_tokens(&self) -> usize {
         self.members.iter().filter(|m| !m.answers).map(|m| m.share).sum()

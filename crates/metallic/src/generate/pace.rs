@@ -26,21 +26,23 @@ const SIZES: usize = 16;
 /// What steps took: those of answers alone, and what tokens of prompts add to them.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Pace {
-    /// Steps of answers alone, by the number of bits of their number.
+    /// Steps of answers, by the number of bits of their number.
     ordinary: [Ordinary; SIZES],
-    /// Seconds a token of a prompt adds to a step of answers.
-    beside: Option<f64>,
     /// Seconds of a token in steps of prompts alone.
     alone: Option<f64>,
-    /// Tokens of prompts in the last step that had both.
-    last: usize,
 }
 
+/// Steps with about so many answers.
 #[derive(Clone, Copy, Debug, Default)]
 struct Ordinary {
+    /// Of answers alone.
     seconds: Option<f64>,
     /// Steps with prompts since that was measured.
     since: u32,
+    /// Seconds a token of a prompt adds.
+    beside: Option<f64>,
+    /// Tokens of prompts in the last step that had some.
+    last: usize,
 }
 
 fn bits(answers: usize) -> usize {
@@ -56,6 +58,7 @@ fn note(known: &mut Option<f64>, seconds: f64, fresh: f64) {
 impl Pace {
     /// Notes what a step took of so many answers and so many tokens of prompts.
     pub(super) fn observe(&mut self, answers: usize, prompts: usize, seconds: f64) {
+        let elsewhere = self.each(answers);
         let ordinary = &mut self.ordinary[bits(answers)];
         match (answers, prompts) {
             (_, 0) => {
@@ -68,19 +71,29 @@ impl Pace {
             }
             (0, _) => {}
             (_, _) => {
-                self.last = prompts;
+                ordinary.last = prompts;
                 ordinary.since = ordinary.since.saturating_add(1);
-                if let Some(ordinary) = ordinary.seconds {
+                if let Some(seconds_without) = ordinary.seconds {
                     // A token that costs nothing measurable costs a little.
-                    let added = (seconds - ordinary).max(ordinary / 1000.0);
-                    // The first time it is held to what tokens take alone.
-                    self.beside = self.beside.or(self.alone);
-                    // Beside many answers a few tokens add less than steps differ by: they say little of what one takes.
-                    let telling = (prompts as f64 / answers as f64).min(1.0);
-                    note(&mut self.beside, added / prompts as f64, FRESH * telling);
+                    let added = (seconds - seconds_without).max(seconds_without / 1000.0);
+                    // The first time it is held to what tokens take elsewhere.
+                    ordinary.beside = ordinary.beside.or(elsewhere);
+                    note(&mut ordinary.beside, added / prompts as f64, FRESH);
                 }
             }
         }
+    }
+
+    /// Notes a step of so many answers with pieces of many prompts: large pieces cost less by the token than those of a long one beside answers.
+    pub(super) fn crowded(&mut self, answers: usize) {
+        let since = &mut self.ordinary[bits(answers)].since;
+        *since = since.saturating_add(1);
+    }
+
+    /// Seconds of a token of a prompt beside so many answers, or where that is not known yet the most it takes beside others, or alone.
+    fn each(&self, answers: usize) -> Option<f64> {
+        let most = || self.ordinary.iter().filter_map(|steps| steps.beside).max_by(f64::total_cmp);
+        self.ordinary[bits(answers)].beside.or_else(most).or(self.alone)
     }
 
     /// Seconds that a step with so many answers may take beyond what it takes by itself; none while that is not known.
@@ -102,15 +115,16 @@ impl Pace {
             let fitting = self.alone.map_or(usize::MAX, |seconds| (ALONE_S / seconds) as usize);
             return fitting.max(ALONE_LEAST);
         }
-        let Ordinary { seconds: Some(ordinary), since: ..STALE } = self.ordinary[bits(answers)] else {
+        let Ordinary { seconds: Some(ordinary), since: ..STALE, last, .. } = self.ordinary[bits(answers)]
+        else {
             return 0;
         };
-        let Some(each) = self.beside.or(self.alone) else { return FIRST.max(crowd) };
+        let Some(each) = self.each(answers) else { return FIRST.max(crowd) };
         // A token of an answer takes about as long as one of a prompt.
         let others = crowd.saturating_sub(1);
         let fitting = ((stretch - 1.0) * ordinary / each + stretch * others as f64) as usize;
         // What costs little in small pieces may cost more in large ones.
-        fitting.clamp(1, 2 * self.last.max(FIRST).max(others))
+        fitting.clamp(1, 2 * last.max(FIRST).max(others))
     }
 }
 
@@ -156,19 +170,22 @@ mod tests {
     }
 
     #[test]
-    fn the_last_of_a_crowd_do_not_make_tokens_seem_to_cost_nothing() {
+    fn what_tokens_cost_beside_a_crowd_says_nothing_of_few_answers() {
         let mut pace = Pace::default();
         for answers in [4, 60] {
             pace.observe(answers, 0, linear(answers));
         }
-        pace.observe(4, 100, linear(104));
+        pace.observe(4, 8, linear(12));
         let usual = pace.piece(4, 1, 2.0);
-        for _ in 0..5 {
+        for _ in 0..20 {
             // As long as a step without them.
-            pace.observe(60, 8, linear(60));
+            pace.observe(60, 100, linear(60));
         }
-        let piece = pace.piece(4, 1, 2.0);
-        assert!(piece <= usual + usual / 2, "{piece} and {usual}");
+        (0..20).for_each(|_| pace.crowded(4));
+        assert_eq!(pace.piece(4, 1, 2.0), usual);
+        // Of so many nothing is known yet: tokens take as long as where they take longest, and few come.
+        pace.observe(20, 0, linear(20));
+        assert_eq!((pace.each(20), pace.piece(20, 1, 2.0)), (pace.each(4), 2 * FIRST));
     }
 
     #[test]

@@ -40,8 +40,15 @@ impl Lines {
     pub fn zeros(tiles: usize, tile_bytes: usize) -> Option<Lines> {
         let tile = tile_bytes.checked_next_multiple_of(LINE)?;
         let bytes = tiles.checked_mul(tile)?;
-        let (start, memory) = if bytes >= 2 * HUGE_PAGE { pages(bytes) } else { heap(bytes) }?;
+        let (start, memory) = if bytes >= 2 * HUGE_PAGE { pages(bytes, true) } else { heap(bytes) }?;
         Some(Lines { start, memory, tiles, tile })
+    }
+
+    /// One tile, of which a little is written at a time: in small pages, so that nobody waits for a large one to be found and cleared.
+    pub fn little_by_little(bytes: usize) -> Option<Lines> {
+        let tile = bytes.checked_next_multiple_of(LINE)?;
+        let (start, memory) = if tile >= HUGE_PAGE { pages(tile, false) } else { heap(tile) }?;
+        Some(Lines { start, memory, tiles: 1, tile })
     }
 
     pub(in crate::simd) fn tiles(&self) -> usize {
@@ -97,14 +104,18 @@ fn heap(bytes: usize) -> Option<(NonNull<u8>, Memory)> {
     Some((start, Memory::Heap(memory, layout)))
 }
 
-/// So many zeros from the system, and where they begin.
-fn pages(bytes: usize) -> Option<(NonNull<u8>, Memory)> {
+/// So many zeros from the system, in large pages where it has some and that is wanted, and where they begin.
+fn pages(bytes: usize, large: bool) -> Option<(NonNull<u8>, Memory)> {
     let len = bytes.checked_add(HUGE_PAGE).filter(|len| isize::try_from(*len).is_ok())?;
     let mut map = MmapMut::map_anon(len).ok()?;
     let skip = map.as_ptr().align_offset(HUGE_PAGE);
     // Whole ones: the rest of another would be memory for nothing. A refusal is no loss.
     #[cfg(target_os = "linux")]
-    let _ = map.advise_range(memmap2::Advice::HugePage, skip, bytes / HUGE_PAGE * HUGE_PAGE);
+    if large {
+        let _ = map.advise_range(memmap2::Advice::HugePage, skip, bytes / HUGE_PAGE * HUGE_PAGE);
+    }
+    #[cfg(not(target_os = "linux"))]
+    let _ = large;
     // SAFETY: fewer than `HUGE_PAGE` bytes are skipped, which the mapping has more than asked for.
     let start = unsafe { NonNull::new(map.as_mut_ptr())?.add(skip) };
     Some((start, Memory::Pages(map)))
@@ -128,6 +139,12 @@ mod tests {
             }
             assert!((0..tiles).all(|tile| lines.tile(tile).iter().all(|byte| *byte == tile as u8 + 1)));
         }
+        for bytes in [1, 3 << 20] {
+            let mut lines = Lines::little_by_little(bytes).unwrap();
+            assert!(lines.tile(0).len() >= bytes && lines.tile(0).iter().all(|byte| *byte == 0));
+            lines.tiles_mut(0..1).fill(7);
+        }
+        assert!(Lines::little_by_little(usize::MAX).is_none());
         for (tiles, bytes) in [(usize::MAX, 2), (1, usize::MAX), (2, isize::MAX as usize)] {
             assert!(Lines::zeros(tiles, bytes).is_none());
         }

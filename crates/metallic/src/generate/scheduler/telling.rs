@@ -21,6 +21,9 @@ pub(super) struct Teller {
     is_short: bool,
 }
 
+/// Most prompts of a step whose time says what tokens of a long one cost.
+const FEW_PROMPTS: usize = 2;
+
 impl Scheduler<'_> {
     /// Waits for the oldest step under way.
     pub(super) fn finish(&mut self) -> Result<RunStats, EngineError> {
@@ -48,7 +51,10 @@ impl Scheduler<'_> {
         let seconds = now.saturating_duration_since(begun).as_secs_f64();
         // A step with guesses says nothing of those without.
         if flight.members.iter().all(|m| m.drafts == 0) {
-            self.pace.observe(flight.answers(), prompt_tokens, seconds);
+            match flight.answers() {
+                answers if answers > 0 && flight.prompts() > FEW_PROMPTS => self.pace.crowded(answers),
+                answers => self.pace.observe(answers, prompt_tokens, seconds),
+            }
         }
     }
 
