@@ -234,11 +234,13 @@ fn archives_that_cannot_be_written_are_done_without_and_the_oldest_go() {
     std::fs::create_dir_all(&folder).expect("a folder");
     let file = folder.join("file");
     std::fs::write(&file, "no folder").expect("a file");
-    let with_folder = |folder: &std::path::Path| {
-        // Letting go of the driver waits for what writes archives.
+    let filled = |folder: &std::path::Path| {
         let gpu = Metal { folder: Some(folder.to_owned()), ..gpu() };
         assert_eq!(fill(&gpu, 3).expect("it runs"), 3);
+        gpu
     };
+    // Letting go of the driver waits for what writes archives, which leaves what it has not begun.
+    let with_folder = |folder: &std::path::Path| drop(filled(folder));
     with_folder(&file);
     assert_eq!(std::fs::read_to_string(&file).expect("as it was"), "no folder");
     let old = folder.join("old");
@@ -246,7 +248,13 @@ fn archives_that_cannot_be_written_are_done_without_and_the_oldest_go() {
     for index in 0..70 {
         std::fs::write(old.join(format!("x-{index:02}.metalarchive")), "old").expect("a file");
     }
-    with_folder(&old);
+    let writes = filled(&old);
+    let begun = std::time::Instant::now();
+    let names = || std::fs::read_dir(&old).expect("a folder").flatten().map(|entry| entry.file_name());
+    while names().all(|name| name.to_string_lossy().starts_with("x-")) && begun.elapsed() < WAIT {
+        std::thread::sleep(std::time::Duration::from_millis(10));
+    }
+    drop(writes);
     let left = std::fs::read_dir(&old).expect("a folder").count();
     assert_eq!(left, 64, "one was written, and the oldest seven are gone");
     // Nothing else asks for such an object on that system.
