@@ -12,8 +12,10 @@ use super::math;
 use super::pack::{Lines, PackedMatrix, TILE};
 use super::team::Team;
 
-/// Tasks of a thread.
-const TASKS: usize = 12;
+/// Tasks of a thread, of few tokens and of many: few go at the memory's speed, which short runs do not reach.
+const TASKS: [usize; 2] = [6, 12];
+/// So many tokens are many.
+const MANY_TOKENS: usize = 32;
 
 /// The activation of a gated product.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -156,8 +158,8 @@ impl Matmul<'_> {
         // Activations of a part stay in the second-level cache while the tiles pass.
         let token_part = (512 * 1024 / w.cols().max(1)).next_multiple_of(8).clamp(8, 512);
         let token_parts = tokens.div_ceil(token_part);
-        // A dozen tasks a thread even out their ends; a task of a single token reads 32 KiB or more.
-        let wanted = tiles * token_parts / (threads * TASKS);
+        // Several tasks a thread even out their ends; a task of a single token reads 32 KiB or more.
+        let wanted = tiles * token_parts / (threads * TASKS[usize::from(tokens >= MANY_TOKENS)]);
         let tile_bytes = w.bytes() / tiles.max(1);
         let least = (32 * 1024 / tile_bytes.max(1) / tokens.max(1)).max(1);
         let fair = tiles.div_ceil(threads).max(1);
